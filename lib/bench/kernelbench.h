@@ -26,7 +26,7 @@ struct fm_kernelbench_row {
     double flops, bytes;   /* of the routed rows; each weight read once, activations in and out */
     double roofline;       /* lower bound of seconds, from peak and bandwidth */
     double speedup, ideal; /* relative to budget 0; ideal: by FLOPs of the routed rows */
-    double error;          /* largest |out - definition| over the sum of |terms|, some tokens */
+    double error; /* largest |out - definition| over the sum of |terms|, for a few tokens */
 };
 
 struct fm_kernelbench {
@@ -38,7 +38,7 @@ struct fm_kernelbench {
     char torch[64];                 /* PyTorch's version; "" if it has no rows */
     char torch_missing[1024];       /* why rows of PyTorch are missing; "" if none are */
     char gpu[256];                  /* name of the GPU; "" if it has no rows */
-    double gpu_bandwidth, gpu_peak; /* bandwidth and peak of the GPU; the product is cuBLAS's */
+    double gpu_bandwidth, gpu_peak; /* of the GPU: bytes/s read, FLOP/s of cuBLAS's product */
     uint64_t bytes;                 /* size of the weights */
     int rows;
     struct fm_kernelbench_row *row; /* by tokens, then kernel, then budget */

@@ -21,7 +21,7 @@ struct fm_kernelbench_options {
     int threads;         /* 0: all */
     uint64_t seed;
     double peak;            /* the machine's peak FLOP/s if known; 0: it is measured */
-    const atomic_int *stop; /* run->stop, or NULL: a nonzero value ends with FM_ESAVED */
+    const atomic_int *stop; /* run->stop, or NULL; if nonzero, the run ends with FM_ESAVED */
 };
 
 #endif

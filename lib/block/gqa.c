@@ -468,7 +468,7 @@ static void rotate(const struct fm_pass *p, float *y, int heads, float sign)
                  r->R, r->pairs, sign);
 }
 
-/* Compute q or k: project (into raw if it is normalised next), normalise, clamp, rotate. */
+/* Compute q or k: project (into raw if there is a norm), normalise, clamp, rotate. */
 static void turn(const struct fm_pass *p, float *y, float *raw, float *rstd, const float *x,
                  const void *w, const float *bias, const float *norm, int heads)
 {
@@ -527,7 +527,7 @@ static void give_output(const struct fm_pass *p, const struct inner *a, float *y
     fm_scratch_release(mark);
 }
 
-/* v (N, width), the values or their gradient, times the factor of values. */
+/* Multiply v (N, width), the values or their gradient, by the factor of values. */
 static void scale_values(const struct fm_pass *p, float *v, int width)
 {
     float scale = p->config->gqa->scale;

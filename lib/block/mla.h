@@ -22,8 +22,8 @@
 struct fm_mla_options {
     bool interleave_key; /* rope_interleave of config.json determines whether adjacent elements are
                             rotated as pairs; without this option, they always are */
-    bool indexer; /* a sparse indexer chooses index_topk keys for each query: all keys of a sequence
-                     up to that length.  It has no gradient, so its tensors are only copied */
+    bool indexer; /* a sparse indexer chooses index_topk keys for each query, or all if there are
+                     fewer.  It has no gradient, so its tensors are only copied */
     bool shares_indices; /* layers may share indices, as set by indexer_types and similar keys */
     struct fm_rope_options rope;
 };

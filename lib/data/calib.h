@@ -62,7 +62,7 @@ const struct fm_corpus *fm_calib_text(const struct fm_calib *calib);
  * first whole sequences of the mixture.  Neither applies to evaluation tokens, of which the first
  * run->inputs.max_eval_tokens (0: FM_EVAL_TOKENS) are kept.  If there are several evaluation texts,
  * each is a kind.  All kinds have the same number of sequences, and the sequences of a kind are
- * contiguous; a kind is named after its file, without folder and last extension.  FM_EFORMAT if a
+ * contiguous; a kind is named after its file, without directory or last extension.  FM_EFORMAT if a
  * file has less than one sequence; FM_EUSAGE if seq_len is less than 2 or more than the model's
  * positions, a weight is invalid, or max_tokens is less than a sequence.
  */

@@ -4,8 +4,8 @@
  * Sequence i of a mixture comes from the input that is furthest below its share: the one with the
  * largest w (i + 1) - W taken, where w is its weight, W the sum of all weights, and `taken` counts
  * its sequences among the first i; ties go to the earlier input.  Weights are whole millionths, so
- * this is integer arithmetic, and in any prefix of the mixture the inputs are in proportion, to
- * within one sequence if there are two.  The mixture ends before the first sequence whose input is
+ * this is integer arithmetic, and in any prefix of the mixture the inputs are in proportion (two
+ * inputs: to within one sequence).  The mixture ends before the first sequence whose input is
  * used up.
  */
 #ifndef FM_MIXTURE_H

@@ -1,6 +1,6 @@
 /*
- * To repeat a run, or to trust it, its data must be known: the format, weight and digest of every
- * file, and for a text also how it was encoded.
+ * A run can be repeated or trusted only if its data is known: the format, weight and digest of
+ * every file, and for a text also how it was encoded.
  */
 #include "lib/data/provenance.h"
 

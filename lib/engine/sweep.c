@@ -7,7 +7,7 @@
  * depend on that order.  So each micro-batch of each lane with a gradient has a turn, numbered by
  * micro-batch, then lane.  A turn is computed into a slot of the visitor's scratch and committed
  * from it, and commits happen one at a time in the order of turns.  There may be fewer slots than
- * turns: turn i uses slot i % slots, after turn i - slots was committed.
+ * turns: turn i uses slot i % slots, after turn i - slots has been committed.
  *
  *     turns     0   1   2 | 3   4   5   6   7   8 | 9  10  ...  batches * backs - 1
  *               committed | .   c   .   c   .   . | wait for their slots
@@ -116,8 +116,8 @@ static struct fm_pass pass_of(const struct fm_sweeping *r, int block, int lane)
     return pass;
 }
 
-/* FM_ESAVED if the run is about to end: then tasks may have skipped values, which must not be used.
- */
+/* FM_ESAVED if the run is about to end: then tasks may have left values uncomputed, so results must
+ * not be used. */
 static int check_going(const struct fm_sweeping *r, struct fm_err *err)
 {
     return fm_pool_ending() ? fm_fail(err, FM_ESAVED, "interrupted in layer %d", r->l) : FM_OK;
@@ -265,8 +265,8 @@ static int backward_one(const struct fm_sweeping *r, int block, int lane,
 }
 
 /*
- * Turn i may use its slot after the previous turn of that slot was committed.  That turn and all
- * older ones belong to tasks that other threads took earlier, or to this task, and all of these
+ * Turn i may use its slot after the previous turn of that slot has been committed.  That turn and
+ * all older ones belong to tasks that other threads took earlier, or to this task, and all of these
  * have slots; so the wait ends.
  */
 static void wait_for_slot(struct fm_sweeping *r, int i)

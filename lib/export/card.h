@@ -12,7 +12,7 @@ struct fm_card_marks {
     const char *begin, *end;
 };
 
-/* The marks of the figures of fm-bench quality --record: their section of the text, and
+/* The marks around what fm-bench quality --record writes: the section of figures in the text, and
  * model-index in the front matter. */
 extern const struct fm_card_marks fm_card_figures, fm_card_index;
 

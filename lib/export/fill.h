@@ -20,8 +20,8 @@ int fm_fill_bytes(const struct fm_exportplan *p, const struct fm_planned_tensor 
  * end of a segment or of a block that is filled as a whole. */
 uint64_t fm_fill_cut(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
                      uint64_t from, uint64_t limit);
-/* Layout of a tensor that is wider in the export: `rows` rows of `row` bytes of its own, each
- * padded to `wide` bytes. */
+/* Layout of a tensor that is wider in the export: it has `rows` rows of `row` bytes, each padded to
+ * `wide` bytes. */
 void fm_fill_rows(const struct fm_planned_tensor *t, size_t *rows, size_t *row, size_t *wide);
 /* Bytes of the largest piece between two cuts. */
 uint64_t fm_fill_piece_max(const struct fm_exportplan *p, const struct fm_planned_tensor *t,

@@ -66,7 +66,7 @@ struct fm_layout {
 
     /* ---- texts ---- */
 
-    bool code; /* it includes modeling_fm.py, so loading requires trust */
+    bool code; /* it includes modeling_fm.py, so loading requires trust_remote_code */
     /* Edit the checkpoint's config.json; NULL: leave it unchanged. */
     void (*config)(struct fm_texts_edit *edit, struct fm_exportplan *p);
     const char *about;        /* description for the model card */

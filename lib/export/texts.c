@@ -113,7 +113,8 @@ static bool has_module(const struct fm_exportplan *p, const char *class)
     return strstr(class, "--") || (n < (int)sizeof name && fm_bundle_find(&p->from->bundle, name));
 }
 
-/* True if the files of all classes in auto_map, names and lists of names, are carried. */
+/* True if the files of all classes in auto_map, whose values are names or lists of names, are
+ * carried. */
 static bool has_modules(const struct fm_exportplan *p, const cJSON *map)
 {
     const cJSON *v;
@@ -257,8 +258,9 @@ static void set_rounded(struct fm_texts_edit *e, const struct fm_exportplan *p)
 }
 
 /*
- * Set fm_codes, the quantization_config that our modelling file and the tools read: the format's,
- * or the checkpoint's own, from `text`, reduced to harmless keys.
+ * Set fm_codes, which our modelling file and the tools read instead of quantization_config.  It
+ * describes the codes and has a copy of quantization_config: the format's, or the checkpoint's own,
+ * from `text`, reduced to harmless keys.
  */
 static void set_codes(struct fm_texts_edit *e, const struct fm_exportplan *p, const char *text,
                       size_t size)
@@ -297,11 +299,11 @@ static int wrap_config(char **text, size_t *size, const struct fm_exportplan *p,
 {
     const struct fm_jsonedit alone = {FM_HFTEXT_WRAPPER, NULL};
     char *whole = NULL;
-    if (!fm_hftext_wrapped(p->from->config_text, p->from->config_bytes)) /* the config was not of a
+    if (!fm_hftext_wrapped(p->from->config_text, p->from->config_bytes)) /* not from a
                                                                             multimodal checkpoint */
         return FM_OK;
-    if (!p->wrapped && p->from->config.family->wrapper_form) /* that key determines the tensor
-                                                                names: keep it */
+    if (!p->wrapped && p->from->config.family->wrapper_form) /* fm_wrapper determines the tensor
+                                                                names */
         return FM_OK;
     if (!p->wrapped)
         return fm_jsonedit_set(text, size, &alone, 1, err);
@@ -471,8 +473,9 @@ static bool is_own(const char *name)
     return false;
 }
 
-/* True for settings of codes that the export does not have: ModelOpt's if it has values or other
- * names, and always GPTQ's, whose codes have names and a config.json of compressed-tensors here. */
+/* True for files that describe codes that the export does not have: ModelOpt's if the export has
+ * values, or codes that only our modelling file reads; always GPTQ's, because its codes are
+ * exported with the names and the config.json of compressed-tensors. */
 static bool is_settings(const struct fm_exportplan *p, const char *name)
 {
     if (!p->from->config.storage)

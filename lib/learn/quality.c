@@ -356,8 +356,8 @@ static void sum_base(const struct fm_quality_detail *detail, const struct values
     *detail->base = (struct fm_quality){.ce = ce / (double)n, .positions = (int64_t)n};
 }
 
-/* What is measured: a model, within `memory` bytes, and for its lanes widths (masks, M, E), closed
- * experts (masks, M, E) and an adapter; each of these may be NULL. */
+/* What is measured: a model, within `memory` bytes, with the widths (masks, M, E), closed experts
+ * (masks, M, E) and adapter of its lanes; each of these three may be NULL. */
 struct subnets {
     struct fm_model *model;
     const struct fm_ops *ops;
@@ -454,8 +454,8 @@ static int new_sweep(struct fm_sweep **sweep, struct values *values, const struc
                         &options, err);
 }
 
-/* Number of masks that fit into one sweep within `memory` bytes, at most half of which hold the
- * values of `tokens` tokens. */
+/* Number of masks that fit into one sweep within `memory` bytes, at least 1.  Values of `tokens`
+ * tokens may take at most half of the memory that is left for boundaries. */
 static int group_of(const struct fm_model *model, const struct fm_calib *held,
                     const struct fm_quality_detail *detail, size_t tokens, int masks,
                     uint64_t memory)

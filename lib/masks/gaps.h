@@ -21,11 +21,11 @@ struct fm_gaps {
 
 /*
  * f = the masks of `from`, plus a mask at each multiple of `step` up to `until` that lacks one.  A
- * multiple has a mask if one removes at least as much, but less than a single step more.  An added
- * mask is on the descent to the next mask of `from` or, after the last one, to the narrowest; the
- * descent begins by widening the experts that are wider in the next mask.  An added mask has no
- * quality, and the method and step number of that next mask; after the last mask of `from`, those
- * of the last.
+ * multiple has a mask if one removes at least that much, and exceeds it by less than the largest
+ * single step.  An added mask is on the descent to the next mask of `from` or, after the last one,
+ * to the narrowest; the descent begins by widening the experts that are wider in the next mask.  An
+ * added mask has no quality; it has the method and step number of that next mask or, after the last
+ * mask of `from`, of the last.
  */
 int fm_gaps_fill(struct fm_masks *f, const struct fm_masks *from, const struct fm_gaps *gaps,
                  struct fm_err *err);

@@ -3,7 +3,7 @@
  * (fm-method(7)), as bytes: rows and elements are moved, and values are not interpreted.
  *
  *     checkpoint   gate (I, H), up (I, H), down (H, I)
- *     online       gate_up (2 I, H) rows g0, u0, g1, u1, ...; down (I, H), transposed
+ *     bundle       gate_up (2 I, H) rows g0, u0, g1, u1, ...; down (I, H), transposed
  *
  * `order` (I) gives the channel of the checkpoint at each rank, or is NULL if channels are already
  * ranked; `element` is the size of an element: a weight of 2 or 4 bytes, or for codes the bytes of
@@ -16,7 +16,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Write n items of `size` bytes to `to`, `step` bytes apart: the j-th is order[j]. */
+/* Write n items of `size` bytes to `to`, `step` bytes apart: the j-th is item order[j] of
+ * `from`. */
 void fm_interleave_spread(void *to, size_t step, const void *from, const int32_t *order, int n,
                           size_t size);
 

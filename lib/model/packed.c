@@ -316,8 +316,8 @@ static int read_layer(struct fm_packed_layers *layers, const struct fm_config *c
     return FM_OK;
 }
 
-/* Read "storage" and "scales": each is a string, or a list with a string for each layer with
- * experts. */
+/* Read "storage" and "scales": each is a string, or a list with a string or null for each layer
+ * with experts. */
 static int read_codes(struct fm_packed_layers *layers, const struct fm_config *c,
                       enum fm_dtype dtype, const cJSON *model, struct fm_err *err)
 {

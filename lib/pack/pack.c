@@ -642,7 +642,7 @@ static int write_file(struct fm_packing *p, struct fm_err *err)
                : rc;
 }
 
-/* Write everything; the output gets its name at the end. */
+/* Write everything; the output has no name before fm_bundle_finish. */
 static int write_bundle(struct fm_packing *p, struct replaced *old, struct fm_err *err)
 {
     if (plan(p, err) || find_replaced(old, p, err) ||

@@ -3,8 +3,8 @@
  * the order of weights on disk.  In reading order: this header, packing.h, pack.c (the members and
  * their order), packweights.c (the bytes of experts).
  *
- * A bundle combines a stage stream (ranking, masks, perhaps an adapter) and the checkpoint that it
- * was made from in one stream with weights.
+ * A bundle is a stage stream (ranking, masks, perhaps an adapter) together with the weights of the
+ * checkpoint that it was made from.
  *
  * Weights are copied expert by expert in the dtype in which they are stored: rows of gate and up
  * and columns of down are permuted, interleaved and transposed as bytes; so are codes and their

@@ -36,7 +36,7 @@ struct fm_page {
 /*
  * Make the page of a bundle, or of a stage stream with masks; "-" is standard input.  The page has
  * at most FM_PAGE_BYTES_MAX bytes: if the family is too large, it shows fewer, evenly spaced
- * members, or omits the widths and tokens of single experts.  FM_ECONFIG if figures belong to
+ * members, or omits the widths and tokens of individual experts.  FM_ECONFIG if figures belong to
  * another family, are of a kind that cannot be drawn, or are too many; FM_EFORMAT for a malformed
  * file.  Release the page even after a failure.
  */

@@ -92,7 +92,7 @@ int fm_run_memory(const struct fm_run_options *run, uint64_t least, struct fm_er
         return fm_fail(err, FM_EUSAGE,
                        "--memory of %s is less than this run needs; use --memory %s or more", limit,
                        needed);
-    fm_run_warn(run, "this run plans with %s of memory, but needs %s (see --memory)", limit,
+    fm_run_warn(run, "this run is planned for %s of memory, but needs %s (see --memory)", limit,
                 needed);
     return FM_OK;
 }

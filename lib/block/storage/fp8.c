@@ -17,7 +17,7 @@
 #include "lib/block/block.h"
 #include "lib/block/storage.h"
 
-/* Check a key that is absent, null or one of two words. */
+/* Check that a key is absent, null or one of two words. */
 static int check_word(const cJSON *object, const char *key, const char *word, const char *other,
                       struct fm_err *err)
 {

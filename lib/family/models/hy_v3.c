@@ -1,8 +1,8 @@
 /*
  * Hy3: DeepSeek-V3's experts without groups, whose weights are always renormalised; grouped
  * attention with norms of every head of q and k; tensor names of its own.  transformers reads the
- * width of experts and shared expert from moe_intermediate_size, vLLM from expert_hidden_dim.
- * Source: transformers' modular_hy_v3.py.
+ * width of the experts and of the shared expert from moe_intermediate_size, vLLM from
+ * expert_hidden_dim.  Source: transformers' modular_hy_v3.py.
  */
 #include "lib/block/gqa.h"
 #include "lib/block/norm.h"
