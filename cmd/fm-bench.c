@@ -435,7 +435,7 @@ static int work(struct fm_cli *cli, struct options *o, struct fm_err *err)
                    what);
 }
 
-/* Set the defaults of the engine's measurement. */
+/* Set the defaults of engine, and the steps of baselines. */
 static void settle(struct options *o)
 {
     o->on.dtype = o->dtype ? "f32" : "bf16";

@@ -112,7 +112,7 @@ static int compare_worst(const void *a, const void *b)
     return x->index - y->index;
 }
 
-/* True if the tensor-parallel degrees of a form differ between members. */
+/* True if the tensor-parallel degrees of a form can differ between members. */
 static bool tp_degrees_vary(const struct fm_list_kind *kind)
 {
     return kind->layout->split == FM_SPLIT_EXPERTS && !kind->layout->full;
@@ -247,7 +247,7 @@ static void pass_table(FILE *out, const struct fm_list *list, const struct fm_li
             quantum * devices);
 }
 
-/* Print the budget from which a layout is smaller than a quantised checkpoint. */
+/* Print, for each layout, the budget from which it is smaller than the quantised checkpoint. */
 static void smaller_line(FILE *out, const struct fm_list *list)
 {
     char stored[32];

@@ -291,7 +291,7 @@ static const struct fm_cli_option *find_row(const struct table *t, const char *n
     return NULL;
 }
 
-/* Print the most common options, in the order that the tool gives, on a screen of 80 by 24. */
+/* Print the most common options, in the order of cli->often; they fit on a screen of 80 by 24. */
 static void print_brief(const struct fm_cli *cli, const struct table *t)
 {
     printf("usage: %s %s\n\n%s\n\n", cli->tool, cli->synopsis, cli->about);

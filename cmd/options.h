@@ -30,7 +30,7 @@ struct fm_cli_given {
     const char *name;
     int modes;                        /* 0: all */
     int needs;                        /* private to options.c */
-    const struct fm_cli_scope *scope; /* NULL: the option applies in all modes */
+    const struct fm_cli_scope *scope; /* the tool's row for a shared option, or NULL */
 };
 #define FM_CLI_GIVEN_MAX 64
 

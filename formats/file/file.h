@@ -79,7 +79,7 @@ int fm_file_slurp_at(int dirfd, const char *name, size_t limit, char **text, siz
 const char *fm_file_path_at(const struct fm_file *f, uint64_t offset);
 /* Append `more`, to be read where f ends; takes ownership of it. */
 int fm_file_append(struct fm_file *f, struct fm_file *more, struct fm_err *err);
-/* FM_EIO if size or mtime have changed since the open.  (If the name now refers to another file,
+/* FM_EIO if the size or mtime has changed since the open.  (If the name now refers to another file,
  * the old one is still readable and complete.) */
 int fm_file_unchanged(const struct fm_file *f, struct fm_err *err);
 

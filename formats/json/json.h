@@ -47,7 +47,7 @@ int fm_json_string(struct fm_json *j, char *dst, size_t capacity, struct fm_err 
 /* As fm_json_string, for values: escaped control characters such as a line feed are accepted, but
  * not NUL. */
 int fm_json_text(struct fm_json *j, char *dst, size_t capacity, struct fm_err *err);
-/* Read an integer from 0 to below 2^63, without sign, fraction, exponent or leading zeros. */
+/* Read an integer from 0 to 2^63 - 1, without sign, fraction, exponent or leading zeros. */
 int fm_json_uint(struct fm_json *j, uint64_t *value, struct fm_err *err);
 /* Check and skip any value. */
 int fm_json_skip(struct fm_json *j, struct fm_err *err);

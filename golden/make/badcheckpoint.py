@@ -140,7 +140,7 @@ def tensors():
 
 
 def weights(t, dtype=lambda name: "F32"):
-    """A file with these names and shapes and arbitrary values."""
+    """A file with these names and shapes; all values are 0."""
     entries, at = {}, 0
     for name, shape in t.items():
         size = {"F32": 4, "F16": 2, "BF16": 2, "U8": 1, "F8_E4M3": 1}[dtype(name)]

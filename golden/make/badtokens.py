@@ -213,7 +213,7 @@ def tokenizers():
 
 
 def texts_of_people():
-    """Text files whose field is `text`."""
+    """Text files; in rows of JSON, the text is in the field `text`."""
     def tx(why, data, ext="jsonl", prefix="tx-"):
         put(f"{prefix}{why}.{ext}", data)
 

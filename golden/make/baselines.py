@@ -1,9 +1,9 @@
 """Make golden/baselines/: the results of other pruners' rules, each in a few lines of PyTorch.
 
 A rule uses the values that every expert computes for its tokens, or the gradients of its weights.
-Experts are removed from the checkpoint itself, on disk: it has fewer expert tensors, fewer rows of
-the router, and a smaller number in config.json.  A model whose router never chooses the removed
-experts must compute what transformers computes from that checkpoint.
+Experts are removed from a copy of the checkpoint on disk, which has fewer expert tensors, fewer rows
+of the router, and a smaller number of experts in config.json.  A model whose router never chooses the removed
+experts must compute what transformers computes from that copy.
 """
 
 import json

@@ -79,7 +79,7 @@ def ranked(weights, order):
 
 
 def cut(flat, widths, H, r):
-    """Split a flat adapter, in the order of struct fm_adapter's values, to {(m, e): {part: leaf}}."""
+    """Split a flat adapter, in the order of struct fm_adapter's values, into {(m, e): {part: leaf}}."""
     parts, at = {}, 0
     for m, e in np.ndindex(*widths.shape):
         k = int(widths[m, e])

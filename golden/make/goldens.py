@@ -88,8 +88,8 @@ def draw_masks(model, recipe):
 
 
 def members(model, ids, recipe):
-    """Log-probabilities with prefix masks at several budgets.  Each must differ clearly from that of its
-    neighbour, so that a test notices a wrong mask."""
+    """Log-probabilities with prefix masks at several budgets.  Those of a mask must differ clearly from those
+    of its neighbour, so that a test notices a wrong mask."""
     masks, I, out = draw_masks(model, recipe), oracle.shape_of(model)[2], []
     for widths in masks:
         oracle.open_experts(model, mask=oracle.prefix_masks(widths, I))

@@ -1,6 +1,6 @@
 """Measure what pruning costs the trained model: held-out losses of uniform widths, ranked and unranked.
 
-Run it after training, before the model is kept.  If the loss does not rise at 0.4, or rises as much
+Run it after training, before the model is committed.  If the loss does not rise at 0.4, or rises as much
 in the original order of channels, tests on this model cannot tell a good ranking from a bad one.
 """
 

@@ -111,8 +111,8 @@ enum fm_clip_fault {
 };
 
 /* The smallest `size`: later fields default to 0. */
-#define FM_CLIP_LAYER_SIZE_MIN 104 /* path */
-#define FM_CLIP_CALL_SIZE_MIN 96   /* stream */
+#define FM_CLIP_LAYER_SIZE_MIN 104 /* offset of path */
+#define FM_CLIP_CALL_SIZE_MIN 96   /* offset of stream */
 #define FM_CLIP_SIZE_MAX 4096      /* of either */
 #define FM_CLIP_SIZE_STEP 8
 
@@ -170,10 +170,11 @@ struct fm_clip_call {
 #define FM_CLIP_ALIGN 256
 
 /*
- * Alignment.  Every array is aligned to its element.  The fast CUDA paths require more: gate_up,
- * down, hidden and out aligned to 16 bytes, and H, hidden_stride and out_stride multiples of 8.
- * Arrays with less alignment take the portable path, which is slower.  The CPU has no alignment
- * requirement beyond the element.
+ * Alignment.  Every array is aligned to its element.  The fast CUDA paths require more: F16 or
+ * BF16, gate_up and down aligned to 16 bytes, and H a multiple of 8.  Other layers take the
+ * portable path, which is slower.  On CUDA, hidden is read and out is written faster if they are
+ * aligned to 16 bytes and their strides are multiples of 8.  The CPU has no alignment requirement
+ * beyond the element.
  */
 
 struct fm_clip; /* a prepared layer */
@@ -212,7 +213,8 @@ FM_CLIP_API void fm_clip_release(struct fm_clip *clip); /* NULL is fine; no call
 FM_CLIP_API uint64_t fm_clip_workspace_bytes(const struct fm_clip_layer *layer, int64_t N_max,
                                              int32_t K);
 
-/* Compute one call.  Only errors in the arguments are reported here; `error` may be NULL. */
+/* Compute one call.  Reports invalid arguments and, on CUDA, a failure to enqueue the work; a
+ * failure of the work itself is reported by fm_clip_status.  `error` may be NULL. */
 FM_CLIP_API int32_t fm_clip_forward(struct fm_clip *clip, const struct fm_clip_call *call,
                                     struct fm_clip_error *error);
 

@@ -1,10 +1,10 @@
 /*
- * This room, kernels/clip: libfm_clip, a separate library that servers link. kernels/clip/clip.h is
- * its public interface; everything else here is private.  It computes one layer's routed experts
- * from flat arrays, independently of models, files and options of the tools.  In reading order:
- * clip.h, clip_ref.c (the reference implementation), clip.c (arguments), this header, clip_plan,
- * clip_cpu.c, clip_tile and its kinds (clip_avx2, clip_avx512, clip_bf16, chosen by clip_choose),
- * clip_few.c, clip_pool, clip_shard.c, clip_gpu.
+ * This room, kernels/clip: libfm_clip, a separate library that servers link.  kernels/clip/clip.h
+ * is its public interface; fm-bench also uses clip_gpu.h; everything else here is private.  It
+ * computes one layer's routed experts from flat arrays, independently of models, files and options
+ * of the tools.  In reading order: clip.h, clip_ref.c (the reference implementation), clip.c
+ * (arguments), this header, clip_plan, clip_cpu.c, clip_tile and its kinds (clip_avx2, clip_avx512,
+ * clip_bf16, chosen by clip_choose), clip_few.c, clip_pool, clip_shard.c, clip_gpu.
  *
  * Private to kernels/clip: the table of a device. clip.c checks arguments and calls the table of
  * the layer's device, so the functions of a table may assume valid pointers, sizes and types.

@@ -122,7 +122,7 @@ int32_t fm_clip_plan_make(struct fm_clip_plan *plan, const struct fm_clip_layer 
     for (int32_t e = 0; e < layer->E; e++)
         plan->count[e + 1] += plan->count[e];
     plan->positions = plan->count[layer->E];
-    /* count[e] starts as e's first slot and ends one past its last. */
+    /* count[e] starts as e's first position and ends one past its last. */
     for (int32_t s = 0; s < slots; s++)
         if (plan->position[s] >= 0)
             plan->slot[plan->count[plan->position[s]]++] = s;

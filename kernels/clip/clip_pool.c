@@ -113,8 +113,9 @@ static void watch_forks(void)
 }
 
 /* Servers bind each OpenMP thread to a CPU, and a new thread inherits the binding of its
- * creator: all helpers would share one CPU.  If the caller has too few CPUs, find those of
- * the threads that have no more than it; false if it has enough, or there are none. */
+ * creator: all helpers would share one CPU.  If the caller may use fewer CPUs than `threads`, find
+ * the other CPUs of threads that are bound to no more CPUs than the caller; false if the caller has
+ * enough, or if there are no others. */
 static bool find_other_cpus(cpu_set_t *others, int threads)
 {
     cpu_set_t own, one;

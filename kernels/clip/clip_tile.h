@@ -6,9 +6,9 @@
  * packed into a panel, term after term, and all rows of the expert pass over it.
  *
  * Each sum is computed the same way whatever the number of rows, lanes or threads: FM_CLIP_DEPTH
- * terms in order from zero, with fused multiply-add except in the portable tile, and those blocks
- * added in order.  So the bits of a token do not depend on other tokens, and AVX2 and AVX-512 give
- * bit-identical results.
+ * terms in order from zero, with fused multiply-add (in the portable tile, multiply and add; in the
+ * bfloat16 tile, vdpbf16ps on pairs of terms), and those blocks added in order.  So the bits of a
+ * token do not depend on other tokens, and AVX2 and AVX-512 give bit-identical results.
  */
 #ifndef FM_KERNELS_CLIP_TILE_H
 #define FM_KERNELS_CLIP_TILE_H
@@ -82,7 +82,7 @@ struct fm_clip_tile {
                              : of(FM_CLIP_BF16, __VA_ARGS__))
 #endif
 
-/* NULL if the compiler, the CPU or FM_ISA excludes it. */
+/* NULL if the compiler, the CPU or FM_ISA excludes it; never for the portable one. */
 const struct fm_clip_tile *fm_clip_tile_portable(void);
 const struct fm_clip_tile *fm_clip_tile_avx2(void);
 const struct fm_clip_tile *fm_clip_tile_avx512(void);

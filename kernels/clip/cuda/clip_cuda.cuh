@@ -50,7 +50,7 @@ template <> __device__ __forceinline__ uint32_t pack<__nv_bfloat16>(float low, f
     return *reinterpret_cast<uint32_t *>(&v);
 }
 
-/* silu(g) u with expf and correctly rounded division: for results that stay float32. */
+/* silu(g) u with expf and correctly rounded division: for the plain kernels. */
 __device__ __forceinline__ float gated(float g, float u)
 {
     return g / (1.0f + expf(-g)) * u;

@@ -2,15 +2,15 @@
  * The kernels of the Hopper path of the clipped FFN (sm_90a): one persistent kernel per product
  * over all experts.
  *
- * A block is a producer warp, which issues the TMA copies, and two consumer warpgroups.  A
- * stage of the ring holds 64 elements of the sum: up to 128 rows of x or h (16 KB, boxes of 16
- * rows) and up to 256 columns' worth of weights (32 KB, boxes of 64).  One tensor map over all of
- * gate_up and one over all of down serve every expert and every width: clipping is a bound of a
- * loop.
+ * A block is a producer warpgroup, one thread of which issues the TMA copies, and two consumer
+ * warpgroups.  A stage of the ring holds 64 elements of the sum: up to 128 rows of x or h (16 KB,
+ * boxes of 16 rows) and up to 256 columns' worth of weights (32 KB, boxes of 64).  One tensor map
+ * over all of gate_up and one over all of down serve every expert and every width: clipping is a
+ * bound of a loop.
  *
  *   large form   d (rows, columns): each consumer takes 64 rows x 256 columns
  *   small form   d (columns, rows): each consumer takes 64 columns x up to 64 rows: an instruction
- *                has exactly 64 rows of d, but may have as few columns as 16
+ *                has exactly 64 rows of d, and here 16 or 64 columns
  *
  * The producer takes the next tile, the longest first, from a counter that all blocks share, once
  * it has issued all copies of the previous one, and passes its number to the consumers through

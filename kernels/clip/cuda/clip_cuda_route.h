@@ -435,7 +435,7 @@ FM_HD void fm_cuda_place(const struct fm_cuda_job *job, int32_t e, struct fm_cud
     fm_cuda_close(job, e, team);
 }
 
-/* Count the tiles before each group of a product, by one warp; totals go to the plan. */
+/* Count the tiles before each group of a product, by one warp; sums go to job->totals. */
 FM_HD void fm_cuda_begins(const struct fm_cuda_job *job, int product, int32_t groups,
                           struct fm_cuda_team team)
 {
