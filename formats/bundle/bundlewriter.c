@@ -190,7 +190,7 @@ static int end_file(struct fm_bundle_writer *w, struct fm_err *err)
 
 #define ENTRY_BYTES 256 /* at least the bytes of an entry of the manifest without its name */
 
-/* Upper bound of the bytes of the manifest, with its header and padding. */
+/* Upper bound on the bytes of the manifest, with its header and padding. */
 static int head_bytes(uint64_t *bytes, const struct fm_bundle_writer *w, const struct fm_part *part,
                       size_t parts, struct fm_err *err)
 {
@@ -205,7 +205,7 @@ static int head_bytes(uint64_t *bytes, const struct fm_bundle_writer *w, const s
     return FM_OK;
 }
 
-/* Upper bound of the bytes that a part adds to a file, with its pad and its line of checksums. */
+/* Upper bound on the bytes that a part adds to a file, with its pad and its line of checksums. */
 static uint64_t part_bytes(const struct fm_part *part)
 {
     return (part->aligned ? FM_ARCHIVE_BLOCK + FM_BUNDLE_ALIGN : 0) +
@@ -239,7 +239,8 @@ static int begin_file_for(struct fm_bundle_writer *w, const struct fm_part *part
                    part->name, *used + FILE_END_BYTES, limit);
 }
 
-/* A pad goes before every aligned part, so that their number does not depend on offsets. */
+/* Every aligned part gets a pad, which may have no bytes, so that the number of pads does not
+ * depend on offsets. */
 static int add_parts(struct fm_bundle_writer *w, const struct fm_part *part, size_t parts,
                      uint64_t limit, struct fm_err *err)
 {

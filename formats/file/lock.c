@@ -1,8 +1,9 @@
 /*
  * The lock is a flock on PATH.lock, not the existence of that file: the kernel releases a flock
- * when the process ends, so a killed run leaves nothing to clean up.  The file is removed while it
- * is still locked, and a new holder checks that the name still refers to the file that it locked.
- * Otherwise two processes could hold locks on two files that had the same name at different times.
+ * when the process ends, so a killed run leaves no lock, only a file that the next run reuses.  The
+ * file is removed while it is still locked, and a new holder checks that the name still refers to
+ * the file that it locked. Otherwise two processes could hold locks on two files that had the same
+ * name at different times.
  */
 #include "formats/file/lock.h"
 

@@ -128,7 +128,7 @@ static uint32_t machine(void)
     return hash;
 }
 
-/* The start and length of the name in `path`; FM_ECREATE for an empty or too long name. */
+/* The start and length of the name in `path`; FM_ECREATE if it is empty or too long. */
 static int find_name(const char **name, size_t *len, const char *path, struct fm_err *err)
 {
     *name = last_name(path, len);

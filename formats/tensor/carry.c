@@ -83,8 +83,8 @@ static int add(struct fm_hfdir *dir, const char *name, const char *const *patter
     return FM_OK;
 }
 
-/* A pattern that matches no file is an error now, so that the file is not missed on a server days
- * later. */
+/* A pattern that matches no file is an error; otherwise exports, perhaps days later, would lack the
+ * file. */
 static int check_patterns(const struct fm_hfdir *dir, const char *const *pattern,
                           struct fm_err *err)
 {

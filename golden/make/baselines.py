@@ -2,8 +2,8 @@
 
 A rule uses the values that every expert computes for its tokens, or the gradients of its weights.
 Experts are removed from a copy of the checkpoint on disk, which has fewer expert tensors, fewer rows
-of the router, and a smaller number of experts in config.json.  A model whose router never chooses the removed
-experts must compute what transformers computes from that copy.
+of the router, and a smaller number of experts in config.json.  A model whose router never chooses the
+removed experts must compute what transformers computes from that copy.
 """
 
 import json

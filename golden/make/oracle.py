@@ -186,9 +186,9 @@ def gap_of_topk(logits, K):
 
 
 def gap_of_sparsemixer(logits, eps):
-    """The smallest difference between the chosen expert and the next one in the two passes of PhiMoE's router,
-    or the smallest distance of a quotient from the threshold at which an expert is dropped, if that is
-    smaller."""
+    """The smallest difference between the chosen expert and the next one in the two passes of PhiMoE's
+    router, or the smallest distance of a quotient from the threshold at which an expert is dropped, if that
+    is smaller."""
     first, second, third = logits.topk(3, dim=-1).values.T[:, :, None]
     quotient = lambda top: (top - logits) / logits.abs().clamp(min=top)
     near = torch.stack([(quotient(x) - 2 * eps).abs().min() for x in (first, second)])

@@ -5,8 +5,8 @@
 
 The tables reproduce tokenizers 0.23.3: its regular expressions (Oniguruma) use Unicode 16, the
 characters next to an added token are classified by the Rust regex crate, its Digits are those of the
-Rust standard library (Unicode 17), and its NFC is that of Unicode 9.  Python's own unicodedata has another
-version and is not used.  The library's result for each code point is taken unchanged; only the
+Rust standard library (Unicode 17), and its NFC is that of Unicode 9.  Python's own unicodedata has
+another version and is not used.  The library's result for each code point is taken unchanged; only the
 algorithm of canonical ordering and composition, and Hangul, are assumed.
 """
 import os
