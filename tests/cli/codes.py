@@ -253,7 +253,7 @@ def join(model, other, expression, out):
 
 
 def ease(model, expression, out):
-    """Copy a model, with the modules that match not quantised."""
+    """Copy a model, with the modules that match decoded to plain weights."""
     values, tensors = decoded(model), {k: t for k, t in read(model).items() if not re.match(expression, k)}
     for name, (shape, x) in values.items():
         if re.match(expression, name):
@@ -299,7 +299,7 @@ def gptq(model, out, case="none"):
 
 
 def whole(model, out):
-    """Store FP8 in blocks as large as the matrices in ModelOpt's format, with one scale per matrix."""
+    """Convert FP8 in blocks as large as the matrices to ModelOpt's format, with one scale per matrix."""
     tensors = {}
     for name, t in read(model).items():
         scale = name.endswith("_scale_inv")

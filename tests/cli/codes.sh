@@ -198,7 +198,7 @@ run fp8-odd-dsv3 >/dev/null
 fm-pack -q --export uniform --budget 0.5 --layout uniform -f family.fm >/dev/null
 echo "== ModelOpt's own file says how weights are stored, and config.json does not"
 cp -r "$GOLDEN/packed/nvfp4-modelopt" own
-quant() { # quant TEXT: the file, without quantization_config in config.json
+quant() { # quant TEXT: write hf_quant_config.json, and remove quantization_config from config.json
     python3 -c 'import json
 config = json.load(open("own/config.json"))
 config.pop("quantization_config", None)

@@ -1,4 +1,4 @@
-# Every value of a manifest of each stage and of fm-export.json is changed, one at a time, with
+# Every value in the manifest of each stage and in fm-export.json is changed, one at a time, with
 # digests and sizes corrected: fm-verify finds each change except those of the values that
 # fm-bundle(5) lists.
 # shellcheck source=tests/cli/family.bash

@@ -1,4 +1,4 @@
-# The licence of a checkpoint's card is in the card of an export, in every spelling.
+# The licence in a checkpoint's card, in every spelling, is repeated in the card of an export.
 cp -r "$GOLDEN/odd-mixtral" model
 export_card() { # print the front matter of an export's card
     fm-rank -q --model model --tokens "$GOLDEN/odd-mixtral/tokens.npy" --force -o ranked >/dev/null 2>&1

@@ -1,5 +1,5 @@
-# fm-bench quality of exported directories, of every layout: the loss of their files.  --record
-# writes it into them, and fm-verify and a second --record change nothing else.
+# fm-bench quality on exports of every layout: the loss is that of their files.  --record writes it into
+# them, fm-verify accepts the result, and a second --record changes nothing.
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"
 family saliency --until 0.5

@@ -46,7 +46,7 @@ sed -i '/eos_token_id/d' bare/config.json
 plan --model bare
 echo '{"eos_token": "<end>"}' >bare/tokenizer_config.json
 plan --model bare
-# The same ids with another separator are another run.
+# An output made with another separator is not up to date, even if the ids are the same.
 again() { # print 1 if it reports that the output is up to date, else 0
     fm-rank -q --model "$tiny" --seq-len 4 --max-tokens 8 --text rows.jsonl --if-changed --force \
         "$@" -o again 2>/dev/null |

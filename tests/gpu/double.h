@@ -2,9 +2,9 @@
  * Strict fakes (test doubles) of the CUDA driver, the CUDA runtime and cuBLAS, on the host.  The
  * library's and gpu_check's objects, as nvcc compiled them, are linked to these instead of
  * libcudart, so that all host code runs without a GPU.  Kernels are looked up by name and run
- * unchanged in the emulator of tests/unit/cuda_emulator.h.  Only the matrix products are replaced,
- * by plain loops in float64 that round h and out once: they are the ideal implementation, by which
- * the error bounds of gpu_check are tested.
+ * unchanged in the emulator of tests/unit/cuda_emulator.h, except for the slowest ones
+ * (double_kernels.cc).  The matrix products are plain loops in float64 that round h and out once:
+ * they are the ideal implementation, by which the error bounds of gpu_check are tested.
  *
  * Strict: behaviour that CUDA's documents leave undefined, or that a real driver refuses only
  * sometimes, is always refused here, or ends the program with a message.
@@ -12,8 +12,9 @@
  * - memory: The host cannot access device memory, and nothing can after it is freed.  Addresses are
  *   not reused.  An allocation, rounded up to 256 bytes, ends at the end of a page.
  *
- * - streams: Work, and asynchronous copies and memsets, run as late as the stream allows: when the
- *   host waits for them.  Streams wait for the default one unless they are non-blocking.
+ * - streams: Kernels, memsets and copies to device memory run as late as the stream allows: when
+ *   the host waits for them.  (An asynchronous copy from or to host memory is complete when the
+ *   call returns.)  Streams wait for the default one unless they are non-blocking.
  *
  * - captures: A call that is forbidden in a capture fails and breaks the capture.
  *

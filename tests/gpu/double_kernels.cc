@@ -1,7 +1,8 @@
 /*
- * The kernels on the fake device.  They run unchanged, thread by thread, in the emulator, except
- * for the two products, which by default are the ideal implementation: exact sums, and h and y are
- * rounded once.
+ * The kernels on the fake device.  They run unchanged, thread by thread, in the emulator, with
+ * these exceptions: by default the two products are the ideal implementation (exact sums; h and y
+ * are rounded once), define_h is a plain loop, fill_bits fills fewer elements, and read_all only
+ * counts bytes.
  */
 #include "tests/gpu/double.h"
 #include "tests/unit/cuda_emulator_ptx.h"
@@ -22,7 +23,7 @@
 
 /* TOGETHER: threads that synchronise, run as coroutines.  APART: threads that do not, run
  * one after the other.  FEW_APART: kernels with grid-stride loops, whose result does not depend on
- * the number of threads, run with one. */
+ * the number of threads, run with one thread. */
 enum manner { TOGETHER, APART, FEW_APART };
 
 struct launched {

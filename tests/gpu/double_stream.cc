@@ -117,8 +117,8 @@ int double_unsafe(void)
     return code;
 }
 
-/* Work on the default stream waits for all streams except non-blocking ones, and they wait for it.
- */
+/* Work on the default stream waits for all streams except non-blocking ones, and these streams wait
+ * for it. */
 int double_enqueue(void *stream, const char *what, double_work work)
 {
     CUstream_st *s = known((cudaStream_t)stream);

@@ -6,7 +6,8 @@
 #
 #   tests/gpu/gpu-check.sh [PART...]      all parts, in this order, or those named:
 #
-#   host       needs no GPU: the same program on strict fakes of driver, runtime and cuBLAS
+#   host       needs no GPU: the CPU path; where there is no GPU, also `small` on fakes of driver,
+#              runtime and cuBLAS
 #   probes     copies, products, tails and maps one by one (seconds)
 #   small      tiny and small cases of the fused paths
 #   replays    2,000 graph replays over random ids and widths, two streams on one layer
@@ -14,7 +15,7 @@
 #   model      the modelling file of exports on CUDA tensors
 #   torch      errors compared with PyTorch's own
 #   quick      a short benchmark, with the targets, and with PyTorch and Triton
-#   profile    two shapes under ncu
+#   profile    64 and 4096 tokens under ncu
 #   baselines  the benchmark's baselines at odd sizes; late, since they may fail in cuBLAS
 #   memcheck   tiny and small under compute-sanitizer
 #   real bench (only if named) real sizes against the definition; the whole benchmark
@@ -31,8 +32,8 @@
 #
 # FM_GPU_DOUBLE=1: run the parts of gpu_check on the fakes instead of a GPU (as `make check` does).
 #
-# Status 0; 1 if something is wrong; 77 if there is no GPU: then only `host` has run, and the rest is
-# untested.
+# Status 0; 1 if something is wrong; 77 if there is no nvcc, or no GPU: then only `host` has run, and
+# the rest is untested.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 export LC_ALL=C
@@ -207,7 +208,7 @@ case $? in
     ;;
 esac
 
-# --- parts that need a GPU, those that find faults most cheaply first
+# --- parts that need a GPU, the cheapest first
 
 replays=2000 amount=quick
 [ -z "$double" ] || replays=15 amount=tiny

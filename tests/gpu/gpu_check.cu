@@ -4,16 +4,16 @@
  *
  *   gpu_check host            needs no GPU: the CPU path against the definition
  *   gpu_check there           only checks whether there is a GPU
- *   gpu_check probes          seconds: copies, products and maps one by one
+ *   gpu_check probes          a few seconds: copies, products, tails and maps one by one
  *   gpu_check tiny            a few cases, for the slow tools of compute-sanitizer
  *   gpu_check small           small and odd cases of the fused paths
  *   gpu_check replays N       N replays of a graph, over random ids and widths
  *   gpu_check edges           canaries, one token, one slot, a layer of more than 2^31 numbers
- *   gpu_check baselines       the same small cases on the bench's baselines
+ *   gpu_check baselines       some of these small cases on the benchmark's baselines
  *   gpu_check real            sizes of real models; some tokens are checked
  *   gpu_check bench FILE all|quick|tiny
  *                             write times and limits to FILE as JSON, and print a table
- *   gpu_check profile         a few runs of two shapes, for a profiler
+ *   gpu_check profile         a few runs with 64 and 4096 tokens, for a profiler
  *
  * Status 0; 1: something is wrong; 2: usage; 77: no GPU.
  */

@@ -301,9 +301,10 @@ void check_probes();             /* gpu_probe.cu */
 void check_edges();              /* gpu_edges.cu */
 void check_replays(int replays); /* gpu_edges.cu */
 
-/* gpu_bench.cu.  Returns 0, or 1 if something did not run.  which: "all", "quick", "tiny". */
+/* gpu_bench.cu.  Returns 0, or 1 if nothing ran or the file was not written.  which: "all",
+ * "quick", "tiny". */
 int run_bench(const char *json_file, const char *which);
-/* A few runs of two shapes, for a profiler. */
+/* A few runs with 64 and 4096 tokens, for a profiler. */
 int run_profile();
 
 #endif

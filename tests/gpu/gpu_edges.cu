@@ -101,8 +101,8 @@ static void end_replays(replayed *r)
         MUST(cudaStreamDestroy(stream));
 }
 
-/* The number of replays whose bits differ from the direct call's or, of every hundredth, that are
- * outside the error bounds. */
+/* The number of replays whose bits differ from the direct call's, or whose errors exceed the bounds
+ * (checked for every hundredth). */
 static int wrong_replays(replayed *r, prepared &p, test_layer &l, test_call &c, int path,
                          int replays)
 {

@@ -1,7 +1,7 @@
 /*
  * A single attention block, for tests: its output from random weights, its backward compared with
- * central differences along random directions, and the fast table compared with the definition.  No
- * size is round.  The block owns the weights that a test draws.
+ * central differences along random directions, and the fast table compared with the definition.  T
+ * and H are primes.  The block owns the weights that a test draws.
  */
 #ifndef FM_TESTS_BLOCKS_H
 #define FM_TESTS_BLOCKS_H
@@ -126,7 +126,7 @@ static inline double block_dot(const float *a, const float *b)
     return sum;
 }
 
-/* <r, y(x + step v)> without the residual x. */
+/* <r, attention(x + step v)>, without the residual. */
 static inline double block_probe(struct block *b, const float *x, const float *v, float step,
                                  const float *r)
 {
@@ -137,8 +137,8 @@ static inline double block_probe(struct block *b, const float *x, const float *v
     return block_dot(r, y) - block_dot(r, moved);
 }
 
-/* With float32, a directional derivative has an error of up to `most` at this step; an error in
- * a path of the gradient costs 10 % and more. */
+/* Compare the backward with 12 directional derivatives.  With float32, their relative error may be
+ * `most` at this step; a mistake in one path of the gradient causes 10 % or more. */
 static inline void block_check_backward(struct block *b, float step, double most)
 {
     float *x = draw(FLOATS, 1), *r = draw(FLOATS, 1), dx[FLOATS], y[FLOATS];

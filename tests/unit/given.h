@@ -1,5 +1,5 @@
 /*
- * A stage stream for golden/odd-mixtral from the data of golden/given/: scores, widths of seven
+ * A stage stream for golden/odd-mixtral from the data in golden/given/: scores, widths of seven
  * masks, and optionally an adapter.  No value depends on how a machine rounds.
  */
 #ifndef FM_TESTS_GIVEN_H

@@ -1,5 +1,5 @@
-/* Linked with sanitized tools of MPI runs to keep libraries loaded, so that leak reports name them,
- * and tests/mpi.supp can suppress those of MPI. */
+/* Linked into sanitized MPI tools: libraries stay loaded, so that leak reports name them and
+ * tests/mpi.supp can suppress the leaks of MPI. */
 int dlclose(void *handle);
 
 int dlclose(void *handle)

@@ -1,7 +1,7 @@
 /*
- * Compare every form of matrix product with AMX tiles with the definition, at sizes that are not
- * multiples of a tile, with operands at the end of mapped memory.  Sums must be the same however
- * the product is divided.
+ * Compare every form of the AMX matrix product with the definition, at sizes that are not multiples
+ * of a tile, with operands at the end of mapped memory.  Sums must be the same however the product
+ * is divided.
  */
 #include "tests/unit/kernels.h"
 
@@ -81,7 +81,8 @@ static void try_product(int M, int N, int K, bool ta, bool tb, float beta)
     free_arrays();
 }
 
-/* Less than a tile, one more than whole tiles, more than a part of the sum, more than a task. */
+/* Less than a tile, one more than whole tiles, sums of more than STRETCH terms, and more rows or
+ * columns than one task has (cpu_amx_gemm.c). */
 KERNEL_TEST(every_form_agrees_at_the_edge_of_memory)
 {
     static const int sizes[][3] = {{1, 1, 1},     {33, 70, 129}, {31, 33, 513}, {64, 32, 1100},

@@ -208,9 +208,8 @@ TEST(a_storage_is_read)
            "quantized (compression_config");
 }
 
-/* config.json of every family in golden/, with each number in turn set to the limits of int,
- * int64_t, float and double: it is read or refused with a sentence, and (under sanitizers)
- * nothing overflows before a limit is checked. */
+/* The text is read, or refused with a sentence, and (under sanitizers) nothing overflows before a
+ * limit is checked. */
 static void try_number(const cJSON *root, const char *key, const char *model)
 {
     struct fm_config c;
@@ -250,6 +249,8 @@ static int try_numbers(const cJSON *root, cJSON *object, const char *model)
     return tried;
 }
 
+/* config.json of every odd model in golden/, with each number in turn set to 0, 1, -1 and values
+ * near the limits of int, unsigned, float and double. */
 TEST(numbers_at_the_ends_of_their_types_are_read_or_refused)
 {
     glob_t files;

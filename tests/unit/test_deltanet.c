@@ -1,7 +1,7 @@
 /*
- * Test the block deltanet: its keys of config.json, the places of its rows in files, and its
- * backward against finite differences along random directions, in both kinds of layers and both
- * spellings.
+ * Test the block deltanet: its keys in config.json, the places of its rows in files, and its
+ * backward against finite differences along random directions, for linear layers (tensors packed
+ * and apart) and full ones.
  */
 #include <math.h>
 

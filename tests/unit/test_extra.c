@@ -1,4 +1,5 @@
-/* Tensors outside the decoder layers: their names, and layers that are not extra. */
+/* Extra tensors, which the decoder does not use: names that are theirs and names that are not, and
+ * the number of their layers. */
 #include "lib/family/extra.h"
 #include "lib/family/family.h"
 #include "tests/unit/test.h"
@@ -68,7 +69,7 @@ TEST(what_is_there_is_counted)
     fm_extra_print(text, &x);
     assert_string_equal(text, "46, 48");
     assert_int_equal(fm_extra_layers(&x), 2);
-    /* Layer 48 may be a decoder layer that was cut off. */
+    /* Without its eh_proj, layer 48 may be a decoder layer that num_hidden_layers cuts off. */
     assert_fails(fm_extra_check(&x, &c, &err), FM_EFORMAT, "layer 48");
     assert_non_null(strstr(err.text, "'model.layers.48.eh_proj.weight' is missing"));
     assert_true(add(&x, &c, "model.layers.48.eh_proj.weight", 1));

@@ -1,7 +1,7 @@
 /*
- * Grouped attention with differences between layers: numbers of heads, rotations, sinks; values
- * narrower than keys.  The keys of config.json for these, and the backward of both types of layer
- * against finite differences along random directions.
+ * Test grouped attention with differences between layers (numbers of heads, rotations, sinks) and
+ * with values narrower than keys: the keys in config.json for these, and the backward of both types
+ * of layer against finite differences along random directions.
  */
 #include "lib/block/gqa.h"
 #include "lib/block/norm.h"

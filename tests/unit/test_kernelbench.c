@@ -70,7 +70,7 @@ TEST(every_case_is_timed_and_right)
         struct fm_kernelbench_options o = small;
         struct fm_kernelbench b;
         o.dtype = ((const char *[]){"f32", "bf16", "f16"})[d];
-        o.peak = d == 0 ? 0 : small.peak; /* a repeated number is measured once */
+        o.peak = d == 0 ? 0 : small.peak; /* 0: it is measured */
         assert_ok(fm_kernelbench_run(&o, false, &b, &err));
         assert_int_equal(b.rows, 2 * 2 * 3);
         assert_true(b.bandwidth >= 0 && b.peak > 0 && (b.peak == small.peak) == (d > 0));
@@ -87,7 +87,7 @@ TEST(every_case_is_timed_and_right)
     }
 }
 
-/* 6 n H k for each expert's rows, computed again here for one case. */
+/* 6 H k for each routed row of an expert of width k, computed again here for 33 tokens. */
 TEST(work_is_that_of_the_routed_rows)
 {
     struct fm_kernelcase c = {.tokens_max = 33};

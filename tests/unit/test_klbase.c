@@ -1,5 +1,5 @@
-/* Base-logits files of any shape: values are read back as written, within one step of their 16
- * bits. */
+/* Base-logits files of any shape: values are read back as written, within half a step of their
+ * 16 bits. */
 #include <math.h>
 
 #include "formats/text/klbase.h"
@@ -77,7 +77,7 @@ TEST(what_is_written_is_read)
 {
     round_trip(&(struct fm_klbase_shape){16, 297, 3}, 12);
     round_trip(&(struct fm_klbase_shape){15, 100, 2}, 30); /* many below the floor */
-    round_trip(&(struct fm_klbase_shape){3, 3, 1}, 2);     /* a floor that counts */
+    round_trip(&(struct fm_klbase_shape){3, 3, 1}, 2);     /* its floor is not ignored */
     round_trip(&(struct fm_klbase_shape){4, 1, 1}, 0);     /* one token: scale 0 */
 }
 

@@ -5,7 +5,7 @@
 
 #define ROWS 5
 
-/* Weights of 90 to 10 GB in steps of 20; a cache of 1 MB for a token. */
+/* Weights of 90 to 10 GB in steps of 20; a cache of 1 MB per token. */
 static void fill(struct fm_list *list, struct fm_list_row *row, const double *ce)
 {
     *list = (struct fm_list){.row = row, .rows = ROWS, .cache = {.token = 1000000}};

@@ -17,7 +17,7 @@ static int make_resident(void **state)
     return make_bundle(state);
 }
 
-/* Each row of a width table in a JSON text, one after another. */
+/* Check a width table in JSON, row by row. */
 static void expect_widths(const cJSON *rows, const uint32_t *want)
 {
     const cJSON *row, *k;

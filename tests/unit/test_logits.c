@@ -259,7 +259,7 @@ TEST_AROUND(pacing_reaches_the_target_on_a_toy, start, stop)
         for (int x = 0; x < X; x++)
             removed += 37 - widths[x];
     }
-    /* From a third of STEPS on near the line, and at the target before one and a half STEPS. */
+    /* Near the line after a third of STEPS, and at the target before one and a half STEPS. */
     assert_true(worst < 0.08);
     assert_true(taken < STEPS * 3 / 2);
 }

@@ -157,8 +157,8 @@ static int compare_names(const struct dirent **a, const struct dirent **b)
     return strcmp((*a)->d_name, (*b)->d_name);
 }
 
-/* The text of an fm-export.json without size and digest of the modelling file, which change with
- * that file. */
+/* The text of an fm-export.json without the size and digest of the modelling file, which change
+ * with that file. */
 static size_t without_modeling(char *text, size_t size)
 {
     char *at = memmem(text, size, "\"modeling_fm.py\": {", strlen("\"modeling_fm.py\": {"));
@@ -293,7 +293,7 @@ TEST(the_list_says_what_the_manifest_does)
     fm_list_release(&list);
 }
 
-/* Channels under the adapter's mask change, all others have the same bits. */
+/* Channels under the adapter's mask change; all others have the same bits. */
 TEST(the_adapter_touches_only_the_channels_under_its_mask)
 {
     pack(given_stage("in.fm", false), scratch("plain.fm"));

@@ -26,7 +26,7 @@ enum {
     ROW_BYTES = 3 * 8 * 4,
 };
 
-/* A shell script in place of Python: its actions with a socket as standard input. */
+/* Write a shell script to run in place of Python; its standard input is a socket. */
 static const char *fake(const char *name, const char *script)
 {
     char text[1024];

@@ -191,8 +191,7 @@ TEST(loss_falls_with_either_strategy)
         f.options.strategy = (enum fm_recover_strategy)s;
         f.options.lr = 5e-3;
         start_tune(&tune, &f);
-        assert_int_equal(tune.lanes, 2); /* there is no mask between these, so there are no
-                                            middle masks */
+        assert_int_equal(tune.lanes, 2); /* the family has no mask between these two */
         if (s == FM_RECOVER_CROSS)
             assert_int_equal(tune.adapter.widths[0], I);
         for (int step = 0; step < 12; step++)

@@ -88,7 +88,7 @@ export FM_BROKEN_THREAD=1
 [ "$seccomp" != 1 ] || must killed "connect 9" fm-verify -T 4 family.fm
 unset FM_BROKEN_THREAD
 
-# The directory of an output can be written, that of an input cannot.
+# The directory of an output can be written, but that of an input cannot.
 if [ "$landlock" -ge 1 ]; then
     must failed "write $work/in/also" fm-pack -q --export ../outside/new --budget 0.5 family.fm
     run "write $work/outside/also" fm-pack -q --export ../outside/made --budget 0.5 family.fm >said

@@ -1,9 +1,9 @@
 /*
  * Test codes with scales for blocks.  Every code and every scale is compared with the definitions
- * of the formats (OCP E4M3 and E8M0), computed here from their fields; matrices of random codes,
- * whose blocks are cut at the far edges, with one product for each element.  Conversion and
- * transposition of both tables must give exactly those floats, in any order of rows.  Quantisation
- * must give the nearest code.
+ * of the formats (OCP E4M3 and E8M0), computed here from their fields; each element of a matrix of
+ * random codes, with partial blocks at the far edges, with the product of its code and scale.
+ * Conversion and transposition of both tables must give exactly those floats, in any order of rows.
+ * Quantisation must give the nearest code.
  */
 #include "tests/unit/kernels.h"
 
@@ -147,7 +147,7 @@ static void expect_codes(enum fm_codes code, const float *x, const float *scale,
     }
 }
 
-/* Every code, the middles between two codes, and the floats next to these. */
+/* Every code, the midpoints between two codes, and the floats next to these. */
 TEST_AROUND(a_code_is_the_nearest, start_test, end_test)
 {
     for (int code = FM_CODE_E4M3; code <= FM_CODE_INT4; code++) {

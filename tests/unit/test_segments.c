@@ -1,4 +1,4 @@
-/* Golden segment checksums: boundaries, digests, and the member read back. */
+/* Golden segment checksums: boundaries, digests, and the size of the member. */
 #include "lib/block/swiglu.h"
 #include "lib/stage/segments.h"
 #include "tests/unit/test.h"

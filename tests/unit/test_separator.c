@@ -76,7 +76,7 @@ static const char *model_with(const char *name, const char *tokenizer_config, co
 }
 
 /* The text's ids are those of the sample, with `separator` after each document that has ids and
- * does not end with it. */
+ * does not have it among its last two. */
 static void check(const struct fm_run_options *run, const char *rows, int32_t separator)
 {
     static int32_t ids[IDS_MAX], wanted[IDS_MAX];
@@ -99,7 +99,7 @@ static void check(const struct fm_run_options *run, const char *rows, int32_t se
     fm_tokens_close(&t);
 }
 
-/* qwen2 is byte-level BPE without a template, llama3 puts its bos first. */
+/* qwen2 is byte-level BPE without a template; llama3 puts its bos first. */
 TEST(documents_end_with_the_separator)
 {
     const char *rows = rows_of("qwen2");

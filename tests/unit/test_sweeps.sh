@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A few cases of each sweep (tests/sweep/sweep.py): make sweep has all of them.
+# A few cases of each sweep (tests/sweep/sweep.py): make sweep runs all of them.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 [ -z "${SAN:-}" ] || { echo "a sanitizer must be loaded before all else" && exit 77; }
