@@ -19,7 +19,7 @@ These check bundles and exports, comparing bytes, not values:
 
     codes.py bundle MODEL BUNDLE      channels are permuted in whole groups, and no byte changes
     codes.py export MODEL BUNDLE DIR  a uniform export has the first channels in the bundle's order
-    codes.py blank MODEL BUNDLE DIR   so has a padded export, followed by codes of zero
+    codes.py blank MODEL BUNDLE DIR   so does a padded export, followed by codes of zero
     codes.py flat MODEL BUNDLE DIR [PLAIN]   a native, ragged, elastic or layer export has the first
                                       groups of every expert, expert after expert; everything else is
                                       as in the checkpoint, or as in PLAIN, an export with values
@@ -253,7 +253,7 @@ def join(model, other, expression, out):
 
 
 def ease(model, expression, out):
-    """Copy a model, with the modules that match decoded to plain weights."""
+    """Copy a model, with the modules that match stored in BF16."""
     values, tensors = decoded(model), {k: t for k, t in read(model).items() if not re.match(expression, k)}
     for name, (shape, x) in values.items():
         if re.match(expression, name):

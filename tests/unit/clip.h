@@ -195,7 +195,7 @@ static inline bool run_once(const struct layer *s, const struct call *c)
 /*
  * Tolerances are relative to the sum of absolute values of the terms (`size` of fm_clip_reference).
  * Sums in float32 have at most 800 terms in blocks of 256: 3e-6 is enough for the widest.  If the
- * CPU multiplies bfloat16, the inner activations are rounded to 8 bits: 2^-8 of each term. out
+ * CPU multiplies bfloat16, the inner activations are rounded to 8 bits: 2^-8 of each term.  out
  * itself is rounded once: 2^-11 for float16, 2^-8 for bfloat16.
  */
 static inline void expect_definition(const struct layer *s, const struct call *c,

@@ -37,7 +37,7 @@ static inline void golden_close(struct golden *g)
     fm_file_close(&g->file);
 }
 
-/* The bytes of a tensor in the file, free() them; *count, if not NULL, becomes its number of
+/* The bytes of a tensor in the file; free() them.  *count, if not NULL, becomes its number of
  * elements. */
 static inline void *golden_read(const struct golden *g, const char *name, enum fm_dtype dtype,
                                 size_t *count)

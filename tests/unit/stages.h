@@ -143,7 +143,7 @@ static inline struct fm_masks stages_family(const struct fm_actions *actions, in
     return f;
 }
 
-/* Write masks into a stream; `edit` may corrupt manifest and widths first. */
+/* Write masks into a stream; `edit` may corrupt the manifest and widths first. */
 static inline const char *stages_write_train(const char *name, const struct fm_bundle *in,
                                              void (*edit)(cJSON *manifest, uint32_t *widths),
                                              char dropped[FM_STAGE_DROPPED_BYTES])
