@@ -205,7 +205,7 @@ static int find_torch(struct fm_kernelbench *b, struct fm_kernelcase *c,
     return FM_OK;
 }
 
-/* Measure the machine's limits, and find which kernels run. */
+/* Measure the machine's limits, and record the names of libfm_clip's path, the GPU and PyTorch. */
 static void survey(struct fm_kernelbench *b, struct fm_kernelcase *c,
                    const struct fm_kernelbench_options *o)
 {

@@ -235,7 +235,7 @@ static void fill(const struct fm_kernelcase *c, char *to, size_t count, double s
     fm_pool_for((int)((count + FILL - 1) / FILL), fill_block, &f);
 }
 
-/* Experts differ in popularity by a log-normal factor; K distinct ones per token. */
+/* Draw K distinct experts for each token; their popularities differ by a log-normal factor. */
 static void route(struct fm_kernelcase *c)
 {
     int E = c->layer.E, K = c->K;

@@ -1,4 +1,4 @@
-/* Runs one case of lib/bench/kernelbench.c, and measures the limits of the machine. */
+/* Runs one case of lib/bench/kernelbench.c on the CPU, and measures the read bandwidth. */
 #include "lib/bench/kernelcase.h"
 
 #include <math.h>

@@ -46,8 +46,8 @@ static struct fm_synth named(const struct fm_shape *x, int layers)
                              .dtype = FM_BF16};
 }
 
-/* Set heads: 64 wide, or the largest power of two that divides H; four query heads per key head if
- * their number is a multiple of four.  False if H is odd. */
+/* Set heads: their width is the largest power of two up to 64 that divides H; four query heads
+ * share a key head if their number is a multiple of four.  False if H is odd. */
 static bool choose_heads(struct fm_synth *s)
 {
     s->C = 64;

@@ -20,10 +20,10 @@ struct fm_synth {
     uint64_t seed;
 };
 
-/* Parse "H,I,E,K,L,V,T": seven numbers.  Heads are 64 wide, or the largest power of two that
- * divides H, and four query heads share a key head if the numbers allow.  Or parse the name of a
- * model (lib/bench/shapes.h): two layers of its shape, a vocabulary of 4096 and sequences of 512.
- * `layers`, unless 0, replaces L or the two.  FM_EUSAGE reports what is wrong. */
+/* Parse "H,I,E,K,L,V,T": seven numbers.  The width of heads is the largest power of two up
+ * to 64 that divides H, and four query heads share a key head if the numbers allow.  Or parse the
+ * name of a model (lib/bench/shapes.h): two layers of its shape, a vocabulary of 4096 and sequences
+ * of 512.  `layers`, unless 0, replaces L or the two.  FM_EUSAGE reports what is wrong. */
 int fm_synth_parse(struct fm_synth *s, const char *shape, int layers, struct fm_err *err);
 
 /* Bytes of the checkpoint's tensors. */
@@ -37,7 +37,7 @@ int fm_synth_model(const struct fm_synth *s, const char *path, const struct fm_r
 int fm_synth_tokens(const struct fm_synth *s, int sequences, const char *path, struct fm_err *err);
 
 /* Make a stage stream such as fm-train would write for the checkpoint `model`: random scores,
- * masks at every tenth by saliency, no measurements. */
+ * masks at every tenth up to 0.8 by saliency, no measurements. */
 int fm_synth_stage(const char *model, const char *path, uint64_t seed, const atomic_int *stop,
                    struct fm_err *err);
 

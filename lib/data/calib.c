@@ -228,7 +228,8 @@ static int count_sequences(uint64_t *count, const struct fm_tokens *t, int T, st
     return FM_OK;
 }
 
-/* Warn if a mixture ends with one input while most of another is unused. */
+/* Warn if the mixture ends because one input is used up and more than half of all sequences are
+ * unused. */
 static void warn_of_rest(const struct reading *r, const struct fm_mixture *m, uint64_t n)
 {
     uint64_t all = 0;

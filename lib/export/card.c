@@ -106,8 +106,9 @@ static void say_front_matter(struct fm_text *t, const struct fm_exportplan *p)
 
 /* ---- properties ---- */
 
-/* The measured figures are for the mask; they also hold for this export if it keeps at least the
- * channels of the mask. */
+/* The figures were measured with the widths of the mask.  They are also given, with a note, if the
+ * export rounds these up; not if it replaces unequal widths with one, or removed experts with their
+ * mean outputs. */
 static void say_quality(struct fm_text *t, const struct fm_exportplan *p)
 {
     const struct fm_mask *mask = p->from->budgets.masks.mask;

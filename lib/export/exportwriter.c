@@ -73,7 +73,7 @@ static int compare_sources(const void *a, const void *b)
 }
 
 /* Mark the first piece of each group.  A piece joins the group of the expert in which the
- * previous piece ends, unless both are of a tensor that shares nothing. */
+ * previous piece ends, unless both are of the same tensor and it shares no bytes with others. */
 static void group(const struct fm_exportplan *p, struct piece *piece, int n)
 {
     int64_t expert = -1;

@@ -43,7 +43,8 @@ static const struct fm_packed *packed_of(const struct fm_exportplan *p,
 }
 
 /* The last place after `from` where a block that begins at 0 can be cut: the last boundary of
- * segments within `limit`, or the next one if that is farther.  Transposed blocks are never cut. */
+ * segments within `limit`, or the next one if that is farther.  Transposed and rounded blocks are
+ * not cut. */
 static uint64_t cut_block(const struct fm_exportplan *p, const struct fm_planned_block *b,
                           uint64_t from, uint64_t limit)
 {
@@ -381,7 +382,8 @@ static int read_values(const struct fm_exportplan *p, const struct fm_planned_bl
     return rc;
 }
 
-/* Elements of a channel's row in a block, and how many of these a channel group has. */
+/* The items (lib/model/packed.h) of a block: bytes of one, and their number in one row of a channel
+ * group. */
 struct items {
     size_t bytes;
     int count;

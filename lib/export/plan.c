@@ -335,7 +335,8 @@ void fm_exportplan_widths(struct fm_exportplan *p, int index)
 
 /* ---- lists that grow ---- */
 
-/* Upper bound of the parts that a layout has for all experts; untouched pages take no memory. */
+/* Initial capacity for the tensors or blocks of all experts, enough unless they are codes;
+ * untouched pages take no memory. */
 static size_t most_parts(const struct fm_exportplan *p)
 {
     return FM_EXPERT_TENSORS_MAX * fm_opened_experts(p->from);
@@ -502,7 +503,7 @@ static int add_tensor(struct fm_exportplan *p, int m, int e, enum fm_weight_part
     return fm_exportplan_add_tensor(p, &t, err);
 }
 
-/* Channels that the files can hold in the m-th layer of experts. */
+/* Channels of the m-th layer of experts in the files. */
 static uint64_t layer_channels(const struct fm_exportplan *p, int m)
 {
     uint64_t sum = 0;
@@ -622,7 +623,7 @@ static struct fm_tensor stock_shape(const struct fm_config *c, const struct fm_w
     return t;
 }
 
-/* Add the cuts of experts [first, first + n) in one tensor, as wide as the files can hold. */
+/* Add the cuts of experts [first, first + n) in one tensor, with their widths in the files. */
 static int add_stock(struct fm_exportplan *p, int m, const struct fm_weight *w, int first, int n,
                      struct fm_err *err)
 {

@@ -150,8 +150,8 @@ struct fm_exportplan {
 /* FM_EUSAGE for options that exclude each other. */
 int fm_exportplan_check(const struct fm_export_options *options, struct fm_err *err);
 
-/* As fm_exportplan_check, for an opened family: FM_EUSAGE, FM_ECONFIG if the layout does not
- * support keep_extra, or requires it. */
+/* As fm_exportplan_check, for an opened family: FM_EUSAGE if the layout does not support
+ * keep_extra, FM_ECONFIG if it requires it. */
 int fm_exportplan_check_parts(const struct fm_export_options *options, const struct fm_opened *from,
                               struct fm_err *err);
 

@@ -316,7 +316,7 @@ float fm_quantise_most(const struct fm_quantise_matrix *w)
         float row = 0;
         fm_dtype_to_f32(wide, w->at + i * w->stride, w->dtype, w->columns);
         fm_scaled_most(&row, wide, w->columns, w->columns ? w->columns : 1);
-        most = row <= most ? most : row; /* also true if `most` is NaN */
+        most = row <= most ? most : row; /* if `row` is NaN, so is `most` */
     }
     fm_scratch_release(mark);
     return most;

@@ -196,7 +196,8 @@ static void leave_extra(struct fm_texts_edit *e, const struct fm_exportplan *p)
 }
 
 /* If the export of a quantised checkpoint has values, or codes that only our modelling file reads,
- * remove quantization_config and set the dtype to that of the written weights. */
+ * set the dtype to that of the written weights, and remove quantization_config unless set_rounded
+ * replaces it. */
 static void set_plain(struct fm_texts_edit *e, const struct fm_exportplan *p)
 {
     cJSON *json = NULL;
@@ -510,6 +511,6 @@ int fm_texts_plan(struct fm_exportplan *p, struct fm_err *err)
             0)
             rc = add_carried(p, &p->from->bundle.member[i], err);
     if (!rc)
-        rc = fm_card_plan(p, err); /* after trust.c, because it lists the code that is kept */
+        rc = fm_card_plan(p, err); /* after carried files, whose code it lists */
     return rc ? rc : add_export_json(p, err);
 }

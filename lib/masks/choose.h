@@ -17,7 +17,7 @@ struct fm_masks_wish {
  * Set *index to the member of [first, last] with the nearest budget, or the lower of two at the
  * same distance.  FM_EUSAGE if the budget exceeds the last member's by more than `step` and by more
  * than the distance between the last two members, or if `exact` requests a member that does not
- * exist; the sentence names the last budget, or the neighbours.
+ * exist; the error names the last budget, or the neighbours.
  */
 int fm_masks_choose(int *index, const struct fm_masks *f, int first, int last,
                     const struct fm_masks_wish *wish, struct fm_err *err);

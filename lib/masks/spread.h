@@ -3,11 +3,11 @@
  * divergence per token and of the change in the probability of the true token, the agreement of the
  * five most probable tokens, and 95 % intervals of the mean losses.
  *
- * Percentiles are interpolated linearly, like numpy's default and, in float32, llama.cpp's
- * llama-perplexity.  Intervals are over sequences (or documents, if a text is measured document by
- * document), because tokens of one sequence share their context.  An interval over tokens, such as
- * llama.cpp prints, assumes that they are independent and is too narrow.  For a mean of n tokens in
- * g groups with sums s_i of n_i tokens each, the half width is
+ * Percentiles are interpolated linearly, as by numpy's default and by llama.cpp's llama-perplexity
+ * (which computes in float32).  Intervals are over sequences (or documents, if a text is measured
+ * document by document), because tokens of one sequence share their context.  An interval over
+ * tokens, such as llama.cpp prints, assumes that they are independent and is too narrow.  For a
+ * mean of n tokens in g groups with sums s_i of n_i tokens each, the half width is
  *
  *     t(0.975, g - 1) sqrt(g / (g - 1) sum_i (s_i - n_i mean)^2) / n
  *

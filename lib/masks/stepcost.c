@@ -26,7 +26,8 @@
  * Invariants:
  *   1. Every width is width[a] of some action a, before and after each function.
  *   2. In a drawn mask every expert has its width or the width of an adjacent action.
- *   3. fm_stepcost_lower never widens, and ends at the target or with every expert at width[0].
+ *   3. fm_stepcost_lower never widens, and ends when at least `target` channels are removed, or
+ *      every expert is at width[0].
  *   4. fm_stepcost_pairs names each expert at most once, a pair has two different experts, and
  *      both steps exist: the one that goes down is above width[0], the other below width[A-1].
  *   5. A value is NaN until both ends of its range have been measured in one sweep, and never

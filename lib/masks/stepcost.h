@@ -1,16 +1,17 @@
 /*
  * The cost in loss of one step of an expert's width, from gradients at masks around one mask.
  *
- * A range a is the channels between action a - 1 and action a of an expert.  Its cost is the
+ * Range a of an expert is the channels between its actions a - 1 and a.  The cost of a range is the
  * increase of the loss when it is removed: the mean of -dL/dm while the masks m of its channels go
  * from 1 to 0.  Gradients with the range and without it give both ends of that mean (the trapezoid
  * rule).  In each of two masks every expert is a step away from its width, at random down in one
  * mask and up in the other, so that two masks give the values of every expert's next step down and
  * up.  The gradient at a single mask is useless: at small budgets it is noise around 0.
  *
- * Signed sums are noisy where they are small.  Their squares (the measure of the walk) are not, but
- * carry less information.  A cost is therefore shrunk towards `ratio` times the squares, by the
- * share of noise that its scatter between sweeps indicates (an estimate after James and Stein).
+ * Signed sums are noisy where they are small.  Sums of squares (the measure of the walk) are not,
+ * but carry less information.  A cost is therefore shrunk towards `ratio` times the sum of squares,
+ * by the share of noise that its scatter between sweeps indicates (an estimate after James and
+ * Stein).
  *
  * Other texts are routed to other experts.  So the cost of an expert is weighted as if a fifth of
  * the tokens were distributed evenly over the experts (fm_stepcost_temper).

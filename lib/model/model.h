@@ -41,9 +41,9 @@
 struct fm_model;
 
 /*
- * Open a checkpoint directory, an export, or a bundle file (detected by its contents).  Reads only
- * headers, no weights.  As many layers stay in memory as fit into `memory` bytes.  Errors name the
- * file and the tensor.
+ * Open a bundle, which is a regular file, or the directory of a checkpoint or an export.  Reads
+ * only headers, no weights.  As many layers stay in memory as fit into `memory` bytes.  Errors name
+ * the file and the tensor.
  */
 int fm_model_open(struct fm_model **model, const char *path, uint64_t memory, struct fm_err *err);
 /* Open a checkpoint or an export in Hugging Face format whose directory is already open, so that
@@ -76,9 +76,10 @@ void fm_model_bytes(const struct fm_model *model, uint64_t *stored, uint64_t *wr
  * removed.  Borrowed. */
 const uint32_t *fm_model_caps(const struct fm_model *model);
 
-/* Read experts in ranked order from now on: channel j in memory is channel order[(l E + e) I + j]
- * of the file.  Borrows `order` (M, E, I), which the caller has checked to be permutations; NULL
- * restores the file's order.  Only for stock checkpoints: all others are already ranked. */
+/* Read experts in ranked order from now on: in the m-th layer with experts, channel j of expert e
+ * in memory is channel order[(m E + e) I + j] of the file.  Borrows `order` (M, E, I), which the
+ * caller has checked to be permutations; NULL restores the file's order.  Only for stock
+ * checkpoints: all others are already ranked. */
 void fm_model_rank(struct fm_model *model, const int32_t *order);
 
 /* From now on convert weights with `ops`, to the operand type of its products.  Weights in memory
@@ -125,7 +126,7 @@ bool fm_model_forms(struct fm_packed_layers *layers, const struct fm_model *mode
 bool fm_model_can_keep(const struct fm_model *model, int group);
 
 /* Set whether the bundle will keep the codes; if so, FM_MODEL_ROUND_ALL rounds nothing.  The
- * default is true for a bundle of codes and false for a checkpoint. */
+ * default is true for a bundle or an export of codes, and false for a checkpoint. */
 void fm_model_keep_codes(struct fm_model *model, bool keep);
 
 /* Dtype in which bundles store the tensor of decoder layer l at an offset in struct fm_layer;

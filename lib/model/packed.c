@@ -32,7 +32,7 @@ static struct fm_packed_part *add_part(struct fm_packed *p, const struct fm_conf
     return part;
 }
 
-/* Add an unquantised part: every part of an unquantised bundle, and biases. */
+/* Add an unquantised part: any part of an unquantised layer, or biases. */
 static void add_plain(struct fm_packed *p, const struct fm_config *c, enum fm_weight_part of,
                       enum fm_dtype dtype)
 {

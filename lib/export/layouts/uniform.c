@@ -1,9 +1,9 @@
 /*
  * uniform: stock names, every expert equally wide.  The width is the mean of the mask, rounded up
- * to a multiple that the grouped products of stock runtimes require.  Only the width key of
- * config.json differs from the checkpoint's, so any program that runs the original architecture
- * loads the export.  If config.json gives the width of the shared expert as a number of experts,
- * that number also changes, and zeros fill the rest of the last expert.
+ * to a multiple that the grouped products of stock runtimes require.  The layout changes only
+ * the width in config.json, so any program that runs the original architecture loads the export.
+ * If config.json gives the width of the shared expert as a number of experts, that number also
+ * changes, and zeros fill the rest of the last expert.
  *
  * Its form for --drop-experts is for vLLM 0.33: experts without channels in the mask are left out,
  * the router is unchanged, and config.json lists them (FM_REMOVED_KEY).  Each is replaced by a
