@@ -21,7 +21,8 @@
  * application/vnd.in-toto+json LENGTH " and the payload.
  *
  * Signatures are untrusted.  Outside the payload, which the key protects, any member that is not
- * listed above is refused; inside it, unknown members are ignored, as the specification requires.
+ * listed above is refused (except an empty timestampVerificationData in verificationMaterial);
+ * inside it, unknown members are ignored, as the specification requires.
  */
 #ifndef FM_OMS_H
 #define FM_OMS_H
