@@ -16,8 +16,8 @@
  */
 int fm_fill_bytes(const struct fm_exportplan *p, const struct fm_planned_tensor *t, uint64_t from,
                   uint64_t size, void *dst, struct fm_err *err);
-/* The next cut after `from`, which is 0 or a cut: at most about `limit` bytes further, at the
- * end of a segment or of a block that is filled as a whole. */
+/* The next cut after `from`, which is 0 or a cut: if possible at most `limit` bytes further.
+ * Experts are cut only at the end of a segment or a block; what is filled as a whole is not cut. */
 uint64_t fm_fill_cut(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
                      uint64_t from, uint64_t limit);
 /* Layout of a tensor that is wider in the export: it has `rows` rows of `row` bytes, each padded to

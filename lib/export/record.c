@@ -40,7 +40,7 @@ static void add_span(struct fm_text *t, const char *from, const char *to)
     fm_text_add(t, from, (size_t)(to - from));
 }
 
-/* True if the key exists, in any YAML form. */
+/* True if the key exists, plain or quoted. */
 static bool has_index(const char *front)
 {
     return fm_card_line(front, "model-index:") || fm_card_line(front, "\"model-index\":") ||

@@ -2,7 +2,7 @@
  * Rearranges bytes in the same way as lib/model/loading.c rearranges values: fm-pack stores, and an
  * export restores, the checkpoint's own elements, so only the size of an element matters here.
  * Matrices are transposed by tiles in vector registers, because packing spends most of its time
- * there.  Elements of codes have other sizes; they are few or large, and are copied one by one.
+ * there.  Elements of codes can have other sizes; they are few or large, and are copied one by one.
  */
 #include "lib/model/interleave.h"
 

@@ -330,7 +330,7 @@ static const int32_t *order_of(const struct conversion *v, const struct piece *x
     return v->m->order + expert * (size_t)c->I;
 }
 
-/* Target of a tensor that all tokens use: a field of the layer, or of its MLP. */
+/* Target of a tensor that belongs to no expert: a field of the layer, or a matrix of its MLP. */
 static struct target target_in_layer(const struct conversion *v, const struct piece *x)
 {
     const struct fm_layer_slot *y = v->slot;
