@@ -81,7 +81,7 @@ struct fm_export_report {
     uint64_t bytes_free;            /* on the output's file system; 0: standard output */
     char storage[FM_STORAGE_NAMES]; /* storages of a bundle of codes, "fp8"; "": unquantised */
     bool codes;                     /* the export holds these codes, not their values */
-    struct fm_extra extra;          /* tensors outside the decoder layers that the bundle has */
+    struct fm_extra extra;          /* extra tensors of the bundle */
     int files;
     double seconds;
 };

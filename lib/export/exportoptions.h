@@ -51,7 +51,7 @@ struct fm_export_options {
     /* Keys of config.json to keep next to our modelling file although the family does not define
      * them (trust.h); ends with NULL. */
     const char *keep_config[FM_KEEP_CONFIG_MAX + 1];
-    bool keep_extra;        /* keep tensors outside the decoder layers, if the layout can */
+    bool keep_extra;        /* keep extra tensors, if the layout can */
     bool no_check;          /* do not compare weights with the bundle's digests */
     const char *base_model; /* for the model card: "org/name"; NULL: the checkpoint's */
 };

@@ -63,7 +63,7 @@ int fm_list_kinds(struct fm_list_kind kind[FM_LIST_FORMS_MAX])
     return n;
 }
 
-/* Bytes of the planned tensors, without those outside the decoder layers. */
+/* Bytes of the planned tensors, without extra tensors. */
 static uint64_t planned_bytes(const struct fm_exportplan *p)
 {
     uint64_t bytes = 0;

@@ -75,7 +75,7 @@ struct fm_list {
     int M;                      /* layers that have experts */
     int16_t moe[FM_LAYERS_MAX]; /* (M) their indices */
     uint64_t params;
-    struct fm_extra extra;          /* tensors outside the decoder layers */
+    struct fm_extra extra;          /* extra tensors of the bundle */
     char storage[FM_STORAGE_NAMES]; /* "fp8": storage of the checkpoint; "": unquantised */
     uint64_t bytes_stored;          /* bytes of all shards of the checkpoint */
     uint64_t bytes_plain;           /* of the same parameters in the bundle's dtype */

@@ -20,7 +20,7 @@
 struct fm_opened_tensor {
     struct fm_tensor t;             /* name borrowed; offset absolute in the bundle */
     const struct fm_digest *digest; /* NULL if checksums were not requested */
-    bool extra;                     /* it is outside the decoder layers */
+    bool extra;                     /* it is an extra tensor */
 };
 
 struct fm_opened {
@@ -39,7 +39,7 @@ struct fm_opened {
     struct fm_segments seg;        /* FM_OPENED_CHECKSUMS */
     struct fm_opened_tensor *rest; /* with either of them; sorted by name */
     size_t rests;
-    struct fm_extra extra; /* number of those in rest that are outside the decoder layers */
+    struct fm_extra extra; /* number of extra tensors in rest */
 };
 
 /* What to read in addition to the members. */

@@ -37,7 +37,7 @@ struct fm_checkpoint {
     struct fm_stored *aside; /* tensors that belong to codes, including scales */
     size_t asides;
     struct fm_stored
-        *extra; /* tensors outside the decoder layers, sorted by name; `rest` does not have them */
+        *extra; /* extra tensors (lib/family/extra.h), sorted by name; `rest` does not have them */
     size_t experts, rests; /* numbers of shares and of other tensors */
     size_t extras;
     struct fm_extra sum; /* of extra */

@@ -75,7 +75,7 @@ struct fm_model {
     struct fm_weightsum sums;   /* sums of everything read so far */
     bool summed[FM_LAYERS_MAX + 1];
     const struct fm_weightsum *wanted; /* required sums; NULL: any */
-    struct fm_extra extra;             /* tensors outside the decoder layers */
+    struct fm_extra extra;             /* extra tensors of the model */
     enum fm_model_rounding rounding;
     struct fm_prefetch ahead;
 };

@@ -54,7 +54,7 @@ void fm_model_close(struct fm_model *model); /* NULL is fine */
 
 const struct fm_config *fm_model_config(const struct fm_model *model);
 
-/* Tensors outside the decoder layers in the files of the model. */
+/* Extra tensors (lib/family/extra.h) in the files of the model. */
 const struct fm_extra *fm_model_extra(const struct fm_model *model);
 
 /* Dtype of the expert weights on disk, to which merged weights are rounded; for codes, the dtype in
