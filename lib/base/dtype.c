@@ -214,8 +214,8 @@ void fm_dtype_round(float *x, enum fm_dtype dtype, size_t n)
 
 #define FINITE_BLOCK 4096 /* elements between tests of the largest exponent */
 
-/* Index of the first NaN among n E4M3 codes, or n if there is none.  Without the sign bit, NaN is
- * the largest code; there is no Inf. */
+/* Return the index of the first NaN among n E4M3 codes, or n if all are finite.  With its sign bit
+ * cleared, NaN is the largest code.  E4M3 has no infinity. */
 static size_t e4m3_nan(const uint8_t *b, size_t n)
 {
     for (size_t at = 0; at < n; at += FINITE_BLOCK) {

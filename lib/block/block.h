@@ -119,8 +119,8 @@ void fm_config_release(struct fm_config *config);
 /* Index of decoder layer l in config->moe; -1 if it is dense. */
 int fm_config_moe(const struct fm_config *config, int l);
 
-/* Number of channels of the MLP that every token of decoder layer l goes through: a dense layer's,
- * or the shared expert's; 0 if there is none. */
+/* Return the number of channels of the MLP that every token of decoder layer l goes through: the
+ * dense MLP or the shared expert.  0 for a MoE layer without a shared expert. */
 int fm_config_mlp(const struct fm_config *config, int l);
 
 /* ---- the blocks ---- */

@@ -117,9 +117,9 @@ bool fm_families_fused(const struct fm_model_family *family);
 #define FM_CODES_KEY "fm_codes"
 /*
  * Set config's storage from the quantization_config in `json`, which is a whole config.json or the
- * object at FM_CODES_KEY; nothing if it has none.  config's family must be set.  FM_ECONFIG for
- * weights that are neither numbers of a supported dtype nor in a supported storage: GPTQ, AWQ and
- * the like.
+ * object at FM_CODES_KEY.  Without a quantization_config the storage is unchanged.  config's family
+ * must be set.  FM_ECONFIG for weights that are neither numbers of a supported dtype nor in a
+ * supported storage: GPTQ, AWQ and the like.
  */
 int fm_families_storage(struct fm_config *config, const cJSON *json, struct fm_err *err);
 /* Write the names of all families: "mixtral, qwen2_moe, ...". */

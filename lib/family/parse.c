@@ -120,7 +120,9 @@ static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct f
     return c->family->read_layers ? c->family->read_layers(c, keys, err) : FM_OK;
 }
 
-/* The first of the keys that config.json has; if it has none, the family's own, or else `other`. */
+/* Return the first of the keys own, usual and other that config.json contains.  If it contains no
+ * such key, return `own`, or `other` for a family without an own key.  `own` and `usual` may be
+ * NULL. */
 static const char *first_key(const cJSON *json, const char *own, const char *usual,
                              const char *other)
 {

@@ -35,8 +35,9 @@ struct fm_refine {
 int fm_refine_round(const struct fm_refine *r, struct fm_masks *f, int b, uint64_t least,
                     uint64_t round, bool *found, struct fm_err *err);
 
-/* Copy to *to the masks of f to refine: the full one, and for every FM_REFINE_EVERY-th budget, and
- * for the last budget, the first mask that reaches it or, if there is none, the last mask. */
+/* Copy to *to the masks of f to refine: the full mask, the first mask that reaches each
+ * FM_REFINE_EVERY-th budget, and the first that reaches the last budget.  The last mask of f takes
+ * the place of a mask for a budget that f does not reach; no mask is copied twice. */
 int fm_refine_choose(struct fm_masks *to, const struct fm_masks *f, const struct fm_decimal *step,
                      const struct fm_decimal *until, struct fm_err *err);
 

@@ -9,9 +9,9 @@
  *
  *     build/tests/fuzz/fuzz_bundle [-n RUNS] FILE...
  *
- * The mutations are the same in every run.  They are made by the target's mutator; if it has none,
- * bytes are set, flipped, removed or repeated.  Exit status 0 when all inputs have been run, 1 if
- * there was none.
+ * The mutations are the same in every run.  A target may define its own mutator; the default one
+ * sets, flips, removes or repeats bytes.  Exit status 0 when all inputs have been run, 1 without
+ * inputs.
  */
 #ifndef FM_TESTS_FUZZ_H
 #define FM_TESTS_FUZZ_H
