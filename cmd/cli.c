@@ -240,7 +240,7 @@ int fm_cli_result(const struct fm_cli *cli, struct fm_cli_text *text, cJSON *rep
     return rc;
 }
 
-/* All ranks end in the same way: with one code, or by one signal. */
+/* Make all ranks end in the same way: with one code, or by one signal. */
 static int agree_ends(const struct fm_cli *cli, int code, struct fm_err *err, int *stop)
 {
     struct fm_comm *comm = cli->run.machine.comm;

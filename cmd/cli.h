@@ -1,7 +1,7 @@
 /*
  * This room, cmd: the user interface of the tools: options, output, exit statuses.  A tool's file
- * has its option table and calls one function of lib; everything that is useful without a command
- * line is in lib.  In reading order: this header with cli.c, options and value (options from one
+ * has its option table and calls lib, where everything is that is useful without a command line.
+ * In reading order: this header with cli.c, options and value (options from one
  * table), completion, progress; the tools fm-recover.c (the smallest), fm-rank.c, fm-train.c,
  * fm-pack.c, fm-verify.c and fm-bench.c; their output (show, listing, exporting, baselines, results
  * and results_*).
@@ -51,9 +51,10 @@ void fm_cli_text_drop(struct fm_cli_text *text); /* discard it */
 int fm_cli_settle_side(const char *option, const char *path, int code, struct fm_err *err);
 
 /*
- * Print the result, before the output gets its name (lib/run/run.h, struct fm_announce): `text` for
- * people, or `report` as JSON with --json.  It goes to standard output, which is flushed, or to
- * standard error if standard output carries the stream; there, --quiet suppresses the text.
+ * Print the result, before the output gets its final name (lib/run/run.h, struct fm_announce):
+ * `text` for people, or `report` as JSON with --json.  It goes to standard output, which is
+ * flushed, or to standard error if standard output carries the stream; there, --quiet suppresses
+ * the text.
  * --report FILE gets the JSON too; if it cannot be written, a warning is printed.  Always releases
  * text and takes ownership of report.
  */

@@ -2,7 +2,7 @@
  * Completions are printed by the tool itself, so they always match its options.  Both scripts are
  * self-contained: bash's needs no bash-completion package, and zsh's is one call of _arguments.
  *
- * What may follow an option is taken from its kind and from the word that --help has for its value.
+ * What may follow an option depends on its kind and on the word that --help prints for its value.
  * A free value (a number, a pattern) is not completed, not even with file names.  If the first
  * operand selects a mode, options that have no effect in it are not offered after it.
  */
@@ -53,7 +53,7 @@ static void print_words(FILE *out, const char *list, const char *between)
             fputc(*list, out);
 }
 
-/* Names of shell functions have no dashes. */
+/* The name of the shell function: "_fm_rank" for fm-rank. */
 static void print_function(FILE *out, const char *tool)
 {
     fputc('_', out);

@@ -70,7 +70,7 @@ static void rounding_line(FILE *out, const char *would, const char *name, uint64
                 would, (unsigned long long)channels, why);
 }
 
-/* Warn if the export is not smaller than the original. */
+/* Warn if the export removes nothing, or is not smaller than the original. */
 static void source_lines(FILE *out, const char *would, const char *padding,
                          const struct fm_export_report *r)
 {

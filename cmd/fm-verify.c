@@ -100,7 +100,7 @@ static cJSON *describe_json(const struct fm_verify_report *r, const struct findi
     return o;
 }
 
-/* --dry-run of a check file by file: print how many files and bytes would be read, and what would
+/* --dry-run of a file-by-file check: print how many files and bytes would be read, and what would
  * be `done` with them ("checked"). */
 static int dry_run_files(const struct fm_cli *cli, uint64_t files, uint64_t bytes, const char *done,
                          struct fm_err *err)

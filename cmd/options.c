@@ -388,7 +388,7 @@ static int row_of(const struct table *t, int c)
     return -1;
 }
 
-/* The modes that the tool gives for a shared option; NULL: all. */
+/* The tool's row for a shared option; NULL: none, so the option applies in all modes. */
 static const struct fm_cli_scope *find_scope(const struct fm_cli *cli, const struct shared *shared)
 {
     const struct fm_cli_scope *s = cli->scope;
@@ -542,7 +542,7 @@ static void collect(struct fm_cli *cli, const struct table *t)
         const struct fm_cli_option *o = t->row[i];
         snprintf(what[i], sizeof what[i], "--%s", o->name);
         if (o->kind == FM_CLI_RESULT && g->writes > 0 && g->write[0].kind == FM_GUARD_DIRECTORY)
-            continue; /* the export is the result, and --output has no default */
+            continue; /* the export is the result; the default of --output is not used */
         fm_value_files(g, o, what[i]);
     }
     for (int i = cli->first ? 1 : 0; i < cli->operands && i < cli->operands_max; i++)

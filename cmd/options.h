@@ -14,8 +14,8 @@
 
 /*
  * Restricts a shared option of a tool, `name`, to some of the tool's modes; if `name` is NULL, all
- * options in the sets `groups`.  The first matching row is used.  In the modes `instead_in`, the
- * error message names `instead`, the option that the user probably meant.
+ * options that are in no set other than `groups`.  The first matching row is used.  In the modes
+ * `instead_in`, the error message names `instead`, the option that the user probably meant.
  */
 struct fm_cli_scope {
     const char *name;

@@ -1,8 +1,8 @@
 /*
- * The work may report at any rate and from any thread; output is limited by time, so that a
- * terminal is not flooded and a log stays short.  The time left is estimated only from this run,
- * because a resumed run begins with finished work.  If a run declares the fraction of its work that
- * a stage makes up, the time to the end of the run is estimated from the stage's rate.
+ * The work may report at any rate and from any thread; output is rate-limited, so that a terminal
+ * is not flooded and a log stays short.  The time left is estimated only from this run, because a
+ * resumed run begins with finished work.  If the run declares the work of a stage and the work
+ * after it, the time to the end of the run is estimated from the stage's rate.
  */
 #include "cmd/progress.h"
 

@@ -11,7 +11,7 @@
 
 /* Fill *progress; with no functions if quiet. `tool` is borrowed. */
 void fm_progress_begin(struct fm_progress *progress, const char *tool, bool quiet);
-/* Print a warning even if progress is quiet: something that the user requested is lost. */
+/* Print a warning even if progress is quiet, because something that the user requested is lost. */
 void fm_progress_warn(const char *text);
 /* From now on every line begins with the time, and no line is updated in place. */
 void fm_progress_log(void);

@@ -252,7 +252,8 @@ cJSON *fm_results_quality_json(const struct fm_bench_quality *q)
     return o;
 }
 
-/* The family's highest loss plus a quarter of its span: controls above it leave the plot. */
+/* The upper end of the plot's loss axis: the family's highest loss plus a quarter of its span.
+ * Controls with a higher loss are cut off.  0, no limit, if the span is 0. */
 static double loss_most(const struct fm_bench_quality *q)
 {
     double low = INFINITY, high = 0;

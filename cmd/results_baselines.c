@@ -166,8 +166,8 @@ cJSON *fm_results_baselines_json(const struct fm_baseline_table *t)
 
 /* Return the upper end of the plot's loss axis: the highest loss of the rules for channels, plus a
  * quarter of its distance from the full model's loss.  Rules that remove whole experts lose much
- * more and would flatten the other curves, so they do not count.  0, no limit, without rules for
- * channels. */
+ * more and would flatten the other curves, so they do not count.  0, no limit, if there are no
+ * rules for channels. */
 static double loss_most(const struct fm_baseline_table *t)
 {
     double low = t->full.ce, high = 0;

@@ -1,6 +1,6 @@
 /*
- * Output that several tools have: sizes, the estimate of a --dry-run, a family's held-out loss in a
- * line.
+ * Output shared by several tools: sizes, the estimate of a --dry-run, a family's held-out loss by
+ * budget.
  */
 #ifndef FM_SHOW_H
 #define FM_SHOW_H
@@ -17,7 +17,7 @@
 struct fm_show_tool {
     const void *options;
     void *report;
-    /* Fill only the estimate, if it is not NULL. */
+    /* If `estimate` is not NULL, fill only that. */
     int (*run)(const struct fm_run_options *run, const void *options, void *report,
                struct fm_estimate *estimate, struct fm_err *err);
     const struct fm_uptodate *uptodate; /* a field of the report */
@@ -31,8 +31,8 @@ void fm_show_bytes(FILE *out, const char *name, uint64_t bytes, const char *what
 /* A line about the tensors that the decoder does not use (lib/family/extra.h), if there are any. */
 void fm_show_extra(FILE *out, const struct fm_extra *extra, const char *what);
 
-/* For a checkpoint with a storage of its own ("fp8"; NULL or "": none, and nothing is printed):
- * bytes as stored, and of the same weights in bundles and exports. */
+/* For a quantised checkpoint (`storage` is "fp8" or similar; NULL or "": not quantised, and nothing
+ * is printed): bytes as stored, and of the same weights in bundles and exports. */
 void fm_show_stored(FILE *out, const char *storage, uint64_t stored, uint64_t written);
 void fm_show_stored_json(cJSON *o, const char *storage, uint64_t stored, uint64_t written);
 
@@ -46,7 +46,7 @@ int fm_show_uptodate(const struct fm_cli *cli, const struct fm_uptodate *uptodat
                      struct fm_err *err);
 
 /* With --dry-run print the estimate; otherwise check the output and run the tool.  Its result is
- * printed before the output has its name. */
+ * printed before the output gets its final name. */
 int fm_show_tool(const struct fm_cli *cli, const struct fm_show_tool *tool, struct fm_err *err);
 
 /* A line "held out CE 1.8341 at 0.000, 1.8466 at 0.200, ..." for the masks nearest to budgets 0,

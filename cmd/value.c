@@ -1,7 +1,7 @@
 /*
  * A size like 23.4GB is computed in integers, because it must be exact to the byte.  Whole numbers
- * are decimal, and real numbers are in any form that strtod reads: nothing before or after, finite,
- * within the option's limits.  No tool calls setlocale, so the decimal point is always a point.
+ * are decimal.  Real numbers are finite and have any form that strtod reads, without a leading
+ * space or plus sign.  No tool calls setlocale, so the decimal separator is always a point.
  */
 #include "cmd/value.h"
 
@@ -46,7 +46,7 @@ static uint64_t unit_of(const char *suffix)
     return unit;
 }
 
-/* 23.4GB: exact, in integers; a fraction of a byte is dropped.  K, KiB are 1024, KB is 1000. */
+/* A fraction of a byte is dropped.  K and KiB are 1024, KB is 1000. */
 static bool parse_size(uint64_t *value, const char *text)
 {
     const char *p;

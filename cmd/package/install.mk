@@ -13,7 +13,7 @@ $(BUILD)/completions/zsh/_%: $(BUILD)/bin/%
 	$(Q)$< --completion=zsh >$@ || { rm -f $@; exit 1; }
 
 # The public headers of libfm (libfm(3)), which are installed with all headers that they include, as
-# <fm/learn/rank.h> or <fm/formats/text/tokens.h>, so that programs need no -I option of their own.
+# <fm/learn/rank.h> or <fm/formats/text/tokens.h>, so that programs need no -I option.
 PUBLIC := lib/base/err.h lib/base/pool.h lib/base/signals.h lib/run/run.h lib/learn/rank.h \
 	lib/learn/train.h lib/learn/recover.h lib/pack/pack.h lib/export/export.h lib/export/list.h \
 	lib/verify/verify.h

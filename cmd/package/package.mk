@@ -12,7 +12,7 @@ wheel: $(BUILD)/$(CLIP_SO)
 	@rm -r $(BUILD)/wheel/stripped
 
 # Debian's tools run in a copy of cmd/package/debian, take the sources from this tree, and leave no
-# files in it.  Their objects, compiled with Debian's flags, have a build directory of their own.
+# files in it.  Their objects, compiled with Debian's flags, go into a separate build directory.
 DEB := $(BUILD)/deb
 # The maintainer named in the packages: `make deb MAINTAINER="Name <name@host>"`.
 deb: export FM_MAINTAINER = $(MAINTAINER)
