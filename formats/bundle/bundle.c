@@ -85,7 +85,7 @@ const struct fm_member *fm_bundle_find(const struct fm_bundle *b, const char *na
     return i < 0 ? NULL : &b->member[i];
 }
 
-/* Append the members of the archive at the beginning of `file`, whose bytes start at `base` of
+/* Append the members of the archive at the beginning of `file`, which begins at offset `base` of
  * the bundle. */
 static int list_members(struct fm_bundle *b, const struct fm_file *file, uint64_t base, bool prefix,
                         uint64_t *end, struct fm_err *err)

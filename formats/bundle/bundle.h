@@ -4,8 +4,8 @@
  * archive (the tar subset), place.h (the order of members), partname (names of files), bundle.c
  * (reading), bundlewriter.c, maskset (the compressed widths).
  *
- * The bundle: one tar stream that every stage reads and writes.  Byte layout and manifest in
- * fm-bundle(5).
+ * The bundle: one tar stream that every stage reads and writes.  fm-bundle(5) describes its bytes
+ * and its manifest.
  *
  * Members, in order: manifest.json, build.json, the carried files under carried/,
  * ranking.safetensors, masks.zst, adapter.safetensors, segments.safetensors, weights/...,
@@ -103,8 +103,8 @@ int fm_bundle_open_file(struct fm_bundle *b, const struct fm_file *file, bool pr
  * it states; their bytes are not examined. */
 int fm_bundle_expect(struct fm_bundle *b, struct fm_err *err);
 void fm_bundle_close(struct fm_bundle *b); /* zeroed struct is fine */
-/* A sanity check for asserts, before fm_bundle_expect: the manifest is the first member, members
- * are in ascending order in the file, and listed ones have a digest. */
+/* A sanity check for asserts, valid until fm_bundle_expect is called: the manifest is the first
+ * member, members are in ascending order in the file, and listed ones have a digest. */
 bool fm_bundle_sane(const struct fm_bundle *b);
 
 /* FM_EFORMAT unless the "schema" of a manifest or of an fm-export.json is FM_BUNDLE_SCHEMA. */

@@ -5,8 +5,8 @@
  *
  * The digests of parts that are still being made are not known then.  In a file they are written
  * into the manifest at the end, over zeros of the same length.  A pipe cannot go back, so there
- * every digest that the manifest states must be known at the beginning (lib/pack reads its weights
- * twice for that).
+ * every digest that the manifest states must be known at the beginning (for that of
+ * segments.safetensors, lib/pack reads the weights twice).
  *
  * A slot is a member with its tar header h and its padding:
  *
@@ -142,8 +142,8 @@ static int add_slot(struct fm_bundle_writer *w, const char *name, uint64_t size,
     return FM_OK;
 }
 
-/* Bind a slot to the bytes of its part, or to the bundle they are copied from, if known before the
- * first byte is written. */
+/* Set the source of a slot: the part's bytes, the bundle that they are copied from, or
+ * fm_bundle_append. */
 static int bind_part(struct slot *s, const struct fm_part *part, struct fm_err *err)
 {
     s->data = part->size == 0 && !part->from ? "" : part->data;

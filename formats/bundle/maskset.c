@@ -91,7 +91,7 @@ out:
 static int check_magic(const uint8_t *frame, size_t size, struct fm_err *err)
 {
     static const uint8_t magic[4] = {0x28, 0xb5, 0x2f, 0xfd};
-    static const uint8_t skippable[3] = {0x2a, 0x4d, 0x18}; /* magic after a byte 0x50 to 0x5f */
+    static const uint8_t skippable[3] = {0x2a, 0x4d, 0x18}; /* after 0x50 to 0x5f */
     if (size < 6)
         return fm_fail(err, FM_EFORMAT, "masks: %zu bytes are too few for a zstd frame", size);
     if ((frame[0] & 0xf0) == 0x50 && memcmp(frame + 1, skippable, sizeof skippable) == 0)

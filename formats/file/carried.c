@@ -1,6 +1,7 @@
 /*
- * The rule for files that are carried with a checkpoint.  It is applied when a directory is listed
- * and when a bundle is written or read, so a name that one of them refuses cannot pass another.
+ * The rule for files that are carried with a checkpoint.  The same rule applies when a directory is
+ * listed and when a bundle is written or read, so no name is refused in one place and accepted in
+ * another.
  */
 #include "formats/file/carried.h"
 

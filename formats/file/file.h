@@ -122,8 +122,9 @@ int fm_output_write_at(struct fm_output *o, uint64_t offset, const void *src, si
                        struct fm_err *err);
 /* Flush all written bytes to the disk; the file does not have its final name yet. */
 int fm_output_flush(const struct fm_output *o, struct fm_err *err);
-/* fsync, close, rename, fsync the directory: the output now exists.  If the last step fails, a file
- * that replaced another is kept and the error says so; one that replaced none is removed. */
+/* fsync, close, rename, fsync the directory: the output now exists.  If the last step fails, an
+ * output opened with `force` is kept, because it may have replaced a file, and the error says so;
+ * any other is removed. */
 int fm_output_commit(struct fm_output *o, struct fm_err *err);
 /* Commit if `rc` is FM_OK, else abandon.  Returns the first failure. */
 int fm_output_end(struct fm_output *o, int rc, struct fm_err *err);

@@ -1,6 +1,5 @@
 /*
- * Readers ask for bytes at offsets, so data from a pipe is copied to a file first.  This file joins
- * file.c and spool.c, which do not use each other.
+ * Readers ask for bytes at offsets, so data from a pipe is copied to a file first.
  */
 #include "formats/file/input.h"
 

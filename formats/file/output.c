@@ -229,7 +229,7 @@ static int appear(struct fm_output *o, struct fm_err *err)
     }
     free(o->temp);
     o->temp = NULL;
-    /* If it replaced a file, the old one is gone, so keep the new one even if the flush fails. */
+    /* With force it may have replaced a file, so it is kept even if the flush fails. */
     if (o->force)
         rc = fm_temporary_flush_parent(parent, o->path, err);
     else if (parent >= 0 && (rc = fm_temporary_flush(parent, o->path, err)))

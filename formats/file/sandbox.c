@@ -50,7 +50,7 @@ static void allow(struct fm_sandbox *s, const char *path, uint64_t rights)
         rights &= OF_FILES;
     struct landlock_path_beneath_attr rule = {.allowed_access = rights & s->handled,
                                               .parent_fd = fd};
-    /* The kernel refuses rules for pipes and the like, which need none. */
+    /* The result is ignored: the kernel refuses rules for pipes and the like, which need none. */
     if (rule.allowed_access)
         syscall(SYS_landlock_add_rule, s->ruleset, LANDLOCK_RULE_PATH_BENEATH, &rule, 0);
     close(fd);
@@ -58,7 +58,8 @@ static void allow(struct fm_sandbox *s, const char *path, uint64_t rights)
 
 void fm_sandbox_open(struct fm_sandbox *s)
 {
-    /* Libraries can be read: conversions, locales and providers of OpenSSL are loaded late. */
+    /* Libraries can be read: glibc's character sets, locales and OpenSSL's providers are loaded
+     * late. */
     static const char *const systems[] = {"/lib",
                                           "/lib64",
                                           "/usr/lib",
@@ -268,7 +269,7 @@ static const struct {
     {SYS_prlimit64, 0, ~(uint32_t)0, 0, false},
     {SYS_kill, 0, ~(uint32_t)0, 0, true},
     {SYS_tgkill, 0, ~(uint32_t)0, 0, true},
-    {SYS_tkill, 0, ~(uint32_t)0, 0, true}, /* musl's raise, of the first thread */
+    {SYS_tkill, 0, ~(uint32_t)0, 0, true}, /* musl's raise, in the first thread */
 };
 
 #define COUNT(a) (sizeof(a) / sizeof *(a))

@@ -1,6 +1,6 @@
 /*
- * The file of a spool is as long as the stream so far, and has disk blocks only where bytes were
- * kept.  So code that reads by offset (the tar reader, the index of a safetensors file) works on a
+ * Kept bytes are in the file at their offset in the stream, and the file has disk blocks only for
+ * them.  So code that reads by offset (the tar reader, the index of a safetensors file) works on a
  * pipe unchanged.
  */
 #include "formats/file/spool.h"

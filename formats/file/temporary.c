@@ -249,7 +249,7 @@ void fm_temporary_forget(int slot)
 }
 
 /* Open a directory with the reserved descriptor; if another thread took its number in between, wait
- * for the next. */
+ * until one is free. */
 static int open_reserved(int slot, const char *path)
 {
     drop_reserve(slot);

@@ -1,9 +1,8 @@
 /*
  * The scanner allocates nothing: it is a position in a text and a few functions that move it.  A
- * value that is not needed is skipped with all checks and without recursion, so
- * nesting is limited by a constant, not by the stack.  The scanner is written by hand because the
- * packaged libraries accept texts that two readers can understand differently, which hostile
- * headers exploit.
+ * value that is not needed is skipped with all checks and without recursion, so nesting is limited
+ * by a constant, not by the stack.  The scanner is written by hand because the packaged libraries
+ * accept texts that two readers can understand differently, which hostile headers exploit.
  */
 #include "formats/json/json.h"
 
@@ -187,7 +186,7 @@ static bool is_control(const char *s, size_t n)
            (n == 2 && c == 0xc2 && (unsigned char)s[1] < 0xa0);
 }
 
-/* One character of a string, in UTF-8.  Those above U+FFFF are four bytes. */
+/* Read one character of a string, as UTF-8. */
 static int parse_character(struct fm_json *j, bool controls, char dst[4], size_t *n,
                            struct fm_err *err)
 {

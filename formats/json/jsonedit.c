@@ -51,7 +51,7 @@ static int walk(struct object *o, const char *text, size_t size, const struct fm
     if (o->empty)
         return FM_OK;
     o->empty = true;
-    size_t cut = o->last; /* end of the removed part */
+    size_t cut = o->last; /* end of the members removed at the beginning */
     bool more;
     do {
         char name[KEY_BYTES_MAX];
@@ -192,7 +192,7 @@ static int prune_object(struct pruning *p, int depth, struct fm_err *err)
     char name[KEY_BYTES_MAX];
     /* Start of the text to remove if the next member is removed. */
     size_t begin = (size_t)(p->j.at - p->text);
-    bool none = true, more; /* no member is kept so far */
+    bool none = true, more; /* none: no member is kept so far */
     if (fm_json_accept(&p->j, '}'))
         return FM_OK;
     do {

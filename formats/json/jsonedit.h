@@ -29,9 +29,10 @@ int fm_jsonedit_set(char **text, size_t *size, const struct fm_jsonedit *edit, i
 typedef bool (*fm_jsonedit_stays)(void *self, const char *key, int depth);
 
 /*
- * *text is JSON, as above.  Remove every member, at any depth, that is not kept, with its contents;
- * members inside a kept member are examined too.  On failure *text is unchanged: FM_EFORMAT if it
- * is not JSON as json.h requires, or a key is longer than 1023 bytes; FM_ENOMEM.
+ * *text is any JSON value, from malloc as above.  Remove every member, at any depth, that is not
+ * kept, with its contents; members inside a kept member are examined too.  On failure *text is
+ * unchanged: FM_EFORMAT if it is not JSON as json.h requires, or a key is longer than 1023 bytes;
+ * FM_ENOMEM.
  */
 int fm_jsonedit_prune(char **text, size_t *size, fm_jsonedit_stays stays, void *self,
                       struct fm_err *err);

@@ -74,7 +74,7 @@ static int name_key(struct fm_key *key, struct fm_err *err)
     return rc;
 }
 
-/* Set the curve of a key that was read, and check that it is supported. */
+/* Set the curve and the hint of a key that was read; FM_ECONFIG if the curve is not supported. */
 static int examine(struct fm_key *key, const char *path, struct fm_err *err)
 {
     char group[64] = "";

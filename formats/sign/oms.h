@@ -62,8 +62,9 @@ void fm_oms_release(struct fm_oms *m); /* zeroed struct is fine */
 int fm_oms_check_name(const char *name, struct fm_err *err);
 
 /*
- * The text of a signature of `m` by a private key, malloced, NUL-terminated.  Names must have
- * passed fm_oms_check_name, or the only one is FM_OMS_FILE; they are sorted by their bytes.
+ * The text of a signature of `m` by a private key, malloced, NUL-terminated.  Resources must be
+ * sorted by the bytes of their names, which have passed fm_oms_check_name; or the only one is
+ * FM_OMS_FILE.
  * `ignored` (`count` names, sorted) is written as ignore_paths.  FM_ENOMEM.
  */
 int fm_oms_write(char **text, const struct fm_oms *m, const char *const *ignored, size_t count,

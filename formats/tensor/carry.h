@@ -22,7 +22,7 @@
 
 #include "formats/tensor/hfdir.h"
 
-#define FM_CARRY_PATTERNS_MAX 16 /* most uses of --carry in a command */
+#define FM_CARRY_PATTERNS_MAX 16 /* limit of the --carry options of a command */
 
 /*
  * Fill dir->carried, sorted by name: at most FM_CARRIED_MAX files with FM_CARRIED_BYTES_MAX bytes

@@ -1,7 +1,7 @@
 /*
  * Users refer to a model by its name on the hub, and `hf download` puts its files here:
  *
- *     ROOT/models--ORG--NAME/refs/main            the revision that is current, as text
+ *     ROOT/models--ORG--NAME/refs/main            the current revision, as text
  *     ROOT/models--ORG--NAME/snapshots/REVISION   links to the files, a checkpoint directory
  *
  * Nothing is downloaded here.  If the path is not a checkpoint directory but a common mistake (the

@@ -10,7 +10,7 @@
 
 #include "lib/base/err.h"
 
-/* "org/name" as the hub spells it: no path. */
+/* True if it has the form "org/name" of a model on the hub. */
 bool fm_hfcache_is_name(const char *name);
 
 /*

@@ -68,7 +68,7 @@ static int alloc_shards(struct fm_hfdir *dir, size_t n, struct fm_err *err)
     return FM_OK;
 }
 
-/* Check that every tensor of the shard is in the shard that the index names. */
+/* Check that the index names this shard for each of its tensors. */
 static int check_shard(const struct fm_shard *s, const struct fm_hfindex *x, struct fm_err *err)
 {
     for (size_t i = 0; i < s->st.count; i++) {

@@ -162,8 +162,7 @@ int fm_hftext_wrap(char **whole, const char *config, size_t size, struct fm_err 
         cJSON_Delete(text);
         return fm_fail(err, FM_EFORMAT, "key '" FM_HFTEXT_WRAPPER "' is not an object");
     }
-    cJSON_DeleteItemFromObjectCaseSensitive(text, "architectures"); /* these belong to the
-                                                                       wrapper */
+    cJSON_DeleteItemFromObjectCaseSensitive(text, "architectures"); /* the wrapper's are kept */
     cJSON_DeleteItemFromObjectCaseSensitive(wrapper, "text_config");
     if (!cJSON_GetObjectItemCaseSensitive(text, "quantization_config"))
         cJSON_DeleteItemFromObjectCaseSensitive(wrapper, "quantization_config");

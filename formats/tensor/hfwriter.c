@@ -15,7 +15,7 @@
 #include "lib/base/mem.h"
 #include "lib/base/names.h"
 
-/* Compute the bytes of a tensor; false if they do not fit. */
+/* Compute the bytes of a tensor; false if they do not fit in 64 bits, or are not whole. */
 static bool size_tensor(struct fm_tensor *t)
 {
     size_t bits = (size_t)fm_dtype_bits(t->dtype);

@@ -3,7 +3,7 @@
  * files' headers, and the index.
  *
  * As transformers and huggingface_hub write them: tensors in order of name, a new file if the next
- * tensor would exceed the limit, a larger tensor in a file of its own; one file is
+ * tensor would exceed the limit, a larger tensor in a separate file; one file is
  * model.safetensors, more are model-00001-of-0000N.safetensors with model.safetensors.index.json,
  * two-space indented, keys sorted.
  */
@@ -38,7 +38,7 @@ struct fm_hfwriter {
 /*
  * Plan the files for `count` tensors (name, dtype, shape; copied, names borrowed until release).
  * shard_bytes limits the tensors of a file, without its header.  FM_ENOMEM; FM_ECONFIG for a size
- * that does not fit in 64 bits.
+ * that does not fit in 64 bits, or is not whole bytes.
  */
 int fm_hfwriter_plan(struct fm_hfwriter *w, const struct fm_tensor *tensor, size_t count,
                      uint64_t shard_bytes, struct fm_err *err);

@@ -1,8 +1,8 @@
 /*
  * The header of a file is up to 100 MB of untrusted JSON.  It is read through a window of a
- * megabyte, entry by entry, into an index that has limits of its own; the names are stored in one
- * block.  At the end the tensors, sorted by offset, must cover the data exactly: without gaps no
- * data can be hidden in a file, and without overlaps no bytes belong to two tensors.
+ * megabyte, entry by entry, into an index of limited size; the names are stored in one block.  At
+ * the end the tensors, sorted by offset, must cover the data exactly: without gaps no data can be
+ * hidden in a file, and without overlaps no bytes belong to two tensors.
  */
 #include "formats/tensor/safetensors.h"
 

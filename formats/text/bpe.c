@@ -176,7 +176,7 @@ static int find_bytes(struct fm_bpe *b, struct fm_err *err)
     return FM_OK;
 }
 
-/* True for U+2581 after another character. */
+/* True if U+2581 follows a different character. */
 static bool has_inner_space(const char *text, size_t size)
 {
     for (const char *at = text; (at = memmem(at, size - (size_t)(at - text), "\u2581", 3)); at += 3)

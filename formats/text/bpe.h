@@ -38,7 +38,7 @@ struct fm_bpe {
     int32_t unknown;      /* id for unknown characters; -1: they are dropped */
     int32_t last;         /* the largest id */
     bool byte_level, byte_fallback, fuse_unknown, ignore_merges;
-    bool parted; /* no merge crosses the start of a word: U+2581 after another character */
+    bool parted; /* no merge crosses the start of a word: U+2581 after a different character */
 };
 
 /* Add an entry, which fm_bpe_index checks and hashes. */

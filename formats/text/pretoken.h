@@ -26,17 +26,17 @@ struct fm_pretoken {
     } kind;
     /* For a RUN: [class], with an optional \s? before it and + or {1,3} after it. */
     bool space;
-    uint32_t most;   /* limit of the characters of one piece */
-    uint16_t bits;   /* of enum fm_unicode_class */
-    uint32_t ranges; /* number of ranges: their first and last characters, in order */
-    uint32_t range[2 * FM_PRETOKEN_RANGES_MAX];
+    uint32_t most;                              /* limit of the characters of one piece */
+    uint16_t bits;                              /* of enum fm_unicode_class */
+    uint32_t ranges;                            /* number of ranges */
+    uint32_t range[2 * FM_PRETOKEN_RANGES_MAX]; /* their first and last characters, ascending */
 };
 
 /* The names of two patterns that do not occur literally in a tokenizer.json. */
 #define FM_PRETOKEN_BYTE_LEVEL "ByteLevel"
 #define FM_PRETOKEN_DIGITS "Digits"
 
-/* Parse a pattern; false if it is not one of these. */
+/* Parse a pattern; false if it is not supported. */
 bool fm_pretoken_parse(struct fm_pretoken *p, const char *pattern);
 
 /* Whether its matches cover any text completely. */

@@ -24,7 +24,7 @@ struct column {
     uint64_t at, left;
     int width;
     unsigned char chunk[CHUNK * 8];
-    uint64_t have, used; /* number of entries in chunk */
+    uint64_t have, used; /* entries in chunk; those already returned */
 };
 
 static void start(struct column *c, const struct fm_file *f, uint64_t at, uint64_t count, int width)

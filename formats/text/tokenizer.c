@@ -190,7 +190,7 @@ void fm_tokenizer_normalise(const struct fm_tokenizer *t, struct fm_text *out,
         fm_text_add(out, text, size);
     for (int i = 0; i < t->normals; i++) {
         bool last = i == t->normals - 1;
-        /* Steps alternate, so that the last one ends in *out. */
+        /* The buffers alternate, so that the last step writes to *out. */
         struct fm_text *to = (t->normals - 1 - i) % 2 == 0 ? out : other;
         to->size = 0;
         apply_step(&t->normal[i], to, text, size);
@@ -204,7 +204,7 @@ void fm_tokenizer_normalise(const struct fm_tokenizer *t, struct fm_text *out,
 
 /* --- words --- */
 
-/* Split before each replacement character: it is a piece by itself, or with the text after it. */
+/* Split before each replacement character. */
 static size_t next_metaspace(const struct fm_tokenizer *t, const char *text, size_t size)
 {
     size_t n = strlen(t->replacement);
@@ -212,7 +212,7 @@ static size_t next_metaspace(const struct fm_tokenizer *t, const char *text, siz
     return hit ? (size_t)(hit - text) : size;
 }
 
-/* Split before each U+2581 that follows another character.  The ids are the same, but words are
+/* Split before each U+2581 that follows a different character.  The ids are the same, but words are
  * found in the cache and take little memory. */
 static size_t next_part(const char *text, size_t size)
 {

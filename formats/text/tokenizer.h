@@ -9,7 +9,7 @@
  *     added tokens    lstrip, rstrip, single_word, normalized, special
  *     post-processor  none, ByteLevel, a template, a Sequence of them
  *
- * Anything else is an error that names it, because the ids would be silently wrong.
+ * Anything else is an error that names it, because otherwise the ids would be silently wrong.
  */
 #ifndef FM_TOKENIZER_H
 #define FM_TOKENIZER_H

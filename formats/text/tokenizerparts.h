@@ -1,5 +1,6 @@
 /*
- * The internals of a tokenizer, which tokenizerjson.c fills and tokenizer.c uses.
+ * The internals of a tokenizer, which tokenizerjson.c and tokenizermodel.c fill and tokenizer.c
+ * uses.
  */
 #ifndef FM_TOKENIZERPARTS_H
 #define FM_TOKENIZERPARTS_H
@@ -20,7 +21,7 @@ struct fm_normal {
     char from[16], to[16]; /* for PREPEND only `to` */
 };
 
-/* An added token, and the text by which it is searched. */
+/* An added token, and the text that is searched for. */
 struct fm_added {
     char *content; /* as in the file; if `normalized`, after normalisation */
     size_t size;

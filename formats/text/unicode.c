@@ -302,7 +302,7 @@ void fm_unicode_nfc(struct fm_text *out, const char *text, size_t size)
 {
     const uint16_t *class = fm_unicode_classes();
     struct stretch s = {0};
-    size_t copied = 0, before = 0; /* before: the last character that does not depend on others */
+    size_t copied = 0, before = 0; /* before: start of the last stable character */
     int bytes;
     for (size_t at = 0; at < size;) {
         if (!(class[fm_unicode_at(text + at, &bytes)] & FM_UNSTABLE)) {

@@ -26,7 +26,7 @@ enum fm_unicode_class {
     FM_DIGIT = 1024   /* of the Digits pre-tokenizer: numbers as in version 17 */
 };
 
-/* 0x110000 sets of classes, by code point. */
+/* The classes of each of the 0x110000 code points. */
 const uint16_t *fm_unicode_classes(void);
 
 /* The offset of the first byte that is not valid UTF-8, or size. */

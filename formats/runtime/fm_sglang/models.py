@@ -85,7 +85,7 @@ class FmForCausalLM(backend.TransformersMoEForCausalLM):
         heads = getattr(config, "num_attention_heads_per_layer", None)
         window = getattr(config, "sliding_window", None) if not getattr(config, "layer_types", None) else None
         for layer, attention in self.attention_instances.items():
-            if window:  # of all layers; the backend does not set it
+            if window:  # of every layer; the backend does not set it
                 attention.sliding_window_size = window
             if attention.sliding_window_size > 0:
                 # The window in the config includes the current token, SGLang's does not, and the backend
