@@ -60,7 +60,7 @@ struct fm_estimate {
     int longest;              /* longest sequence for which results are exactly the model's */
     const char *exact; /* the reason for that limit; NULL: it is the model's number of positions */
     uint64_t held, used;          /* tokens in the calibration files, and tokens used; 0: unknown */
-    int evaluated, evaluated_len; /* sequences that quality is measured on, and their tokens */
+    int evaluated, evaluated_len; /* sequences that quality is measured on, and tokens of each */
     const char *precision;        /* precision of products: "f32", "bf16" */
     const char *method;           /* method that makes the masks; NULL: the run makes no masks */
     double reach;                 /* largest budget that masks can have; 0: unknown */

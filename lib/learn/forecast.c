@@ -4,8 +4,8 @@
  * With bfloat16 operands the product has the rows and widths of an expert, because packing the
  * operands takes part of the time.  On a shared machine the rates of the slices differ; the slowest
  * but one and the fastest give the bounds of the forecast.  Changes that could halve the time are
- * tried in this order: a different precision for the same work, then less work, as the estimate
- * suggests it.  Weights that are read are also decoded, converted and reordered, which takes most
+ * tried in this order: a different precision for the same work, then less work, in the order of the
+ * estimate.  Weights that are read are also decoded, converted and reordered, which takes most
  * of the time if an expert has few tokens.  The conversion of values that are not in the cache is
  * measured too; a weight that is read counts as several such conversions.
  */
@@ -101,7 +101,7 @@ static int probe_rate(double *least, double *most, const struct fm_ops *ops, str
     return FM_OK;
 }
 
-/* Seconds for the conversions of `values` weights. */
+/* Seconds to read and convert `values` weights that are not in the cache. */
 static int probe_loading(double *seconds, double values, const struct fm_ops *ops,
                          struct fm_err *err)
 {

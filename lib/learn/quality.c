@@ -311,8 +311,7 @@ static void take_rows(void *self, const struct fm_head_rows *rows)
         if (rows->target[i] < 0)
             continue;
         int at = rows->first + i, sequence = at / batch->T, t = at % batch->T - batch->from;
-        size_t place = (size_t)(sequence * (batch->T - 1 - batch->from) + t); /* all sequences have
-                                                                                 length T */
+        size_t place = (size_t)(sequence * (batch->T - 1 - batch->from) + t);
         int32_t *top = v->top + (v->h->first[rows->batch] + place) * FM_SPREAD_NEAR;
         int32_t mine[FM_SPREAD_NEAR];
         const float *logits = rows->logits + (size_t)i * (size_t)v->V;
@@ -369,7 +368,7 @@ struct subnets {
     const struct fm_sweep *teacher; /* of another model, or NULL */
 };
 
-/* Run one sweep over the masks from `first` on; fills spread (masks) if `values` are collected. */
+/* Run one sweep over the masks from `first` on; fills spread (masks) unless it is NULL. */
 static int measure_group(struct fm_quality *quality, struct fm_spread *spread,
                          struct fm_sweep *sweep, const struct held_out *h, struct values *values,
                          const struct subnets *subnets, int first, size_t experts, int masks,
@@ -427,7 +426,8 @@ static void watch_layers(void *self, int done, int total)
                   (uint64_t)w->groups * (uint64_t)total, "layers");
 }
 
-/* Make a sweep of `lanes` lanes over all held-out sequences. */
+/* Make a sweep of `lanes` lanes over all held-out sequences and, if there is a detail, allocate
+ * *values. */
 static int new_sweep(struct fm_sweep **sweep, struct values *values, const struct subnets *subnets,
                      const struct held_out *h, int lanes, struct watch *watch, struct fm_err *err)
 {
@@ -454,7 +454,7 @@ static int new_sweep(struct fm_sweep **sweep, struct values *values, const struc
                         &options, err);
 }
 
-/* Number of masks that fit into one sweep within `memory` bytes, at least 1.  Values of `tokens`
+/* Number of masks that one sweep measures within `memory` bytes, at least 1.  Values of `tokens`
  * tokens may take at most half of the memory that is left for boundaries. */
 static int group_of(const struct fm_model *model, const struct fm_calib *held,
                     const struct fm_quality_detail *detail, size_t tokens, int masks,
@@ -501,7 +501,7 @@ static int measure_masks(struct fm_quality *quality, const struct subnets *subne
     return rc;
 }
 
-/* Measure the original alone, and keep its sweep as the teacher of the masks. */
+/* Measure the original, and keep its sweep as the teacher of the masks. */
 static int measure_original(struct fm_sweep **sweep, struct fm_quality_original *original,
                             uint64_t memory, const struct held_out *h, struct watch *watch,
                             struct fm_err *err)
@@ -590,7 +590,7 @@ static size_t count_tokens(const struct fm_quality_subject *s)
     return n;
 }
 
-/* Bytes that a sweep of `lanes` lanes needs for its tokens in addition to its boundaries. */
+/* Bytes that a sweep of `lanes` lanes needs for the values of its tokens. */
 static uint64_t values_bytes(const struct fm_quality_subject *s, int lanes)
 {
     return s->detail ? fm_quality_detail_bytes(count_tokens(s), lanes) : 0;

@@ -26,11 +26,11 @@ struct fm_window {
 /* The tokens of a sequence that are measured, and the values kept for each token in addition to the
  * means. */
 struct fm_quality_detail {
-    int from;      /* first position of each sequence whose next token is measured */
-    bool fronted;  /* the first id of every sequence is replaced by `front` */
-    int32_t front; /* see `fronted` */
+    int from;     /* in each sequence, the first position whose next token is measured */
+    bool fronted; /* the first id of every sequence is replaced by `front` */
+    int32_t front;
     const struct fm_window *window; /* (sequences), in place of T and `from`, or NULL */
-    struct fm_spread *spread; /* (masks), filled in; relative to the full model or the original */
+    struct fm_spread *spread;       /* (masks), filled in; relative to the reference; or NULL */
     /* NULL, or the writer of a base-logits file: receives the rows of the original for the
      * sequences that the file holds (fm_quality_compare with an original).  The caller ends the
      * file. */
@@ -98,7 +98,7 @@ struct fm_quality_subject {
 };
 
 /* Estimate the cost of the measurement, and set how many layers stay in memory (fm_estimate_fit);
- * the models must already use their ops.  It modifies only the models. */
+ * the models must already use their ops. */
 void fm_quality_plan(struct fm_estimate *estimate, struct fm_quality_subject *subject,
                      const struct fm_run_options *run);
 

@@ -78,12 +78,13 @@ static int batch_of(const struct fm_run_options *run)
     return run->inputs.batch > 0 ? run->inputs.batch : 1;
 }
 
-/* Number of scores of a layer, (E, I); and with the sums of outputs, (E, H), if there are any. */
+/* Number of scores of a layer: (E, I). */
 static size_t scores_size(const struct scorer *s)
 {
     return (size_t)s->ranking->E * (size_t)s->ranking->I;
 }
 
+/* Number of scores and of sums of outputs, (E, H), of a layer. */
 static size_t layer_size(const struct scorer *s)
 {
     return scores_size(s) + (size_t)s->ranking->E * (size_t)s->ranking->H;
@@ -132,7 +133,7 @@ static size_t reduction_size(const struct scorer *s)
     return s->whole ? (size_t)s->ranking->M * layer_size(s) : layer_size(s);
 }
 
-/* Whether m is the first layer of a sweep, or the last. */
+/* Whether m is the layer that a sweep visits last or, if `last` is false, first. */
 static bool is_end(const struct scorer *s, int m, bool last)
 {
     return m == (fm_criterion_backward(s->criterion) == last ? 0 : s->ranking->M - 1);
@@ -674,7 +675,7 @@ static int list_reached(struct fm_coverage *y, const struct fm_ranking *r,
     return FM_OK;
 }
 
-/* Compute the result from all sums. */
+/* Compute the result from all sums, and write it. */
 static int finish(struct scorer *s, enum fm_rank_order order, int batch,
                   struct fm_rank_report *report, struct fm_err *err)
 {
@@ -699,7 +700,7 @@ static int take_means(struct scorer *s, int H, struct fm_err *err)
 }
 
 /* A mean becomes the constant output of a dropped expert, which is possible only if each expert has
- * tensors of its own. */
+ * separate tensors. */
 static int check_means(const struct fm_rank_options *options, const struct fm_config *c,
                        struct fm_err *err)
 {

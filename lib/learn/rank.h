@@ -50,7 +50,7 @@ struct fm_rank_report {
     int held_out; /* sequences at the end, held out for measuring (lib/learn/quality.h) */
     double ce;    /* mean loss of the full model over the batches */
     struct fm_coverage coverage; /* tokens per expert */
-    int resumed;                 /* batches read from the state file */
+    int resumed;                 /* number of batches restored from the state file */
     double seconds;
     struct fm_uptodate
         uptodate; /* result of --if-changed; if up to date, nothing else is filled in */

@@ -378,7 +378,7 @@ static int run_all(struct recovery *r, struct fm_recover_report *report, struct 
 {
     double began = r->clock.saved = fm_clock_now();
     int rc = run_steps(r, err);
-    fm_tune_finish(&r->tune); /* measuring uses a sweep of its own */
+    fm_tune_finish(&r->tune); /* measuring makes another sweep */
     int steps = (int)r->tune.taken - r->resumed;
     report->seconds_step = steps > 0 ? (fm_clock_now() - began) / steps : 0;
     double half = is_measured(&r->task) ? 0 : r->work_measure / 2;

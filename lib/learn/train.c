@@ -62,8 +62,8 @@ struct fm_trainer {
     struct {
         double make, refine, measure;
     } work;      /* FLOPs of each part, as estimated */
-    bool warned; /* the warning that the method ended before `until` was given */
-    int resumed; /* steps, or masks of walk and exchange, read from the state file */
+    bool warned; /* warn_learned has given its warning */
+    int resumed; /* steps, or masks of walk and exchange, restored from the state file */
 };
 
 /* Everything from which a method's sweeps are planned, before the output or the state file is
@@ -487,8 +487,8 @@ static int read_state(struct fm_trainer *t, const struct fm_journal *j, struct f
     return FM_OK;
 }
 
-/* Read run->outputs.state, if there is one, into a trainer that is ready to begin.  FM_ECONFIG if
- * it belongs to a different run. */
+/* Read run->outputs.state, if there is one, after the method has begun.  FM_ECONFIG if it belongs
+ * to a different run. */
 static int resume(struct fm_trainer *t, struct fm_err *err)
 {
     struct fm_journal j;

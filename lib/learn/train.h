@@ -19,7 +19,7 @@ struct fm_train_report {
     struct fm_actions actions;
     struct fm_masks masks; /* with quality; as in the output stream */
     int steps;             /* taken by learned, including those after the last planned one */
-    int resumed;           /* steps, or masks of walk and exchange, read from the state file */
+    int resumed;           /* steps, or masks of walk and exchange, restored from the state file */
     bool reached;          /* the method itself came within a step of `until` */
     double came_to;        /* last budget of the method */
     double seconds;        /* of the whole run */

@@ -29,7 +29,8 @@ static size_t layer_floats(const struct fm_adapter *a, int m)
     return layer_at(a, m + 1) - layer_at(a, m);
 }
 
-/* Set the adapter's widths: for single, the channels that the mask keeps; for cross, all. */
+/* Initialise the adapter: for single, with the channels that the mask keeps; for cross, with all.
+ */
 static int start_adapter(struct fm_tune *t, struct fm_err *err)
 {
     const struct fm_config *c = t->task->config;
@@ -172,7 +173,8 @@ static void mean_losses(const struct fm_tune *t, const struct fm_measure *measur
     *kl /= (double)n;
 }
 
-/* The loss of the step.  In a cross step each subnet is weighted so that none dominates. */
+/* Set the loss of the step and, in a cross step, the weight of each subnet, so that none
+ * dominates. */
 static void weigh_lanes(void *self, const struct fm_measure *measure, float *scale)
 {
     struct fm_tune *t = self;

@@ -188,9 +188,10 @@ static int lower_by_stepcost(const struct fm_walk *w, uint32_t *widths,
     return rc;
 }
 
-/* The number of the budget after `removed` of n channels; larger than the last if there is none.
- * The cost of steps is valid near the mask where it was measured, so exchange advances by 1 /
- * PART_LEFT of the remaining channels, and at least to the next budget. */
+/* The number of the budget after `removed` of n channels; larger than the number of budgets after
+ * the last.  The cost of steps is valid near the mask where it was measured, so exchange (`every`
+ * false) advances by up to 1 / PART_LEFT of the remaining channels, and at least to the next
+ * budget. */
 static uint64_t next_budget(const struct fm_decimal *step, const struct fm_decimal *until,
                             bool every, uint64_t removed, uint64_t n)
 {
