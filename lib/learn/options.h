@@ -27,8 +27,7 @@ enum fm_lambda_schedule { FM_LAMBDA_PACED, FM_LAMBDA_LINEAR };
 
 struct fm_train_options {
     enum fm_method method;
-    enum fm_granularity
-        granularity; /* experts that share a width; not for uniform or the shuffles */
+    enum fm_granularity granularity; /* experts that share a width; not for uniform, shuffles */
     /* "0.1,0.4,0.7,1"; NULL: ten, from 0.1 to 1; for exchange twenty, from 0.05 to 1; one per
      * budget step for uniform, and if all experts share one width. */
     const char *actions;

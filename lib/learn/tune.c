@@ -29,8 +29,7 @@ static size_t layer_floats(const struct fm_adapter *a, int m)
     return layer_at(a, m + 1) - layer_at(a, m);
 }
 
-/* Initialise the adapter: for single, with the channels that the mask keeps; for cross, with all.
- */
+/* Initialise the adapter: for single, with the channels of the mask; for cross, with all. */
 static int start_adapter(struct fm_tune *t, struct fm_err *err)
 {
     const struct fm_config *c = t->task->config;
