@@ -150,7 +150,7 @@ static int join_ratios(char text[RATIOS_BYTES], const cJSON *actions, struct fm_
     return FM_OK;
 }
 
-/* Check that the manifest has the widths that follow from its ratios. */
+/* Read the action set, and check that its widths follow from its ratios. */
 static int read_actions(struct fm_actions *actions, const cJSON *manifest, int I,
                         struct fm_err *err)
 {
@@ -289,8 +289,8 @@ static int read_mask(struct fm_masks *masks, struct fm_mask *mask, struct fm_bud
 struct reading {
     const struct fm_stage_model *model;
     struct fm_config config;
-    uint64_t bytes;      /* of all tensors of the full model; 0: the checksums that give it are
-                            malformed, which their own reader reports */
+    uint64_t bytes;      /* of all tensors of the full model; 0: unknown, because the segment
+                            checksums are malformed */
     uint64_t bytes_most; /* upper bound of `bytes`: size of the shards times the growth of decoded
                             codes */
     int64_t steps_most;  /* upper bound of the steps of training */

@@ -198,8 +198,6 @@ static int read_router_adapter(struct fm_adapter *a, const struct fm_stmember *m
     return read_routers(a, m, model, biased, err);
 }
 
-/* Checks all shapes first: the file has the bytes of these shapes, so memory for them may be
- * allocated. */
 static int read_adapter(struct fm_adapter *a, const struct fm_stmember *m,
                         const struct fm_stage_model *model, uint32_t *widths, struct fm_err *err)
 {

@@ -25,8 +25,8 @@ struct fm_nonexpert {
 
 /*
  * Count a tensor outside the experts, inside a decoder layer or not, with its type, shape and size
- * in bundles.  FM_EFORMAT if its shape is not the model's, or no checkpoint of the model can have
- * its name.
+ * in bundles.  FM_EFORMAT if its shape is not the model's, or its name is that of an expert's
+ * tensor or of a layer's tensor that the model does not have.
  */
 int fm_nonexpert_add(struct fm_nonexpert *nonexpert, const struct fm_config *config,
                      const struct fm_tensor *tensor, struct fm_err *err);
@@ -37,10 +37,10 @@ int fm_nonexpert_add_stored(struct fm_nonexpert *nonexpert, const struct fm_conf
                             const struct fm_tensor *tensor, struct fm_err *err);
 
 /* Write "others" of a manifest's model: the counts for dtypes other than `dtype`, that of the
- * experts. */
+ * experts, and for tensors that the model does not use. */
 void fm_nonexpert_json(cJSON *model, const struct fm_nonexpert *nonexpert, enum fm_dtype dtype);
-/* Read "others" back: the elements that it does not list have `dtype`, and the model has `elements`
- * in total.  The key may be absent. */
+/* Read "others" back.  The model has `elements` elements outside the experts; those that "others"
+ * does not list have `dtype`.  The key may be absent. */
 int fm_nonexpert_read(struct fm_nonexpert *nonexpert, const cJSON *model, enum fm_dtype dtype,
                       uint64_t elements, struct fm_err *err);
 

@@ -1,7 +1,7 @@
 /*
  * An export has a prefix of each expert's ranked channels, and all possible widths are known when
  * the bundle is made.  So digests of the segments between these widths are enough to verify any
- * export of any member, without the weights.  They are computed while weights are packed, in the
+ * export of any mask, without the weights.  They are computed while weights are packed, in the
  * same pass over the bytes.
  */
 #include "lib/stage/segments.h"
@@ -176,7 +176,7 @@ void fm_segments_digest(struct fm_digest *digest, const struct fm_segments *seg,
 
 /* ---- the member ---- */
 
-/* Strings owned by a plan: "layers.3.down", "tensor.x", "BF16 4 4". */
+/* Strings of list_entries: "layers.3.down", "tensor.x", "BF16 4 4". */
 struct words {
     char **word;
     size_t count;
@@ -248,7 +248,7 @@ static bool list_entries(const struct fm_segments *seg, struct fm_tensor *entry,
     return ok;
 }
 
-/* The bytes of a planned entry. */
+/* The bytes of an entry. */
 static const void *entry_bytes(const struct fm_segments *seg, const char *name)
 {
     if (strcmp(name, "boundaries") == 0)

@@ -67,7 +67,7 @@ int fm_stage_open(struct fm_bundle *b, const char *path, const char *needs, stru
 int fm_stage_check(const struct fm_bundle *b, const char *needs, struct fm_err *err);
 
 /* The manifest's "model" object for a checkpoint; `dtype` is that of its expert weights, `sums`
- * are those of its weights, or NULL, and then the object identifies only the files. */
+ * are those of its weights; NULL: the object identifies only the files. */
 int fm_stage_model_identity(cJSON **model, const struct fm_hfdir *dir,
                             const struct fm_config *config, enum fm_dtype dtype,
                             const struct fm_weightsum *sums, struct fm_err *err);

@@ -19,7 +19,7 @@
 
 struct fm_uptodate {
     bool is;                    /* the output is the one that this run would make */
-    double seconds;             /* time spent reading the weights again */
+    double seconds;             /* time of the check, which may read the weights */
     char inputs[FM_DIGEST_HEX]; /* the digest that an output must have; "" if --if-changed was
                                    not given */
 };
