@@ -64,8 +64,8 @@ void fm_dtype_from_f32(void *dst, const float *src, enum fm_dtype dtype, size_t 
 /* Round x[i], i < n, to the nearest value of a weight dtype. */
 void fm_dtype_round(float *x, enum fm_dtype dtype, size_t n);
 
-/* Index of the first NaN or Inf among n elements of a weight dtype or F8_E4M3; n if there is
- * none. */
+/* Index of the first NaN or Inf among n elements of a weight dtype or F8_E4M3; n if all are
+ * finite. */
 size_t fm_dtype_nonfinite(const void *src, enum fm_dtype dtype, size_t n);
 
 #endif

@@ -4,7 +4,7 @@
  *
  * The environment variable FM_ISA (base, avx2, avx512 or amx) is an upper limit, so that one
  * machine can run the code of a less capable one; there is no limit if it is not set.  It is read
- * once, at the first call of any function below.  Any other value is an error: fm_isa_mistake
+ * once, when a function below first needs it.  Any other value is an error: fm_isa_mistake
  * returns it, and fm_cli_begin and fm_clip_prepare refuse to start.
  */
 #ifndef FM_BASE_ISA_H

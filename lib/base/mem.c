@@ -1,9 +1,9 @@
 /*
  * Large arrays other than scratch (lib/base/pool.c) are allocated here: aligned for vectors, and
- * refused with an error that names their purpose.  Blocks of fm_alloc are zeroed, so that bytes
- * that were never written cannot differ between runs.  Blocks of fm_alloc_large use huge pages,
- * because matrix products read weights and activations in strides that would miss the TLB with
- * small pages.
+ * with an error that names their purpose if memory runs out.  Blocks of fm_alloc are zeroed, so
+ * that bytes that were never written cannot differ between runs.  Blocks of fm_alloc_large use huge
+ * pages, because matrix products read weights and activations in strides that would miss the TLB
+ * with small pages.
  */
 #include "lib/base/mem.h"
 

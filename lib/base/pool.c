@@ -4,8 +4,9 @@
  * Idle threads take from the newest loop, because an inner loop must end before its outer one can
  * go on.  A thread that waits for its own loop first takes all remaining tasks of that loop, and
  * then only tasks of loops that these tasks opened.  A task of any other loop could take longer
- * than the loop it waits for, could wait for a lock that it holds, or could need scratch on top of
- * its own.  There is no deadlock, because a thread waits only for tasks that are running.
+ * than the loop that the thread waits for, could wait for a lock that the thread holds, or could
+ * need scratch in addition to the thread's.  There is no deadlock, because a thread waits only for
+ * tasks that are running.
  *
  * Each thread has a scratch stack of chunks that double in size, so that after the first few tasks
  * no task requests memory from the system.  Large chunks use huge pages, for the reason given in
@@ -41,12 +42,12 @@ struct loop {
     const atomic_int *stop; /* the stop flag of its run */
 };
 
-/* Everything below is guarded by `lock`. */
+/* `lock` guards the open loops, n_idle, n_waiting and stopping. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t work_came = PTHREAD_COND_INITIALIZER;
 static pthread_cond_t task_ended =
     PTHREAD_COND_INITIALIZER; /* also signalled when a loop is opened */
-static struct loop *loops;    /* newest first: inner loops finish before outer ones go on */
+static struct loop *loops;    /* newest first */
 static pthread_t helpers[FM_THREADS_MAX];
 static int n_helpers;
 static int n_idle;

@@ -31,7 +31,7 @@ static inline int fm_code_zero(enum fm_codes code)
     return code == FM_CODE_INT4 ? 0x88 : 0;
 }
 
-/* The largest scale for which every value is a finite bfloat16. */
+/* Up to this scale, every value is a finite bfloat16. */
 float fm_code_scale_max(enum fm_codes code);
 
 /* The blocks of a matrix of `columns` columns, counted from its first row and column; blocks at the

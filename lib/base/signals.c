@@ -60,7 +60,7 @@ static void on_signal(int sig)
         fm_signals_end(sig);
     }
     uint64_t one = 1;
-    (void)!write(stop_event, &one, sizeof one); /* cannot fail: 8 bytes, once */
+    (void)!write(stop_event, &one, sizeof one); /* cannot fail: 8 bytes, a few times */
 }
 
 /* The signals that computing threads block: all but these.  The first seven come from a thread's

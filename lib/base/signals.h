@@ -7,7 +7,7 @@
  * (SIGSEGV and the like), and one thread, which does nothing else, receives them all.  Because it
  * blocks none, signals without a handler have their default action: Ctrl-Z stops, SIGQUIT kills.
  *
- *     fm_signals_install(abandon, &err);      the main thread, before it makes any other
+ *     fm_signals_install(abandon, &err);   the main thread, before it makes any other
  *     fm_signals_thread(&t, body, arg);    instead of pthread_create
  *     fm_signals_spawn(&pid, ...);         instead of posix_spawnp
  *     fm_signals_await(fd, POLLIN, -1);    before a read that may block for long, because no signal
@@ -24,14 +24,14 @@
 #include "lib/base/err.h"
 
 /*
- * From now on SIGINT, SIGTERM, SIGUSR1 and SIGHUP (unless it is ignored, as by nohup(1)) ask the
- * process to stop.  A second one calls `abandon`, on a different thread from the caller's, and ends
- * the process, unless one of the two is SIGUSR1, the warning of a batch system.  Call it once per
- * process, before any other thread exists.  FM_ENOMEM.
+ * After this call SIGINT, SIGTERM, SIGUSR1 and SIGHUP (unless it is ignored, as by nohup(1)) ask
+ * the process to stop.  A second one calls `abandon`, on a different thread from the caller's, and
+ * ends the process, unless one of the two is SIGUSR1, the warning of a batch system.  Call it once
+ * per process, before any other thread exists.  FM_ENOMEM.
  */
 int fm_signals_install(void (*abandon)(void), struct fm_err *err);
 
-/* The first stop signal received, or 0; for run->stop. */
+/* The stop signal that was received, or 0; for run->stop. */
 const atomic_int *fm_signals_stop(void);
 
 /* End the process as this signal would; process 1 of a container exits with 128 + sig. */

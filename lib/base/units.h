@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-/* "1.5 GB" into text (decimal units, as disks and registries count). */
+/* "1.5 GB" into text (decimal units). */
 void fm_units_bytes(char text[32], uint64_t bytes);
 
 /* "1.5061GB", as an option takes it: five digits, rounded up. */
