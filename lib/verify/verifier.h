@@ -29,18 +29,18 @@ struct fm_verifier {
     int dir; /* of an export: the directory, kept open so that everything is read from the same
                 one */
     struct fm_taskgroup tasks;
-    pthread_mutex_t lock; /* guards everything below while tasks run */
+    pthread_mutex_t lock; /* guards the findings and the counts of the report */
     struct fm_finding *finding;
     size_t findings, capacity;
     bool differs;           /* bytes differ from a checksum */
     bool malformed;         /* checksums match, but the content is invalid */
     int machine;            /* FM_EIO or FM_ENOMEM if an item could not be checked; else 0 */
     struct fm_err lost;     /* the error if there was no memory for a finding */
-    struct fm_spool *spool; /* source of scans, in order of the bytes; NULL: they read files */
+    struct fm_spool *spool; /* for a pipe: scans read from it, in order; NULL: from files */
     /* Of an export, for the check of its function: the (M, E) widths that it computes with;
      * owned. */
     uint32_t *served;
-    bool all_resident; /* the export has every channel, and `served` is the member it starts with */
+    bool all_resident; /* the export has every channel, and `served` is the mask it starts with */
     bool rest_decoded; /* experts are stored as codes; all other codes are decoded and rounded */
 };
 

@@ -172,7 +172,7 @@ int fm_verifier_scan(struct fm_verifier *v, const struct fm_scan *s, struct fm_e
 
 /* ---- entry points ---- */
 
-/* False for a target that does not exist; opening it gives the error. */
+/* Set *directory; false for a target that does not exist: opening it gives the error. */
 static int is_directory(bool *directory, const char *path, struct fm_err *err)
 {
     struct stat st = {0};

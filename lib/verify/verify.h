@@ -78,9 +78,9 @@ struct fm_verify_report {
 
 /*
  * Verify. run gives threads, memory, progress and, for `function`, model, tokens, seq_len and
- * device.  With `function`, a bundle's full model is compared with run->inputs.model, in ranked
- * order and with the adapter merged; and an export is compared with the bundle under the export's
- * mask, for which `against` must be a whole bundle.
+ * device.  With `function`, a bundle's full model is compared with run->inputs.model,
+ * merged with the bundle's adapter if there is one; and an export is compared with the bundle under
+ * the export's mask, for which `against` must be a whole bundle.
  */
 int fm_verify(const struct fm_run_options *run, const struct fm_verify_options *options,
               struct fm_verify_report *report, struct fm_err *err);

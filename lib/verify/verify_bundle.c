@@ -185,7 +185,7 @@ static int keep_header(struct fm_bundle_job *j, const struct fm_member *m, struc
     return rc;
 }
 
-/* Count the tensors that the checksums place in a member. */
+/* Count the tensors that a member must have according to the checksums. */
 static size_t tensors_of(const struct fm_bundle_job *j, const struct place *p)
 {
     size_t n = 0;

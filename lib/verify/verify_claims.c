@@ -71,7 +71,7 @@ static void check_method(struct fm_bundle_job *j)
     }
 }
 
-/* Check that all members were measured on the same number of positions and by the same tool. */
+/* Check that all masks were measured on the same number of positions and by the same tool. */
 static void check_quality(struct fm_bundle_job *j)
 {
     const struct fm_masks *masks = &j->budgets.masks;

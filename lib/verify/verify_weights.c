@@ -118,7 +118,7 @@ static int check_copy(struct place *p, const struct fm_tensor *have, struct fm_e
 }
 
 /*
- * Channels [bound of segment s, k) of an expert, `rows`, where k is inside the segment, so no
+ * Check `rows`, channels [bound of segment s, k) of an expert, where k is inside the segment, so no
  * checksum covers exactly these bytes.  The whole segment in the bundle must match its checksum,
  * and must begin with these bytes.
  */
