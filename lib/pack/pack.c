@@ -40,7 +40,7 @@ static int check_sizes(const struct fm_packing *p, struct fm_err *err)
     return FM_OK;
 }
 
-/* Warn if config.json has a different number of extra layers from the checkpoint. */
+/* Warn if the number of extra layers in config.json is not the checkpoint's. */
 static void tell_extra(const struct fm_packing *p)
 {
     char note[FM_EXTRA_NOTE];

@@ -64,7 +64,7 @@ struct fm_packing {
     int at_once;                     /* number of experts of one volume that are made in parallel */
     struct fm_weightsum wanted,
         sums;             /* sums of the ranked checkpoint, and of the one that is read */
-    pthread_mutex_t lock; /* guards sums */
+    pthread_mutex_t lock; /* guards sums, and the pieces of struct run */
     struct fm_taskgroup tasks;
 };
 

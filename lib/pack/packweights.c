@@ -268,7 +268,7 @@ static void place_cut(const struct fm_packing *p, const struct fm_expert_cut *cu
     fm_interleave_gather(rows, from, all, n, c->H, (int)element);
 }
 
-/* Make one part of one expert from its values, in the online layout. */
+/* Make one part of one expert from its values, in the bundle's layout. */
 static int order_part(struct run *w, int e, void *rows, enum fm_dtype dtype, struct fm_err *err)
 {
     struct fm_packing *p = w->p;
