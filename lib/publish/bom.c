@@ -30,7 +30,7 @@ struct bom {
     struct fm_opened from; /* the bundle */
     struct fm_files files;
     cJSON *export_json; /* for an export: its fm-export.json */
-    int index;          /* for an export: index of its member */
+    int index;          /* for an export: index of its mask */
     char name[64];      /* name of the component */
     cJSON *tree;
 };
@@ -125,8 +125,8 @@ static int flatten(cJSON *to, const char *path, const cJSON *value, struct fm_er
     return rc;
 }
 
-/* The value of a line "key: value" or "- value" that starts with this prefix; false if it does
- * not. */
+/* Take the value of a line "key: value" or "- value"; false if the line does not start with
+ * `begin`. */
 static bool take_value(char *value, size_t size, const char *line, const char *begin)
 {
     size_t n = strlen(begin);
@@ -136,7 +136,7 @@ static bool take_value(char *value, size_t size, const char *line, const char *b
     return true;
 }
 
-/* The license of the parent's card, as lines of front matter (lib/export/opened.h).  The
+/* Add the licenses of the parent's card, from lines of front matter (lib/export/opened.h).  The
  * identifiers are the hub's, and not all of them are SPDX's, so they are given as names. */
 static void add_licenses(cJSON *component, const char *front_matter)
 {
@@ -200,7 +200,7 @@ static const cJSON *history(const struct bom *b)
     return cJSON_GetObjectItemCaseSensitive(b->from.bundle.manifest, "history");
 }
 
-/* Calibration and held-out data: {"digest", "sequences", "seq_len", ...} of an entry. */
+/* Add the calibration or held-out data of an entry: {"digest", "sequences", "seq_len", ...}. */
 static int add_dataset(cJSON *datasets, const char *tool, const char *key, const cJSON *data,
                        struct fm_err *err)
 {
@@ -290,7 +290,7 @@ static const char CE[] = "cross-entropy, nats per token",
                   KL[] = "KL divergence from the original, nats per token",
                   AGREE[] = "share of tokens whose most probable token is the original's";
 
-/* The figures of a member, as fm-train or fm-recover measured its mask. */
+/* Add the figures of mask i that fm-train or fm-recover measured. */
 static void add_member(const struct bom *b, cJSON *metrics, int i)
 {
     const struct fm_masks *masks = &b->from.budgets.masks;
@@ -306,7 +306,7 @@ static void add_member(const struct bom *b, cJSON *metrics, int i)
     add_metric(metrics, AGREE, q->agree, slice);
 }
 
-/* The figures {"ce", "kl", "agree"} that fm-bench measured on these files. */
+/* Add the figures {"ce", "kl", "agree"} that fm-bench measured on these files. */
 static void add_measured(cJSON *metrics, const cJSON *measured, const char *slice)
 {
     static const struct {
