@@ -61,8 +61,7 @@ struct fm_journal {
 /*
  * All ranks must call fm_journal_open and fm_journal_read, and get the same result.  *found is
  * false, with FM_OK, if there is no file, or path is NULL.  FM_ECONFIG if it belongs to a different
- * tool or different parameters; FM_EFORMAT if it is not a state file of
- * this version.
+ * tool or different parameters; FM_EFORMAT if it is not a state file of this version.
  */
 int fm_journal_open(struct fm_journal *j, struct fm_comm *comm, const char *path, const char *tool,
                     const struct fm_digest *params, bool *found, struct fm_err *err);
@@ -71,8 +70,8 @@ void fm_journal_close(struct fm_journal *j); /* zeroed struct is fine */
 /* The number of elements of an array; 0 if there is no array of that name. */
 uint64_t fm_journal_count(const struct fm_journal *j, const char *name);
 
-/* Read all arrays of the file, in the order they were saved.  FM_EFORMAT if a dtype or count
- * differs from the file's, or if the bytes are not those that were saved. */
+/* Read all arrays of the file; items must be in the order in which they were saved.  FM_EFORMAT if
+ * a dtype or count differs from the file's, or if the bytes are not those that were saved. */
 int fm_journal_read(const struct fm_journal *j, const struct fm_journal_item *item, size_t items,
                     struct fm_err *err);
 
