@@ -1,7 +1,7 @@
 /*
  * Names of tensors that nearly all decoders in transformers share: those outside the layers, the
- * two norms of a layer, and the prefixes of attention and MLP.  Also the fields of a family's
- * blocks.
+ * two norms of a layer, and the prefixes of attention and MLP.  Also FM_BLOCKS, the fields for
+ * a family's blocks.
  */
 #ifndef FM_DECODER_H
 #define FM_DECODER_H

@@ -89,8 +89,8 @@ void fm_extra_print(char text[FM_EXTRA_TEXT], const struct fm_extra *extra);
  * "bytes"}. */
 void fm_extra_json(cJSON *object, const struct fm_extra *extra);
 
-/* A sentence for the user if config.json gives a different number of extra layers from the
- * checkpoint; else "". */
+/* A sentence for the user if the number of extra layers in config.json is not the
+ * checkpoint's; else "". */
 #define FM_EXTRA_NOTE 128
 void fm_extra_note(char text[FM_EXTRA_NOTE], const struct fm_extra *extra,
                    const struct fm_config *config);

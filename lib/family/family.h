@@ -112,8 +112,8 @@ const struct fm_model_family *fm_families_find(const char *name);
 bool fm_families_knows(const struct fm_model_family *family, const char *key);
 /* Whether the family's checkpoints have the experts of a layer in one tensor. */
 bool fm_families_fused(const struct fm_model_family *family);
-/* Key in config.json of an export with our modelling file and codes: an object that holds the
- * checkpoint's quantization_config, under that name. */
+/* Key in config.json of an export with our modelling file and codes: an object that has the
+ * checkpoint's quantization_config among its keys. */
 #define FM_CODES_KEY "fm_codes"
 /*
  * Set config's storage from the quantization_config in `json`, which is a whole config.json or the
@@ -181,7 +181,7 @@ bool fm_weights_is_off(const struct fm_config *config, const char *name, int *l)
 bool fm_weights_fused_name(char name[FM_WEIGHT_NAME_BYTES], const struct fm_config *config);
 
 /* The name of the vector that vLLM adds for a removed expert, "...experts.3.approx_value"; false
- * for a family that has no tensors of single experts under stock names. */
+ * for a family that has no tensors of individual experts under stock names. */
 bool fm_weights_constant_name(char name[FM_WEIGHT_NAME_BYTES], const struct fm_config *config,
                               int l, int e);
 
@@ -194,7 +194,7 @@ bool fm_weights_is_carried(const struct fm_weight *w);
 /* Whether the tensor holds channels of experts: of one, or of all of a layer. */
 bool fm_weights_is_expert(const struct fm_weight *w);
 
-/* Whether the row is one tensor for each expert, if that naming scheme has it. */
+/* Whether the row is one tensor for each expert; that naming scheme must have the row. */
 bool fm_weights_per_expert(const struct fm_weight *w, enum fm_naming naming);
 
 /* Set the shape of the row's tensor in layer l, where `channels` is the sum of its experts' caps;

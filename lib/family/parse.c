@@ -120,9 +120,8 @@ static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct f
     return c->family->read_layers ? c->family->read_layers(c, keys, err) : FM_OK;
 }
 
-/* Return the first of the keys own, usual and other that config.json contains.  If it contains no
- * such key, return `own`, or `other` for a family without an own key.  `own` and `usual` may be
- * NULL. */
+/* Return the first of the keys own, usual and other that config.json contains.  If it contains
+ * none of them, return `own`, or `other` if `own` is NULL.  `usual` may be NULL too. */
 static const char *first_key(const cJSON *json, const char *own, const char *usual,
                              const char *other)
 {
@@ -146,7 +145,7 @@ static int need_keys(const char *needed, const cJSON *json, struct fm_err *err)
     return FM_OK;
 }
 
-/* Check that the other key of the experts' width agrees. */
+/* Check that width_twin, if it is present, gives the same width. */
 static int check_twin(const struct fm_config *c, const cJSON *json, struct fm_err *err)
 {
     const struct fm_model_family *f = c->family;

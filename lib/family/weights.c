@@ -1,7 +1,7 @@
 /*
  * Tables of tensors: from a name to its row and back, shapes, and numbers of parameters.  Names are
- * matched as patterns, so a table has about thirty rows however many layers and experts the model
- * has.
+ * matched against patterns, so a table has about thirty rows however many layers and experts the
+ * model has.
  */
 #include "lib/family/family.h"
 

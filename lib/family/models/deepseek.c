@@ -1,7 +1,7 @@
 /*
  * The layers of DeepSeek's models and similar ones: a number or a list in config.json says which
- * are dense; all others have experts and a shared expert, which is an MLP as wide as several
- * experts through which every token passes.
+ * are dense; all others have experts and a shared expert, which is an MLP, as wide as several
+ * experts, through which every token passes.
  */
 #include "lib/family/models/deepseek.h"
 

@@ -20,7 +20,7 @@ struct fm_deepseek_layers {
 };
 
 /* Read the number of dense layers, intermediate_size if there are any, and the shared expert's
- * width, which is a multiple of moe_intermediate_size unless it has a key of its own.  FM_ECONFIG
+ * width, which is a multiple of moe_intermediate_size unless it has its own key.  FM_ECONFIG
  * if no layer has experts, if mlp_layer_types disagrees with the number of dense layers, or if
  * other programs would interpret that number differently. */
 int fm_deepseek_layers(struct fm_config *config, const struct fm_keys *keys, struct fm_err *err);

@@ -1,8 +1,8 @@
 /*
  * Laguna: DeepSeek-V3's experts without groups, and a shared expert whose width has its own key;
- * grouped attention with norms of every head of q and k, a gate for each head, and in each layer
- * its own number of query heads; layers with a sliding window have a different rotation from the
- * others.  Source: transformers' modular_laguna.py.
+ * grouped attention with norms of every head of q and k, a gate for each head, and a number of
+ * query heads that differs between layers; layers with a sliding window have a different rotation
+ * from the others.  Source: transformers' modular_laguna.py.
  */
 #include "lib/block/gqa.h"
 #include "lib/block/norm.h"
@@ -25,8 +25,8 @@ static const struct fm_weight weights[] = {
 };
 /* clang-format on */
 
-/* true and "per-head" mean a gate for each head; transformers takes any other value, even false,
- * for a gate for each element. */
+/* true and "per-head" mean a gate for each head; transformers treats any other value, even
+ * false, as a gate for each element. */
 static int check_gate(const cJSON *value, const char *key, struct fm_err *err)
 {
     if (!value || cJSON_IsNull(value) || cJSON_IsTrue(value) ||

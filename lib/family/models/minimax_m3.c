@@ -5,7 +5,7 @@
  *
  * The published checkpoint is multimodal and stores every matrix separately; transformers' text
  * class saves fused matrices under different names (wrapper_form of lib/family/family.h).  Its
- * config.json also has keys of its own, which must agree with those of transformers if both are
+ * config.json also has its own keys, which must agree with those of transformers if both are
  * present.  Source: transformers' modular_minimax_m3_vl.py.
  */
 #include <string.h>
