@@ -3,7 +3,7 @@
  *
  *     x1 = x  + attention(norm(x))
  *     y  = x1 + sum over the experts that the router chose of weight * expert(norm(x1))
- *             + MLP(norm(x1)), in dense layers, or for a shared expert
+ *             + MLP(norm(x1)), if the layer is dense or has a shared expert
  *
  * A family (lib/family/family.h) names four blocks: attention, router, expert form, norm.  A block
  * is one file that contains everything specific to it: the keys it reads from config.json, its
@@ -15,11 +15,11 @@
  * All blocks share the sizes of a model (struct fm_config, in this header) and the weights of a
  * layer in memory (struct fm_layer, in layerweights.h).  This header also has the descriptor of
  * each kind of block.  Blocks do not read weight files and do not pass values between layers:
- * lib/model reads the tensors that their tables list, and lib/engine calls them in model order
- * (lib/block/pass.h).
+ * lib/model reads the tensors that their tables list, and lib/engine calls the blocks in model
+ * order (lib/block/pass.h).
  *
  * In reading order: this header, layerweights.h (weights in memory), weight.h and pass.h (the
- * arguments of a block), keys and config.c (sizes from config.json), arena.c; norm; attention: gqa
+ * arguments of a block), keys (sizes from config.json), config.c, arena.c; norm; attention: gqa
  * with rope, mla, deltanet, shortconv; routers: router with softmax, scored, sparsemix; experts:
  * experts with swiglu and clamped, mlp; storage.h (weights stored as codes; the storages are in
  * lib/block/storage) with modules (names in quantization_config); cost.
@@ -68,7 +68,7 @@ struct fm_config {
                        largest number of heads */
     int E, K, I;    /* experts, experts per token, channels per expert */
     int dense, shared;     /* width of dense layers and of the shared expert; 0: none */
-    bool shared_mix;       /* the shared expert is weighted by a sigmoid of the token */
+    bool shared_mix;       /* the shared expert's output is multiplied by sigmoid(w x) (mlp.h) */
     int V;                 /* vocabulary */
     int T_max;             /* max_position_embeddings */
     float eps;             /* epsilon of every norm */

@@ -1,6 +1,3 @@
-/*
- * Experts with a clamped activation: its parameters, and the operations that compute it.
- */
 #include "lib/block/clamped.h"
 
 #include <float.h>

@@ -82,7 +82,6 @@ static int read(struct fm_config *c, const void *options, const struct fm_keys *
 
 /* ---- tensors ---- */
 
-/* Width of the convolution's input, and width of values. */
 static int conv_width(const struct fm_deltanet *m)
 {
     return 2 * m->G * m->C + m->Q * m->D;

@@ -1,9 +1,9 @@
 /*
  * The ways in which experts are stored in tensors, the sizes that result, and the forward and
  * backward of all forms.  A channel always consists of the same numbers: `rows` rows of
- * gate_up, one row of down, and a bias for each row of gate_up if the form has biases.  Biases are
- * added directly after the products, so that visitors of an expert's rows see the input of the
- * activation, and rows of experts without channels get down's bias.
+ * gate_up, one row of down, and a bias for each row of gate_up if the form has biases.  The biases
+ * of gate_up are added directly after the product, so that visitors of an expert's rows see the
+ * input of the activation.  Down's bias is added even if an expert has no channels.
  */
 #include "lib/block/experts.h"
 

@@ -56,7 +56,7 @@ uint64_t fm_expert_part_row(enum fm_weight_part part, int H);
 int fm_expert_part_shape(uint64_t shape[3], const struct fm_config *config,
                          enum fm_weight_part part);
 
-/* z (n, H) = expert(x), x (n, H); gu (n, r width) is written and used by the backward.  Width 0 is
+/* z (n, H) = expert(x), x (n, H); gu (n, r width) receives the products of gate_up.  Width 0 is
  * allowed. */
 void fm_expert_forward(const struct fm_pass *pass, const struct fm_expert_rows *rows, float *z,
                        float *gu, struct fm_in x);

@@ -2,7 +2,7 @@
  * Grouped-query attention: keys of config.json, tensors, forward, backward and cost.  Q heads of
  * queries share G heads of keys and values.  Everything that families do between the projections
  * and the scores (biases, norms, clamping, rotation) is an option here, because it costs little and
- * occurs in every combination.
+ * occurs in many combinations.
  */
 #include "lib/block/gqa.h"
 
@@ -643,8 +643,7 @@ static void backward(const struct fm_pass *p, float *inner, float *dx, const flo
 /* ---- cost ---- */
 
 /* Products with the weights of q, k, v, o and the gate; a query attends to T / 2 keys on average,
- * each with a product of width C and one of width D.
- */
+ * and each key takes a product of width C and one of width D. */
 static struct fm_flops flops(const struct fm_config *c, int l, int T)
 {
     double C = c->C, D = fm_gqa_value(c), Q = fm_gqa_heads(c, l), G = fm_gqa_groups(c, l);

@@ -25,14 +25,14 @@ struct fm_gqa_options {
     bool alternates; /* only the sliding layers of layer_types have a window; without layer_types,
                         every second layer has one, starting with the first; no other key switches
                         windows on or off */
-    const char *every_key;  /* key of an interval: without layer_types, every layer at that interval
-                               has no window and all others have one; NULL: none */
-    int every;              /* the interval if config.json has no such key; 0: 2 */
-    bool first_full;        /* without layer_types, layer 0 has no window either */
-    bool unrotated;         /* layers without a window have no positional encoding */
-    int usual_window;       /* window if config.json has no sliding_window; 0: none */
-    const char *before_key; /* key of the number of positions before its own that a query attends
-                               to, which transformers prefers to sliding_window; NULL: none */
+    const char *every_key;   /* key of a number n: without layer_types, every n-th layer has no
+                                window and all others have one; NULL: none */
+    int every;               /* n if config.json has no such key; 0: 2 */
+    bool first_full;         /* without layer_types, layer 0 has no window either */
+    bool unrotated;          /* layers without a window have no positional encoding */
+    int usual_window;        /* window if config.json has no sliding_window; 0: none */
+    const char *before_key;  /* key of the number of positions before its own that a query attends
+                                to, which transformers prefers to sliding_window; NULL: none */
     const char *pattern_key; /* key of a list, 1 for a layer with a window and 0 for others, which
                                 must agree with layer_types or its default; NULL: none */
     const char *heads_key;   /* key of the number of query heads of each layer; NULL: none */
@@ -78,8 +78,8 @@ struct fm_gqa {
                                            window_rope.R is 0 */
     struct fm_rope window_rope;         /* of layers with a window */
     uint8_t full[FM_LAYERS_MAX / 8];    /* bit l % 8 of byte l / 8: layer l has no window */
-    int index_heads, index_width;       /* of a sparse indexer, which chooses all keys up to
-                                           config->T_exact; its tensors are only copied */
+    int index_heads, index_width;       /* of a sparse indexer, which chooses all keys in sequences
+                                           up to config->T_exact; its tensors are only copied */
     uint8_t indexed[FM_LAYERS_MAX / 8]; /* bits as in `full`: layer l has an indexer */
 };
 
@@ -105,7 +105,7 @@ enum {
 };
 
 /* Letters, of layer l: q = Q C, g = G C, o = Q D, u = G D, h = Q, a and b = widths of the norms of
- * q and k; D is the width of values.  For an indexer w = its width, i = its heads w. */
+ * q and k; D is the width of values.  For an indexer, w = its width, i = its heads times w. */
 /* clang-format off */
 #define FM_GQA_WEIGHT(n, f, shape, when)                                                           \
     {FM_SAME(n), FM_PART_ATTENTION,                                                                \

@@ -72,7 +72,7 @@ struct fm_layer {
     bool narrow; /* attention projections are bfloat16 (lib/block/pass.h) */
     struct fm_in mlp_gate_up,
         mlp_down;         /* (2 D, H), (D, H), D = fm_config_mlp; laid out like an expert */
-    float *mlp_mix;       /* (H) logit of the shared expert's weight; NULL: weight 1 */
+    float *mlp_mix;       /* (H): the shared expert's weight is sigmoid(mlp_mix x); NULL: 1 */
     struct fm_in gate_up; /* (r sum cap, H) */
     struct fm_in down;    /* (sum cap, H) */
     float *gate_up_bias;  /* (r sum cap); NULL if experts have no biases */

@@ -1,8 +1,8 @@
 /*
  * Multi-head latent attention: keys of config.json, tensors, forward, backward and cost.  Keys and
  * values are expanded from the latent for all heads and then used as in other attention, as in
- * training and in transformers.  (Servers fold W_kvb into the queries and cache only the latent;
- * the function is the same.)
+ * training and in transformers.  (Servers fold W_kvb into the queries and cache only the latent,
+ * which computes the same function.)
  */
 #include "lib/block/mla.h"
 
@@ -54,7 +54,7 @@ bool fm_mla_indexed(const struct fm_config *c, int l)
     return c->mla->indexed[l / 8] >> l % 8 & 1;
 }
 
-/* Set which layers have an indexer of their own, from one of several keys.  Keys that disagree are
+/* Set which layers have their own indexer, from one of several keys.  Keys that disagree are
  * refused, because programs differ in which of them they read. */
 static int set_indexed(struct fm_mla *m, const bool *full, int L, const char *key,
                        const char **said, struct fm_err *err)
@@ -450,8 +450,8 @@ static void backward(const struct fm_pass *p, float *inner, float *dx, const flo
 
 /* ---- cost ---- */
 
-/* One product with every matrix; a query attends to T / 2 keys on average, each with a product of
- * width C and one of width D. */
+/* One product with every matrix; a query attends to T / 2 keys on average, and each key takes a
+ * product of width C and one of width D. */
 static struct fm_flops flops(const struct fm_config *c, int l, int T)
 {
     const struct fm_mla *m = c->mla;

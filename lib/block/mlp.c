@@ -1,7 +1,4 @@
-/*
- * The MLP that every token of a layer goes through.  It is never pruned and its weights get no
- * gradient; in a layer with experts, its output may be weighted by a sigmoid of the token.
- */
+/* The MLP's weights are never trained, so the backward computes only the gradient at x. */
 #include "lib/block/mlp.h"
 
 static void multiply(const struct fm_pass *p, float *gu, const float *x, int D)

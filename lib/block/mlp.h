@@ -1,7 +1,7 @@
 /*
  * The MLP that every token of a layer goes through: the MLP of a dense layer, or the shared expert
- * of a layer with experts, whose weight may be a sigmoid of the token.  It has the activation of
- * the experts and no biases, and it is never pruned.
+ * of a layer with experts, whose output may be multiplied by sigmoid(w x), with a vector w.  It has
+ * the activation of the experts and no biases, and it is never pruned.
  */
 #ifndef FM_MLP_H
 #define FM_MLP_H
@@ -33,7 +33,7 @@ static inline uint64_t fm_mlp_channel_params(int H)
 
 /* The MLP's three matrices, (D, H), (D, H), (H, D), in layers selected by `when`: names in
  * checkpoints and bundles, and in ragged exports, which follow transformers' classes; and the
- * vector w by which the shared expert is weighted: sigmoid(w x). */
+ * vector w. */
 /* clang-format off */
 #define FM_MLP_NAMED(stock, ragged, part, shape, when)                                             \
     {{stock ".weight", stock ".weight", ragged ".weight"}, part, 0, shape, when}

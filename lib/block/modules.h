@@ -23,10 +23,10 @@ struct fm_modules {
 #define FM_PATTERNS_MAX 256         /* patterns and expressions of a list */
 
 /* Read an entry, which is borrowed.  False, with nothing to release, if there is no memory or the
- * regular expression is not supported.  It must not be longer than FM_EXPRESSION_BYTES_MAX or
- * contain {, a back reference, more than 16 nested groups, more than 4 groups followed by +, or a
- * construct that POSIX interprets differently (after "(?:", \d, lazy repetition and escapes in
- * brackets were replaced). */
+ * regular expression is not supported.  An expression must not be longer than
+ * FM_EXPRESSION_BYTES_MAX or contain {, a back reference, more than 16 nested groups, more than 4
+ * groups followed by +, or a construct that POSIX interprets differently (after "(?:", \d, lazy
+ * repetition and escapes in brackets were replaced). */
 bool fm_modules_read(struct fm_modules *modules, const char *text);
 void fm_modules_release(struct fm_modules *modules);
 

@@ -1,6 +1,6 @@
 /*
- * The norms.  One operation computes all of them, and distinguishes them by the bias.  There are
- * several blocks, so that the family determines whether a checkpoint has biases.
+ * One operation computes all norms: LayerNorm if there is a bias, else RMSNorm.  They are separate
+ * blocks so that the family determines whether a checkpoint has biases.
  */
 #include "lib/block/norm.h"
 

@@ -25,7 +25,7 @@ struct fm_pass {
                                score: 0, or FM_PASS_CLOSED to remove an expert; NULL: all are open */
     const float *cos, *sin; /* filled by the attention block */
     int positions;          /* number of positions in cos and sin, at least T */
-    int S, T;               /* sequences of all micro-batches together */
+    int S, T;               /* sequences of all micro-batches together, and their length */
     int parts;              /* micro-batches, S / parts sequences each */
     void *cached; /* inner values, kept from the forward for the backward; NULL: not kept */
     int32_t *cached_first; /* (E parts + 1): first row of each expert and micro-batch, kept with

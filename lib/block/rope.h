@@ -11,11 +11,11 @@
 struct fm_rope_options {
     double theta;
     bool longrope;  /* supported in addition to the type "default" */
-    bool yarn;      /* the type "yarn" is supported, too */
+    bool yarn;      /* likewise */
     double partial; /* partial_rotary_factor if config.json has none; 0: it is not read, and all
                        elements are rotated */
-    const char *dims_key; /* key of the number of rotated elements, used instead of that factor;
-                             NULL: none */
+    const char *dims_key; /* key of the number of rotated elements, used if config.json lacks that
+                             factor; NULL: none */
     bool pairs;
     const char *layer_type; /* the type of layer whose object in rope_parameters is read; NULL:
                                rope_parameters itself has the rotation of all layers */
@@ -37,9 +37,9 @@ struct fm_rope {
 /* The default rotation of R elements, in pairs (i, i + R/2). */
 void fm_rope_plain(struct fm_rope *rope, double theta, int R);
 
-/* `width` is the width of a head, or of its rotated part for blocks that have one, at most
- * FM_HEAD_DIM_MAX.  If the range of longrope's short factors ends before max_position_embeddings,
- * T_max is the end of that range, and config->exact gives the reason. */
+/* Read the rotation.  `width` is the width of a head, or of its rotated part for blocks that have
+ * one, at most FM_HEAD_DIM_MAX.  If the range of longrope's short factors ends before
+ * max_position_embeddings, T_max is the end of that range, and config->exact gives the reason. */
 int fm_rope_read(struct fm_rope *rope, struct fm_config *config, int width,
                  const struct fm_rope_options *options, const struct fm_keys *keys,
                  struct fm_err *err);

@@ -1,7 +1,7 @@
 /*
  * Routers that choose by score.  kernels/ops/scored.c computes the choice and its gradient.
- * config.json describes the rule in several spellings; an unsupported rule is an error that names
- * it, because a router that chose different experts would be a different model.
+ * Families describe the rule by different keys of config.json.  An unsupported rule is an error,
+ * because the model would be computed with different experts.
  */
 #include "lib/block/scored.h"
 

@@ -1,8 +1,8 @@
 /*
- * How the weights of a checkpoint are stored on disk if they are quantised.  A storage is one file
- * in lib/block/storage and one row of the list below; it defines the keys of quantization_config,
- * the kind of codes, and the names of tensors.  lib/model/stored.h finds the tensors that belong to
- * a weight.  Bundles can keep codes (lib/model/packed.h).
+ * How the weights of a checkpoint are stored on disk if they are quantised.  A storage is defined
+ * in lib/block/storage and has a row in the list below; it determines the keys of
+ * quantization_config, the kind of codes, and the names of tensors.  lib/model/stored.h finds the
+ * tensors that belong to a weight.  Bundles can keep codes (lib/model/packed.h).
  */
 #ifndef FM_STORAGE_H
 #define FM_STORAGE_H
@@ -55,7 +55,7 @@ struct fm_storage {
     bool exact;            /* every value is representable as `written` */
     bool whole; /* a row of codes has whole blocks; else blocks at the far edges may be partial */
     /* The tensor has all experts of a layer, (E, rows, columns / block, bytes of a block), where
-     * rows and columns are the columns and rows of the weight's own tensor. */
+     * rows and columns are the columns and rows of the unquantised weight. */
     bool fused;
     const char *weight;    /* suffix of the weight in the family's table */
     const char *codes_end; /* suffix of the tensors of codes that replace it */

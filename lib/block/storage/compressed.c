@@ -10,7 +10,7 @@
  *                          X.weight_shape
  *     nvfp4-pack-quantized X.weight_packed U8 (N, K / 2), two E2M1 codes per byte; X.weight_scale
  *                          F8_E4M3 (N, K / 16), divided by X.weight_global_scale
- *     mxfp4-pack-quantized the same with groups of 32 and powers of two in U8
+ *     mxfp4-pack-quantized the same codes; X.weight_scale U8 (N, K / 32), powers of two
  *     mxfp8-quantized      X.weight F8_E4M3 (N, K) and X.weight_scale U8 (N, K / 32)
  *
  * A value is its code times its scale.  Zero points and activation order are refused.  `ignore` is
@@ -162,7 +162,7 @@ static int read_group(struct fm_config *c, const cJSON *quantization, const cJSO
                    format, bits, type, strategy);
 }
 
-/* Add the targets of a group, whose scheme was read. */
+/* Add the targets of a group, with the scheme that was read for it. */
 static int add_targets(struct fm_config *c, const cJSON *group, const struct fm_scheme *scheme,
                        struct fm_err *err)
 {
