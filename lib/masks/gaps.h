@@ -24,8 +24,8 @@ struct fm_gaps {
  * multiple has a mask if one removes at least that much, and exceeds it by less than the largest
  * single step.  An added mask is on the descent to the next mask of `from` or, after the last one,
  * to the narrowest; the descent begins by widening the experts that are wider in the next mask.  An
- * added mask has no quality; it has the method and step number of that next mask or, after the last
- * mask of `from`, of the last.
+ * added mask has no quality; its method and step number are those of the next mask of `from` or,
+ * after the last one, of the last.
  */
 int fm_gaps_fill(struct fm_masks *f, const struct fm_masks *from, const struct fm_gaps *gaps,
                  struct fm_err *err);

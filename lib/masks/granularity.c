@@ -1,7 +1,3 @@
-/*
- * Experts that share a width are contiguous in the array.  So a group is handled as one expert: its
- * values are summed over the group, and its width is copied back to all experts of the group.
- */
 #include "lib/masks/granularity.h"
 
 #include <assert.h>

@@ -3,7 +3,7 @@
  * experts of a group are contiguous in every (M, E) array.
  *
  * The loss, cost and score of a group are the sums over its experts, because a change of the shared
- * width changes all of them (fm-method(7) with tied logits).
+ * width changes all of them (fm-method(7)).
  */
 #ifndef FM_GRANULARITY_H
 #define FM_GRANULARITY_H

@@ -1,7 +1,6 @@
 /*
- * Learns widths, separately from the model: the sweep gives one number dz per expert and action.
- * Random draws are functions of a counter, so no generator state needs to be saved, and every
- * gradient here is tested against finite differences.
+ * Learns widths without access to the model: the sweep gives one number dz per expert and action.
+ * Random draws are functions of a counter, so no generator state needs to be saved.
  */
 #include "lib/masks/logits.h"
 

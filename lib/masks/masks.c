@@ -14,7 +14,7 @@
 #include "lib/base/mem.h"
 #include "lib/base/rng.h"
 
-/* More masks are useless; readers of families in streams have the same limit. */
+/* More masks are useless; equal to FM_BUDGETS_MAX, the limit in lib/stage. */
 #define MASKS_MAX 10000
 
 static const char *const names[FM_METHODS] = {

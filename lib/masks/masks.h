@@ -1,9 +1,9 @@
 /*
  * This room, lib/masks: the mathematics of expert widths: sets of widths, families of masks, the
  * logits of learned masks, and experts that share a width.  It includes only lib/base and
- * does not use tensors, files or models, so all of it is tested with plain numbers.  In reading
- * order: decimal, actions, granularity, masks, choose (the mask for a budget), spread (how tokens
- * differ), gaps, stepcost, logits.
+ * does not use tensors, files or models, so that all of it can be tested with plain numbers.  In
+ * reading order: decimal, actions, granularity, masks, choose (the mask for a budget), spread (how
+ * tokens differ), gaps, stepcost, logits.
  *
  * struct fm_masks is a family of masks: budgets in increasing order, with a width per expert and
  * the origin of each mask.  (For model families such as Mixtral or OLMoE see lib/family/family.h.)
@@ -107,7 +107,8 @@ int fm_masks_append(struct fm_masks *f, const uint32_t *widths, enum fm_method m
  * mask does. */
 int fm_masks_copy(struct fm_masks *f, const struct fm_masks *from, int b, struct fm_err *err);
 
-/* Replace the widths of mask b, which must stay between its neighbours, and clear its quality. */
+/* Replace the widths of mask b, which must stay between its neighbours.  If they differ from the
+ * old ones, its quality is cleared. */
 void fm_masks_replace(struct fm_masks *f, int b, const uint32_t *widths);
 
 /* Append the full mask to an empty family. */

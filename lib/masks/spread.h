@@ -25,7 +25,7 @@
 struct fm_token {
     float ce, kl; /* nats */
     float change; /* probability of the true token minus that in the original */
-    uint8_t near; /* how many of the original's five most probable tokens are among our five */
+    uint8_t near; /* how many of the original's five most probable tokens are among this model's */
 };
 
 /* Counts of a text for which losses are also given per word and byte; zeroed: only per token. */
@@ -50,7 +50,7 @@ struct fm_spread {
     int groups;        /* sequences or documents */
     double ce_half;    /* half of the 95 % interval of the mean cross-entropy; NaN for one group */
     double kl_half;    /* half of the 95 % interval of the mean divergence */
-    double top5;       /* mean share of the original's five most probable tokens among our five */
+    double top5;       /* mean of fm_token.near, as a share of its maximum */
     double change;     /* mean */
     double change_rms; /* root of the mean square */
     double kl_at[FM_SPREAD_AT], change_at[FM_SPREAD_AT];

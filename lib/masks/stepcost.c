@@ -1,8 +1,8 @@
 /*
  * Values are running means over sweeps, since the masks of neighbouring budgets differ little.  The
- * scatter of new values around the mean estimates the variance of its noise; the distance of the
- * mean from the prediction by squares estimates noise plus true difference.  Their quotient gives
- * the weight (trust) of the values.
+ * scatter of new values around the mean estimates the noise of the mean; the distance of the mean
+ * from the prediction by squares estimates noise plus true difference.  Their quotient gives the
+ * weight (trust) of the values.
  *
  * An expert of width[a] loses range a in a step down and gains range a + 1 in a step up:
  *
