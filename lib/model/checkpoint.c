@@ -73,8 +73,8 @@ static const struct fm_tensor *find_tensor(const void *in, const char *name,
     return fm_hfdir_find(in, name, file);
 }
 
-/* Assign a tensor, with its scales, to its expert or to the rest; a tensor outside the decoder
- * layers is kept as it is. */
+/* Assign a tensor, with its scales, to its expert or to the rest, or an extra tensor to the list of
+ * those. */
 static int sort_tensor(struct fm_checkpoint *cp, struct fm_stored *at, struct fm_err *err)
 {
     int l, e;

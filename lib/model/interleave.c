@@ -10,8 +10,8 @@
 
 #include "lib/base/pool.h"
 
-/* Tiles of 64 x 64 elements: of 16 bits, they take 8 KiB each for source and destination, and both
- * fit into the L1 cache. */
+/* With elements of 16 bits, a source tile and a destination tile of 64 x 64 take 8 KiB each and fit
+ * into the L1 cache together. */
 #define TILE 64
 
 void fm_interleave_spread(void *to, size_t step, const void *from, const int32_t *order, int n,

@@ -1,8 +1,8 @@
 /*
  * Tasks of the pool read a layer piece by piece (a tensor, or an expert's share of one) and convert
  * each piece, while it is in the cache, to the type that products take.  While a layer is computed,
- * the bytes of the next one are prefetched (prefetch.c).  Layers that fit into memory keep a slot
- * of their own, and the others share one; callers of fm_model_layer need not distinguish the two.
+ * the bytes of the next one are prefetched (prefetch.c).  Layers that fit into memory have a
+ * slot each, and the others share one; callers of fm_model_layer need not distinguish the two.
  *
  * From piece to target.  A piece is what one task reads: a tensor, or expert e of a tensor that
  * holds all of them.  A piece of an expert consists of cuts, one for each part of memory that it
@@ -26,7 +26,7 @@
  *   2. A cut's rows are inside a channel of its part (target_of_cut).
  *   3. Experts follow each other in the slot without a gap, so no two tasks write the same values
  *      (target_of_cut).
- *   4. The cuts of a piece are all of its values, each once (convert_share).
+ *   4. The cuts of a piece cover all of its values, each once (convert_share).
  *   5. A slot names no layer while tasks write to it; it names one only after every piece has been
  *      converted and no file has changed (convert_task; the end of load_layer).
  *   6. A pinned layer is in its own slot, every other layer in the shared slot (fm_model_layer).
@@ -195,7 +195,7 @@ static int read_end_scales(struct conversion *v, struct fm_digest *sum, struct f
     return widen_scales(&v->scales, v->m, v->whole, 0, 1, raw, factor, err);
 }
 
-/* The field that the tensor fills, if it is a field with a type of its own; else NULL. */
+/* The field that the tensor fills, if it is one that has a dtype; else NULL. */
 static struct fm_in *end_with_type(struct fm_model *m, const struct fm_model_tensor *p)
 {
     return p->weight->field == offsetof(struct fm_nonlayer, embed)     ? &m->nonlayer.embed
@@ -394,8 +394,8 @@ static struct target target_of_cut(const struct conversion *v, int e,
     return (struct target){to, channel, (size_t)cut->rows * row, cap, false};
 }
 
-/* Rows of a part in channel order: `order` (cap) itself, or expanded to the rows of each channel,
- * in scratch. */
+/* The order of rows that corresponds to `order` (cap), an order of channels with `rows` rows each:
+ * `order` itself, or an expanded copy in scratch. */
 static const int32_t *order_rows(const int32_t *order, int rows, int cap)
 {
     if (!order || rows == 1)

@@ -217,8 +217,8 @@ static bool is_packed(const struct fm_model *m, const struct fm_weight *w, int l
            fm_packed_find(packed_of(m, l), w->part, 0);
 }
 
-/* Check the shape of a tensor of codes of a layer's experts, in a bundle or with the channels of an
- * export. */
+/* Check the shape of a layer's tensor of codes or scales.  In exports, experts have only their
+ * remaining channels, concatenated. */
 static int check_packed(const struct fm_model *m, const struct fm_packed_part *part, int l,
                         const struct fm_tensor *t, struct fm_err *err)
 {
@@ -320,7 +320,7 @@ static uint64_t place_bytes(const struct fm_stored *at)
 }
 
 /* Count the bytes that reading the layer's tensors takes, in all and for one task: bytes of the
- * file, and scales as floats. */
+ * file, scales as floats and, for codes of a bundle, values as floats. */
 static void count_bytes(const struct fm_model *m, int l, struct fm_layer_tensors *layer)
 {
     for (size_t i = 0; i < layer->places; i++) {
@@ -448,8 +448,8 @@ static bool is_constant(const struct fm_model *m, const struct fm_tensor *t)
     return false;
 }
 
-/* Unused tensors of the model (old buffers, heads of other tasks) are accepted; strays, and tensors
- * that config.json switches off, are refused. */
+/* Accept tensors that the model does not use (old buffers, heads of other tasks); refuse those of
+ * layers or experts that config.json lacks, and those that config.json switches off. */
 static int refuse_stray(struct fm_model *m, const struct fm_tensor *t, struct fm_err *err)
 {
     int l, e;

@@ -10,15 +10,15 @@
  *
  * Weights are float32 in the online layout (kernels/ops/kernels.h) whatever the file holds.  But
  * matrices whose products would round them to bfloat16 are bfloat16 in memory: projections and the
- * LM head always; the matrices of experts and MLPs, and the embedding, if they are bfloat16 on
- * disk.  As many layers as fit into --memory stay in memory; the others share one slot, and the
- * next one is prefetched while a layer is computed.
+ * LM head always; the matrices of experts and MLPs if bfloat16 represents their stored values
+ * exactly; the embedding if it is bfloat16 on disk.  As many layers as fit into --memory stay in
+ * memory; the others share one slot, and the next one is prefetched while a layer is computed.
  *
  * A model is opened from
  *   - a checkpoint directory with stock names (original channel order, or ranked
  *     by a permutation given with fm_model_rank),
  *   - a bundle, or a `native`, `ragged`, `elastic` or `layer` export (already
- *     ranked, maybe clipped).
+ *     ranked, possibly with narrower experts).
  * The rest of the suite need not distinguish these.
  */
 #ifndef FM_MODEL_H
@@ -94,7 +94,7 @@ const struct fm_ops *fm_model_ops(const struct fm_model *model);
  * freed, and read again when they are needed. */
 void fm_model_limit(struct fm_model *model, uint64_t memory);
 
-/* Embedding, last norm, LM head: read at the first call, resident until close.  FM_ESAVED if the
+/* Embedding, last norm, LM head: read at the first call and kept in memory.  FM_ESAVED if the
  * calling thread's run was asked to stop (fm_pool_heed), as in fm_model_layer. */
 int fm_model_nonlayer(struct fm_model *model, const struct fm_nonlayer **nonlayer,
                       struct fm_err *err);
@@ -109,9 +109,9 @@ int fm_model_layer(struct fm_model *model, int l, int next, const struct fm_laye
 /*
  * Weights that are stored as codes (lib/block/storage.h) have their exact values in float32.  A
  * bundle stores them as fm_model_dtype, or keeps the codes.  From now on, read them as the bundle
- * will have them: all weights (FM_MODEL_ROUND_ALL), or all but the experts', which are rounded only
- * after an adapter has been merged into them.  Unquantised weights are not changed.  Pointers to
- * weights become invalid.
+ * will store them: all weights (FM_MODEL_ROUND_ALL), or all but the experts', which are rounded
+ * only after an adapter has been merged into them.  Unquantised weights are not changed.  Pointers
+ * to weights become invalid.
  */
 enum fm_model_rounding { FM_MODEL_EXACT, FM_MODEL_ROUND_ALL, FM_MODEL_ROUND_REST };
 void fm_model_round(struct fm_model *model, enum fm_model_rounding rounding);

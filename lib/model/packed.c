@@ -164,7 +164,7 @@ void fm_packed_codes(struct fm_packed_layers *layers, const struct fm_config *c,
     add_all(layers, c, &scheme, dtype, scales);
 }
 
-/* Whether codes have one scale for the whole matrix, for which the form of a layer has no place. */
+/* Whether codes have one scale for the whole matrix, which no form of a layer can hold. */
 static bool has_one_scale(const struct fm_scheme *scheme)
 {
     return scheme->storage && scheme->block_rows == 0;

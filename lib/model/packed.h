@@ -10,9 +10,9 @@
  *     down           (E, I / G, H, bytes of G codes)
  *     down_scale     (E, I / G, H / rows of a block, G / columns of a block)
  *
- * A member keeps the first groups of each expert in all of them.  A plane without a channel
- * dimension, such as one scale for each row of down, is stored among the tensors outside the
- * experts.
+ * A member of a family keeps the first groups of each expert in all of these tensors.  A plane
+ * without a channel dimension, such as one scale for each row of down, is stored among the tensors
+ * outside the experts.
  *
  * All experts of a layer are stored alike; layers can differ.  Many quantised checkpoints leave
  * their first or last layers unquantised, or use two formats.  Widths are then multiples of the
@@ -58,7 +58,7 @@ struct fm_packed_part {
 
 #define FM_PACKED_PARTS_MAX 5
 
-/* Suffixes of names in flat exports: for the scales of a tensor, and for the factor of scales. */
+/* Suffixes of a tensor's name for its scales, and for the factor of the scales. */
 #define FM_PACKED_SCALE "_scale"
 #define FM_PACKED_FACTOR "_factor"
 

@@ -1,6 +1,6 @@
 /*
- * A slot is one block of memory that holds the arrays of a layer one after another, so that a layer
- * of any family takes one allocation, whose size follows from shapes and types.
+ * A slot is one block of memory that holds the arrays of a layer one after another, so that the
+ * weights of a layer take one allocation, whose size follows from shapes and types.
  */
 #include <assert.h>
 #include <stddef.h>
@@ -8,8 +8,8 @@
 #include "lib/block/storage.h"
 #include "lib/model/loading.h"
 
-/* Type of the matrices of experts and MLPs in memory: bfloat16 if they have that type on disk and
- * products would round them to it, else float32. */
+/* Type of the matrices of experts and MLPs in memory: bfloat16 if it represents their stored values
+ * exactly and products would round them to it, else float32. */
 static enum fm_dtype held_as(const struct fm_model *m)
 {
     bool same = m->dtype == FM_BF16 && fm_storage_exact(&m->config);

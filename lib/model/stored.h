@@ -40,8 +40,8 @@ bool fm_stored_scale(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config
 bool fm_stored_belongs(char codes[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *config,
                        const char *name);
 
-/* The name in the family's table of the weight that `name` is, or whose codes, scales or factor it
- * is. */
+/* Set `weight` to the name in the family's table of the weight to which `name`, the name of the
+ * weight itself or of its codes, scales or factor, belongs. */
 void fm_stored_weight(char weight[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *config,
                       const char *name);
 
@@ -49,8 +49,8 @@ void fm_stored_weight(char weight[FM_ST_NAME_BYTES_MAX + 1], const struct fm_con
 bool fm_stored_codes(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *config,
                      const char *weight);
 
-/* FM_EFORMAT if `name`, of codes or of a tensor that belongs to them, stands for a weight that also
- * exists unquantised, as `plain` (or NULL). */
+/* FM_EFORMAT if the weight of `name`, which is the name of codes or of a tensor that belongs to
+ * them, also exists unquantised, as `plain` (or NULL). */
 int fm_stored_twice(const struct fm_config *config, const char *name, const struct fm_tensor *plain,
                     struct fm_err *err);
 
@@ -58,10 +58,8 @@ int fm_stored_twice(const struct fm_config *config, const char *name, const stru
  * does not fit; FM_ECONFIG if the dtype of codes or scales is not supported. */
 int fm_stored_check(const struct fm_stored *s, const struct fm_config *config, struct fm_err *err);
 
-/*
- * fm_weights_check for the tensors stored for a row, and the part as stored: `*part` is the row's,
- * except for codes that are stored transposed.
- */
+/* fm_weights_check for the tensor that is stored for row w of the family's table.  *part is set to
+ * the row's part, except for codes that are stored transposed. */
 int fm_stored_check_weight(enum fm_weight_part *part, const struct fm_stored *s,
                            const struct fm_config *config, const struct fm_weight *w, int l,
                            uint64_t channels, struct fm_err *err);
@@ -75,8 +73,8 @@ void fm_stored_name(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config 
 int fm_stored_shape(uint64_t shape[FM_ST_DIMS_MAX], const struct fm_config *config,
                     const struct fm_tensor *plain, int plane);
 
-/* FM_EFORMAT, naming both, unless `codes`, to which the tensor called `name` belongs, exists (not
- * NULL) and holds codes. */
+/* FM_EFORMAT, naming both, unless `codes`, the tensor to which the tensor `name` belongs, is not
+ * NULL and holds codes. */
 int fm_stored_check_belongs(const struct fm_config *config, const char *name,
                             const struct fm_tensor *codes, struct fm_err *err);
 
@@ -93,8 +91,8 @@ void fm_stored_values(struct fm_tensor *values, char name[FM_ST_NAME_BYTES_MAX +
  * codes. */
 enum fm_dtype fm_stored_dtype(const struct fm_config *config, const struct fm_tensor *tensor);
 uint64_t fm_stored_bytes(const struct fm_config *config, const struct fm_tensor *tensor);
-/* Add the bytes of a file's tensors as stored, and as bundles store them; tensors outside the
- * decoder layers are unchanged. */
+/* Add the bytes of a file's tensors as stored, and as bundles store them; extra tensors
+ * (lib/family/extra.h) are unchanged. */
 void fm_stored_add(uint64_t *stored, uint64_t *written, const struct fm_config *config,
                    const struct fm_safetensors *st);
 
@@ -117,7 +115,7 @@ int fm_stored_factor(float *factor, const struct fm_stored *s, struct fm_err *er
 bool fm_stored_is_scale(const struct fm_config *config, const char *name);
 bool fm_stored_is_shape(const struct fm_config *config, const char *name);
 
-/* n scales as floats, multiplied or divided by the factor. */
+/* Convert n scales to floats, multiplied or divided by the factor if the storage has one. */
 void fm_stored_scales(float *scale, const struct fm_storage *storage, const void *raw,
                       enum fm_dtype dtype, size_t n, float factor);
 
