@@ -205,7 +205,7 @@ static int compare_texts(bool *same, const struct fm_exportplan *p, const char *
 
 /* ---- the whole export ---- */
 
-/* If `same` is not NULL, set it to whether the directory has the planned texts; print nothing. */
+/* If `same` is not NULL, set it to whether the directory has the planned texts, and do not warn. */
 static int export(const struct fm_run_options *run, const struct fm_export_options *options,
                   bool write, bool *same, struct fm_export_report *report, struct fm_err *err)
 {

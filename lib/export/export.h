@@ -5,9 +5,8 @@
  * bundle is in formats/bundle, the place of an expert in it in lib/stage/volumes.h, and the widths
  * of a mask in lib/masks.
  *
- * The forms of an export are the layouts, each a file in lib/export/layouts (layouts.h).  If a
- * layout or options.pad_multiple rounds widths up, the added channels are the expert's next ranked
- * ones, never zeros: what is served is a superset of the member.
+ * The forms of an export are the layouts, each a file in lib/export/layouts (layouts.h).  If the
+ * width of a routed expert is rounded up, the added channels are its next ranked ones, not zeros.
  *
  * An export by a budget, from options to files:
  *
@@ -89,10 +88,10 @@ struct fm_export_report {
 /*
  * Make the export. run->inputs.stream is the bundle (a file, or "-"), run->outputs.path the
  * directory to make ("-": the same files as a tar stream on standard output); force, threads,
- * progress and stop are used too.  FM_EUSAGE if no member is close enough or small enough (the
- * error lists the nearest ones), and for options that exclude each other.  FM_ECONFIG if the layout
- * cannot hold the family.  FM_EFORMAT for a broken bundle; FM_ECREATE if the directory exists,
- * unless `force` may replace it (ownexport.h).
+ * progress and stop are used too.  FM_EUSAGE if no member is close enough (the error lists the
+ * nearest ones) or small enough, and for options that exclude each other.  FM_ECONFIG if the
+ * layout or an option does not support this model.  FM_EFORMAT for a broken bundle; FM_ECREATE if
+ * the directory exists, unless `force` may replace it (ownexport.h).
  */
 int fm_export(const struct fm_run_options *run, const struct fm_export_options *options,
               struct fm_export_report *report, struct fm_err *err);
@@ -102,8 +101,8 @@ int fm_export_plan(const struct fm_run_options *run, const struct fm_export_opti
                    struct fm_export_report *report, struct fm_err *err);
 
 /* Set *same to whether the directory run->outputs.path, which may be missing, has all texts that
- * fm_export would write, ignoring what its owner wrote into the card and recorded figures.
- * fm_verify compares its weights. */
+ * fm_export would write, except for recorded figures and what the owner wrote into the card.
+ * Weights are compared by fm_verify. */
 int fm_export_same_texts(bool *same, const struct fm_run_options *run,
                          const struct fm_export_options *options, struct fm_err *err);
 

@@ -26,7 +26,7 @@ enum fm_choice {
 #define FM_KEEP_CONFIG_MAX 16 /* limit on the uses of --keep-config */
 
 /* Zero is a valid default for all fields except `layout` and the choice of the member.  `layout` is
- * one of fm_layouts, or its form for a server or for --drop-experts. */
+ * one of fm_layouts, or the form of one for a server or for --drop-experts. */
 struct fm_export_options {
     const struct fm_layout *layout;
     enum fm_choice by;
@@ -43,9 +43,9 @@ struct fm_export_options {
     double load_low, load_high;
     uint32_t pad_multiple; /* round widths up to a multiple of it and of the multiple used in
                               training; 0: 1 */
-    uint32_t devices;      /* for layouts whose experts servers split by channels: on each of
-                              this many devices the width must be valid for the layout and the
-                              codes; 0: 1 */
+    uint32_t devices;      /* for layouts whose experts servers split by channels: the part of a
+                              width on each of this many devices must be valid for the layout and
+                              the codes; 0: 1 */
     bool means;      /* when dropping experts, replace each with its mean output instead of 0 */
     bool allow_code; /* keep the author's code and the keys that load it (trust.h) */
     /* Keys of config.json to keep next to our modelling file although the family does not define

@@ -1,12 +1,11 @@
 /*
  * Writes a planned export.  A file is cut into pieces that threads fill from the bundle in
- * parallel.  In a directory each piece is written at its offset; in a stream they are written in
- * order, in rounds of one group of pieces per thread. fm-export.json, which has the digests of all
- * other files, is written last: the digests of a stream are computed as it is written.  The pieces
- * of a directory are written in the order of the bundle, so that the bundle is read sequentially. A
- * digest takes the bytes in the order of the file, so it is computed by reading the file once after
- * it has been written, mostly from the page cache.  It is therefore a digest of the bytes in the
- * file, not of those that were meant to be written.
+ * parallel.  In a directory each piece is written at its offset, in the order of the bundle, so
+ * that the bundle is read sequentially; in a stream they are written in the order of the file, in
+ * rounds of one group of pieces per thread.  The digests of a stream's files are computed as it is
+ * written. A directory's files are not written in order, so each is read once after it has been
+ * written, mostly from the page cache.  fm-export.json, which has the digests of all other files,
+ * is written last.
  */
 #include "lib/export/exportwriter.h"
 
@@ -136,9 +135,9 @@ static bool is_rounded(const struct fm_exportplan *p, const struct fm_planned_te
             (t->blocks && p->block[t->block].plane >= 0));
 }
 
-/* Upper bound of the additional memory for a rounded piece: its rows, if gate and up are
- * interleaved; the numbers of its part of the expert, twice if they are transposed; the rows
- * that share scales, as float32. */
+/* Upper bound of the additional memory for a rounded piece: the values of its part of the expert,
+ * twice if they are transposed; the rows that share scales, as float32; and a copy of the piece if
+ * it is a block. */
 static uint64_t rounding_memory(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
                                 uint64_t piece)
 {
@@ -170,8 +169,9 @@ static uint64_t decoding_memory(const struct fm_exportplan *p, const struct fm_p
            (from->size < FM_FILL_PIECE ? from->size : FM_FILL_PIECE);
 }
 
-/* Additional memory for the source of a piece.  Blocks are filled one after another: if one is
- * transposed or divided, its rows take memory, and their source at most as much. */
+/* Additional memory for the source of a piece.  Blocks are filled one after another; one that is
+ * not a range of the bundle is made from a copy of at most twice its size (gate and up rows for one
+ * of them). */
 static uint64_t filling_memory(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
                                uint64_t piece)
 {
@@ -226,7 +226,7 @@ static uint64_t group_memory(const struct fm_exportplan *p, bool stream)
             shared += held.part[k].room;
         if (first >= 0 && first == last)
             all += t->t.size;
-        else /* an expert may have several pieces: add them up */
+        else /* a group may have several pieces of the tensor: add them up */
             all += piece + (is_rounded(p, t) ? 0 : shared);
         uint64_t beside = filling_memory(p, t, piece) + (stream ? 0 : piece);
         filling = beside > filling ? beside : filling;

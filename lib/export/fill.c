@@ -85,8 +85,7 @@ uint64_t fm_fill_cut(const struct fm_exportplan *p, const struct fm_planned_tens
         if (end <= from)
             continue;
         if (at > from && (end - from > limit || is_rounded(p, b)))
-            return at; /* as many whole blocks as fit; rounded ones one at a time, because each
-                          is made from its expert */
+            return at; /* as many whole blocks as fit, or one rounded block */
         at = b->at + cut_block(p, b, at - b->at, limit - (at - from));
         if (at < end)
             return at;
@@ -292,7 +291,8 @@ uint64_t fm_fill_source(const struct fm_exportplan *p, const struct fm_planned_t
            (t->blocks && !fm_fill_shares(p, t) ? at - b->at : 0);
 }
 
-/* Find the tensor of an expert's matrix that belongs to no channel and whose name ends in `end`. */
+/* Find the tensor of `size` bytes that belongs to a matrix of the block's expert but to no channel;
+ * its name is the matrix's with the ending `end`. */
 static const struct fm_opened_tensor *find_apart(const struct fm_exportplan *p,
                                                  const struct fm_planned_block *b,
                                                  enum fm_weight_part part, const char *end,
@@ -405,7 +405,7 @@ static struct items items_of(const struct fm_exportplan *p, const struct fm_plan
 }
 
 /* Write channels [first, first + count) of a part of the block's expert in the form of the block:
- * codes, scales, or numbers. */
+ * codes, scales, or values. */
 static int read_channels(const struct fm_exportplan *p, const struct fm_planned_block *b,
                          enum fm_weight_part of, uint64_t first, uint64_t count, void *dst,
                          struct fm_err *err)
@@ -607,8 +607,8 @@ static int fill_number(const struct fm_planned_tensor *t, uint64_t from, uint64_
 /* ---- rounded to another format ---- */
 
 /*
- * The matrix of a block as float32 values; `all` has every row of its part of the expert.  Gate and
- * up rows stay interleaved; down, which the bundle stores by columns, is transposed.
+ * Read the values of a block's matrix into scratch; `all` has every row of its part of the expert.
+ * Gate and up rows stay interleaved; down, which the bundle stores by columns, is transposed.
  */
 static int read_matrix(struct fm_quantise_matrix *w, struct fm_quantise_matrix *all,
                        const struct fm_exportplan *p, const struct fm_planned_block *b,
@@ -677,8 +677,7 @@ static int fill_rounded(const struct fm_exportplan *p, const struct fm_planned_t
     return rc;
 }
 
-/* Write a block of codes or scales in the form of a bundle of codes: interleaved rows of gate and
- * up, or for each row of down a group's columns. */
+/* Write a block of codes or scales in the form of a bundle of codes (lib/model/packed.h). */
 static int fill_planes(const struct fm_exportplan *p, const struct fm_planned_block *b, char *dst,
                        struct fm_err *err)
 {
@@ -695,7 +694,7 @@ static int fill_planes(const struct fm_exportplan *p, const struct fm_planned_bl
     for (int i = 0; i < part->rows && size > 0 && !rc; i++) {
         rc = round_matrix(own + (size_t)i * half, p, &rows,
                           b->plane ? FM_FILL_SCALES : FM_FILL_CODES, &w, &all, err);
-        w.at += all.stride; /* of gate and up, which are interleaved */
+        w.at += all.stride; /* from the rows of gate to those of up */
     }
     if (!rc && size > 0 && b->part == FM_PART_DOWN_T)
         fm_interleave_gather(dst, own, NULL, groups, (int)part->items, (int)part->item);

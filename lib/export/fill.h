@@ -11,13 +11,14 @@
  * Write bytes [from, from + size) of a tensor to dst; both ends are cuts.  The family is open with
  * FM_OPENED_WEIGHTS, unless the fill is FM_FILL_NUMBER, FM_FILL_SHAPE or FM_FILL_CONSTANT, which
  * read no weights.  If it is also open with FM_OPENED_CHECKSUMS, FM_EFORMAT names the expert and
- * the channels that do not match their digest.  A tensor outside the experts has one digest for all
- * its bytes: the caller that reads them in order checks it.
+ * the channels that do not match their digest.  A copied tensor (FM_FILL_COPY) has one digest for
+ * all its bytes, which the caller compares (fm_fill_check).
  */
 int fm_fill_bytes(const struct fm_exportplan *p, const struct fm_planned_tensor *t, uint64_t from,
                   uint64_t size, void *dst, struct fm_err *err);
 /* The next cut after `from`, which is 0 or a cut: if possible at most `limit` bytes further.
- * Experts are cut only at the end of a segment or a block; what is filled as a whole is not cut. */
+ * Experts are cut only at the end of a block, a segment, or without checksums a channel group; what
+ * is filled as a whole is not cut. */
 uint64_t fm_fill_cut(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
                      uint64_t from, uint64_t limit);
 /* Layout of a tensor that is wider in the export: it has `rows` rows of `row` bytes, each padded to
@@ -32,7 +33,7 @@ int fm_fill_check(const struct fm_exportplan *p, const struct fm_planned_tensor 
                   const struct fm_digest *digest, struct fm_err *err);
 
 /*
- * Some tensors are made of the same bytes of the bundle, which should be read only once: gate and
+ * Some tensors are made from the same bytes of the bundle, which should be read only once: gate and
  * up rows, which are interleaved there; and the values from which codes, scales and their factor
  * are computed.  A thread that fills several such tensors of one expert does so between
  * fm_fill_hold and fm_fill_drop: the shared part of the expert is read with the first tensor and

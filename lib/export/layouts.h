@@ -1,9 +1,9 @@
 /*
  * The layouts: the forms of an export.  Each is one descriptor in its own file in
  * lib/export/layouts, and one row of the list below; other code reads the descriptor, and names a
- * layout only to choose that one.  The descriptor gives the widths of the files, their tensors, the
- * division into files, the contents of config.json and the model card, the servers that can split
- * it over devices, and its options.  Functions that several descriptors use are in plan.h.
+ * layout only to choose that one.  The descriptor gives the widths, the tensors, the division into
+ * files, the contents of config.json and the model card, how servers split the layout over devices,
+ * and its options.  Functions that several descriptors use are in plan.h.
  *
  * A layout has one form for all runtimes, and may have others, each with its own descriptor.
  */
@@ -43,8 +43,7 @@ struct fm_layout {
                            support one */
     bool one_width;     /* one width for all experts of the model, whatever the mask says */
     const char *plain;  /* the reason why it cannot hold the codes and scales of a quantised
-                           checkpoint; NULL: it can.  With `code`, it can hold the codes of experts,
-                           and other codes are decoded */
+                           checkpoint; NULL: it can, with `code` only those of experts */
     bool drops;         /* experts without channels in the mask are left out, and a constant
                            takes their place */
     bool full;          /* files hold all channels of every expert, with zeros for removed ones */
@@ -74,7 +73,7 @@ struct fm_layout {
     /* Options for the servers' commands, with a leading blank. */
     const char *vllm_options, *sglang_options;
     bool sglang_package; /* SGLang needs the suite's package to run it */
-    /* additional ways to run it, or NULL */
+    /* Add further ways to run it; or NULL. */
     void (*running)(struct fm_text *t, const struct fm_exportplan *p);
 
     enum fm_split split;

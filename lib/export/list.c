@@ -72,9 +72,10 @@ static uint64_t planned_bytes(const struct fm_exportplan *p)
     return bytes;
 }
 
-/* Bytes of all tensors, computed without a plan if weights are not quantised: the tensors of the
- * member, the channels that it removes but the files keep, the index of a budget in every layer if
- * the layout holds the family, and the zeros of a wider shared expert. */
+/* Bytes of all tensors except extra ones.  Unless experts are codes, they are computed without a
+ * plan: the tensors of the member, the channels that it removes but the files keep, the index of a
+ * budget in every layer of experts if the layout holds the family, and the zeros of a wider shared
+ * expert. */
 static uint64_t tensor_bytes(const struct fm_exportplan *p)
 {
     const struct fm_opened *o = p->from;
@@ -113,7 +114,7 @@ static int fill_cell(struct fm_list_form *f, struct fm_exportplan *p, int index,
     int rc = packed ? fm_exportplan_member(p, index, err) : FM_OK;
     f->files = packed && !rc ? fm_exportplan_bytes(p) : 0;
     f->tensors = rc && p->codes ? 0 : tensor_bytes(p);
-    if (rc == FM_ECONFIG) { /* the layout cannot hold so many members: not an error of the list */
+    if (rc == FM_ECONFIG) { /* this export is not possible: not an error of the list */
         *err = (struct fm_err){0};
         rc = FM_OK;
     }
@@ -196,7 +197,7 @@ static int fill_rows(struct fm_list *list, const struct fm_opened *o, bool forms
     return rc;
 }
 
-/* Copy the strings of the manifest, truncated to their columns. */
+/* Copy strings of the manifest, truncated to the size of the fields. */
 static int fill_words(struct fm_list *list, const struct fm_bundle *bundle, struct fm_err *err)
 {
     const char *stage, *family;

@@ -16,10 +16,7 @@
 #include "lib/export/opened.h"
 #include "lib/export/runtimes.h"
 
-/*
- * A form of export: every layout, then forms for one runtime, then layouts with a load cap that
- * starts at the member of the row.
- */
+/* A form of export. */
 struct fm_list_kind {
     const char *name; /* "native" and so on, "layer-vllm", "load-cap" */
     const struct fm_layout *layout;
@@ -27,13 +24,14 @@ struct fm_list_kind {
 };
 #define FM_LIST_FORMS_MAX (2 * FM_LAYOUTS_MAX)
 
-/* All forms; returns their number. */
+/* All forms: every layout, then forms for one runtime, then layouts with a load cap that starts at
+ * the member of the row.  Returns their number. */
 int fm_list_kinds(struct fm_list_kind kind[FM_LIST_FORMS_MAX]);
 
 struct fm_list_form {
-    uint64_t tensors;    /* bytes of all tensors: the memory for the weights */
+    uint64_t tensors;    /* bytes of all tensors except extra ones: the memory for the weights */
     uint64_t files;      /* bytes of the whole directory, as counted by --fit; 0 for a stage
-                            stream, and if the layout cannot hold so many members */
+                            stream, and if this export is not possible */
     uint64_t tp_degrees; /* of tensor parallelism: lib/export/runtimes.h */
     uint32_t divisor;    /* the greatest common divisor of the stored widths of all experts */
 };
@@ -52,18 +50,18 @@ struct fm_list_row {
     char method[32];  /* the method that chose the mask */
     uint32_t width_min, width_max;
     double width_mean;
-    uint64_t bytes; /* weights of a ragged or native export */
+    uint64_t bytes; /* of all tensors of a ragged or native export except extra ones, as values */
     uint64_t params, params_active;
     bool known;        /* the fields of quality are set */
     bool interpolated; /* interpolated between the nearest rows that were measured */
     double ce, kl, agree;
     double kind[FM_KINDS_MAX]; /* ce of each kind of held-out text, in the order of the list's
-                                  kinds */
+                                  `texts` */
     int worst;      /* the kind whose loss increases most from the first row; -1: no kinds, or no
                        figures in one of these rows */
     double lost;    /* increase of that kind's loss, in nats */
     bool recovered; /* measured on the recovered weights */
-    struct fm_list_form form[FM_LIST_FORMS_MAX];     /* in the order of list's `kind` */
+    struct fm_list_form form[FM_LIST_FORMS_MAX];     /* in the order of the list's `kind` */
     struct fm_list_format format[FM_QUANTISERS_MAX]; /* in the order of fm_quantisers; only for a
                                                         bundle */
 };
@@ -85,8 +83,7 @@ struct fm_list {
     bool codes;            /* the weights are codes, which some layouts can keep */
     struct fm_list_kind kind[FM_LIST_FORMS_MAX];
     int kinds;
-    struct fm_runtimes_cache cache; /* size of a server's cache for one sequence, in 16-bit
-                                       numbers */
+    struct fm_runtimes_cache cache; /* a server's cache for one sequence, in 16-bit numbers */
     uint64_t context;               /* longest sequence of the model */
     struct fm_kinds texts;          /* kinds of held-out text; empty if there was only one */
     struct fm_list_row *row;
@@ -102,9 +99,9 @@ int fm_list_fill(struct fm_list *list, struct fm_opened *o, bool forms, struct f
 void fm_list_release(struct fm_list *list);
 
 /*
- * The knee: the row after which a budget costs more loss than on average over the family.  It is
- * the row whose measured loss is farthest below the straight line from the first row with figures
- * to the last; -1 if no measured loss between them is below the line.
+ * The knee, after which the loss rises faster than on average: the row whose measured loss is
+ * farthest below the straight line from the first row with figures to the last; -1 if no measured
+ * loss between them is below the line.
  */
 int fm_list_knee(const struct fm_list *list);
 
@@ -112,8 +109,8 @@ int fm_list_knee(const struct fm_list *list);
  * with the cache of `tokens` tokens; -1: none. */
 int fm_list_first_on_card(const struct fm_list *list, int card, uint64_t tokens);
 
-/* True if the widths in files of a form are valid for `devices` devices that split experts, or
- * hold whole experts, with kernels that require multiples of `quantum` on each. */
+/* True if `devices` devices can share an export of this form, with a multiple of `quantum` channels
+ * of an expert on each. */
 bool fm_list_passes(const struct fm_list_kind *kind, const struct fm_list_form *form, int devices,
                     uint32_t quantum);
 

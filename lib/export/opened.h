@@ -29,7 +29,7 @@ struct fm_opened {
     size_t config_bytes;
     struct fm_config config;
     enum fm_dtype dtype;            /* of expert weights */
-    struct fm_packed_layers packed; /* the tensors of each layer in the bundle */
+    struct fm_packed_layers packed; /* how the bundle stores the experts of each layer */
     char stored[FM_STORAGE_NAMES];  /* names of the storages of codes; "": unquantised */
     struct fm_budgets budgets;      /* the members */
     char license[512]; /* of the checkpoint's own card, as lines of front matter; "" if it has
@@ -39,7 +39,7 @@ struct fm_opened {
     struct fm_segments seg;        /* FM_OPENED_CHECKSUMS */
     struct fm_opened_tensor *rest; /* with either of them; sorted by name */
     size_t rests;
-    struct fm_extra extra; /* number of extra tensors in rest */
+    struct fm_extra extra; /* counts of the extra tensors in rest */
 };
 
 /* What to read in addition to the members. */

@@ -223,7 +223,7 @@ static int read_means(struct fm_exportplan *p, struct fm_err *err)
                    p->from->bundle.file.path);
 }
 
-/* Choose the multiple of widths so that each of `devices` devices gets a whole part. */
+/* Choose the multiple of widths with which each of `devices` devices gets a valid width. */
 static int choose_multiple(struct fm_exportplan *p, struct fm_err *err)
 {
     const struct fm_layout *layout = p->options.layout;
@@ -411,7 +411,7 @@ void fm_exportplan_place(struct fm_exportplan *p, const struct fm_tensor *placed
     found->file = file;
 }
 
-/* Keep the first `files` files, which are all weight files or none; if none, remove the tensors,
+/* Keep the first `files` files: the weight files with their index, or 0 to remove the tensors,
  * too. */
 static void forget(struct fm_exportplan *p, size_t files)
 {
@@ -668,8 +668,7 @@ static int add_codes(struct fm_exportplan *p, int m, const struct fm_weight *w, 
     return rc;
 }
 
-/* Add one more tensor for a matrix of experts [first, first + n), whose name ends in `end`
- * instead of the weight's ending. */
+/* Add the tensor t of a rounded matrix, named `weight` with its ending replaced by `end`. */
 static int add_format(struct fm_exportplan *p, struct fm_planned_tensor *t, const char *weight,
                       const char *end, struct fm_err *err)
 {
@@ -1116,7 +1115,7 @@ uint64_t fm_exportplan_channel_bytes(const struct fm_exportplan *p, uint64_t cha
 {
     if (!p->codes && !p->options.quantise)
         return channels * fm_opened_channel_weights(p->from);
-    uint64_t group = 0; /* bytes of a channel group in every layer */
+    uint64_t group = 0; /* bytes of p->packed.group channels, summed over the layers */
     for (int m = 0; m < p->packed.M; m++) {
         const struct fm_packed *packed = fm_packed_at(&p->packed, m);
         group += (uint64_t)(p->packed.group / packed->group) * fm_packed_all_bytes(packed);

@@ -12,7 +12,7 @@
  *     fm_exportplan_release(&p);
  *
  * A plan is for one set of options.  Planning a different member changes its widths and texts;
- * tensors and weight files are reused as long as they hold the same number of channels.
+ * tensors and weight files are reused if every expert keeps its width in the files.
  */
 #ifndef FM_EXPORTPLAN_H
 #define FM_EXPORTPLAN_H
@@ -34,7 +34,7 @@ enum fm_fill {
                         its channels */
     FM_FILL_DECODED, /* the values of a tensor of codes, rounded once */
     FM_FILL_EXPERTS, /* blocks, one after another */
-    FM_FILL_CODES,   /* an expert's matrices in a rounded format, one after another: the codes */
+    FM_FILL_CODES,   /* a matrix of each of some experts, rounded to a format: the codes */
     FM_FILL_SCALES, /* the scales of such matrices; or, if codes are kept, the scales that belong to
                        no channel */
     FM_FILL_FACTOR, /* the factors of the scales of such matrices */
@@ -63,8 +63,8 @@ struct fm_planned_tensor {
     enum fm_fill fill;
     int m;                                 /* index of the layer in config.moe; -1: none */
     const struct fm_opened_tensor *from;   /* for COPY, WIDENED, DECODED */
-    const struct fm_opened_tensor *scale;  /* for DECODED, WIDENED: of codes, else NULL */
-    const struct fm_opened_tensor *factor; /* for DECODED, WIDENED: factor of the scales, or NULL */
+    const struct fm_opened_tensor *scale;  /* the scales of codes that are decoded; else NULL */
+    const struct fm_opened_tensor *factor; /* the factor of these scales, or NULL */
     int64_t rows, columns;                 /* for SHAPE */
     float number;                          /* for NUMBER */
     enum fm_weight_part part;              /* for CODES, SCALES, FACTOR: the matrix */
@@ -132,8 +132,8 @@ struct fm_exportplan {
     size_t blocks, block_room;
     struct fm_planned_file *file; /* weight files and their index, then texts */
     size_t files, file_room;
-    size_t weight_files;   /* weight files, and their index, for `planned_for`; 0: none planned */
-    uint32_t *planned_for; /* (M, E): widths.stored, when the weight files were planned */
+    size_t weight_files;   /* number of weight files, with their index; 0: not planned yet */
+    uint32_t *planned_for; /* (M, E): widths.stored when the weight files were planned */
     struct fm_planned_code code;
     bool codes;                     /* experts keep the codes and scales of the bundle */
     struct fm_packed_layers packed; /* if experts are codes: the bundle's storages, or with
@@ -156,7 +156,7 @@ int fm_exportplan_check_parts(const struct fm_export_options *options, const str
                               struct fm_err *err);
 
 /* --for: replace the layout with its form for that server, or set the rules for widths of rounded
- * experts.  FM_EUSAGE if the form is the same for all servers. */
+ * experts.  FM_EUSAGE if the server makes no difference to the export. */
 int fm_exportplan_serve(struct fm_export_options *options, enum fm_server server,
                         struct fm_err *err);
 
@@ -167,8 +167,8 @@ bool fm_exportplan_keeps(const struct fm_export_options *options, double budget)
  * rounding. */
 #define FM_EXPORTPLAN_SLACK 1e-9
 
-/* Begin a plan, and set first and last.  The options have passed fm_exportplan_check; FM_EUSAGE if
- * they do not suit this family.  Release it even after a failure. */
+/* Begin a plan, and set first and last.  The options have passed fm_exportplan_check; FM_EUSAGE or
+ * FM_ECONFIG if they do not suit this family.  Release it even after a failure. */
 int fm_exportplan_begin(struct fm_exportplan *p, const struct fm_opened *from,
                         const struct fm_export_options *options, struct fm_err *err);
 /* Set only the widths of a member, for counting channels. */
@@ -178,10 +178,8 @@ int fm_exportplan_member(struct fm_exportplan *p, int index, struct fm_err *err)
 void fm_exportplan_release(struct fm_exportplan *p); /* zeroed struct is fine */
 
 /*
- * For asserts of a DEBUG build after a plan of weights was made: widths kept are at most those
- * stored, and these at most I; the weight files come first, with their tensors in order and
- * contiguous up to their ends; the blocks of each tensor of experts are in order and contiguous,
- * too.
+ * For asserts of a DEBUG build: true if widths kept are at most those stored, and these at most I,
+ * and if the tensors of each file, and the blocks of each tensor, are contiguous and in order.
  */
 bool fm_exportplan_sane(const struct fm_exportplan *p);
 
@@ -200,8 +198,8 @@ uint64_t fm_exportplan_stream_bytes(const struct fm_exportplan *p);
 uint64_t fm_exportplan_block_bytes(const struct fm_exportplan *p, const struct fm_planned_block *b);
 uint64_t fm_exportplan_unit_bytes(const struct fm_exportplan *p, const struct fm_planned_block *b,
                                   uint64_t channels);
-/* Bytes of channels of experts with everything that belongs to them; whole channel groups of
- * codes. */
+/* Bytes of that many channels of experts, with everything that belongs to them; for codes, whole
+ * channel groups. */
 uint64_t fm_exportplan_channel_bytes(const struct fm_exportplan *p, uint64_t channels);
 /* Channels of a block: its expert's channels; for scales, kept equals stored. */
 uint32_t fm_exportplan_kept(const struct fm_exportplan *p, const struct fm_planned_block *b);
@@ -214,11 +212,11 @@ uint64_t fm_exportplan_channels_all(const struct fm_exportplan *p);
 uint64_t fm_exportplan_freed(const struct fm_exportplan *p);
 /* True if files hold every channel of the model, whatever the mask says. */
 bool fm_exportplan_full(const struct fm_exportplan *p);
-/* True if it holds every channel although its mask removes some, as a layout with one width for
- * many experts may. */
+/* True if the export holds every channel although the mask removes some, which is possible in
+ * layouts with one width for many experts. */
 bool fm_exportplan_removes_nothing(const struct fm_exportplan *p);
-/* True if weight files are more than 2 % larger than `source` bytes; names and headers alone stay
- * below that. */
+/* True if weight files are more than 2 % larger than `source` bytes; the margin allows for headers
+ * and longer names. */
 bool fm_exportplan_larger(const struct fm_exportplan *p, uint64_t source);
 /* The fraction of removed channels from which weight files are smaller than `source` bytes: at
  * most 0 if they always are, more than 1 if they never are. */
@@ -254,8 +252,8 @@ int fm_exportplan_fused(struct fm_exportplan *p, int m, struct fm_err *err);
  * experts, the constant of each expert without channels. */
 int fm_exportplan_stock(struct fm_exportplan *p, int m, struct fm_err *err);
 
-/* Distribute all tensors over files of at most --shard-size, named as by transformers, with
- * their index. */
+/* Distribute all tensors over files of at most --shard-size, with the names that transformers
+ * gives them, and an index. */
 int fm_exportplan_shards(struct fm_exportplan *p, struct fm_err *err);
 
 /* ---- for layouts and texts: adding ---- */

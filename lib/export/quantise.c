@@ -217,7 +217,7 @@ int fm_quantiser_config(struct fm_config *to, const struct fm_quantiser *q,
 
 /* ---- scales ---- */
 
-/* The distance of 1 from the next larger number: 2^-7 of BF16, 2^-10 of F16, 2^-23 of F32. */
+/* The distance from 1 to the next larger number: 2^-7 for BF16, 2^-10 for F16, 2^-23 for F32. */
 static float epsilon_of(enum fm_dtype dtype)
 {
     return dtype == FM_BF16 ? 0x1p-7F : dtype == FM_F16 ? 0x1p-10F : FLT_EPSILON;
@@ -244,7 +244,7 @@ static float e4m3_value(uint8_t code)
     return x;
 }
 
-/* frexp's fraction is in [1/2, 1), so 1.75 is 7/8 here. */
+/* The biased exponent of an MX scale.  frexp's fraction is in [1/2, 1), so 1.75 is 7/8 here. */
 static uint8_t power_of(float most, float offset)
 {
     int e;
@@ -255,8 +255,8 @@ static uint8_t power_of(float most, float offset)
     return (uint8_t)(e < 0 ? 0 : e > 254 ? 254 : e);
 }
 
-/* The dtype to which NVFP4 of compressed-tensors rounds numbers other than codes.  The range of
- * F16 is too small for the factor of a matrix, so that is float32. */
+/* The dtype to which NVFP4 of compressed-tensors rounds numbers other than codes: that of the
+ * weights, or float32 for F16, whose range is too small for the factor of a matrix. */
 static enum fm_dtype between(enum fm_dtype weights)
 {
     return weights == FM_F16 ? FM_F32 : weights;
@@ -272,7 +272,7 @@ float fm_quantise_factor(const struct fm_quantiser *q, enum fm_dtype weights, fl
     return t > 0 && isfinite(t) ? t : 1;
 }
 
-/* The scale of a block with the largest magnitude `most`, also as bytes. */
+/* The scale of a block with the largest magnitude `most`; also written to `stored` as bytes. */
 static float scale_of(void *stored, const struct fm_quantiser *q, enum fm_dtype weights, float most,
                       float factor)
 {

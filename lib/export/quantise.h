@@ -6,7 +6,7 @@
  *
  * Codes and scales of one matrix W (N, K), in float32; amax is the largest magnitude of a block:
  *
- *     fp8-block  blocks of 128 x 128: s = amax / 448, F32; 1 where that is subnormal
+ *     fp8-block  blocks of 128 x 128: s = amax / 448, F32; 1 where that is 0 or subnormal
  *     fp8        rows: s = amax / 448, rounded to the dtype of the weights; its epsilon where that
  *                is 0
  *     w4a16      32 or 128 of a row: s = amax / 7.5, rounded as for fp8
@@ -14,7 +14,7 @@
  *                s = b t; t = amax of gate and up together, or of down, / 2688, 1 where that is 0
  *     nvfp4:ct   16 of a row: u = 1 / amax of gate and up together, or of down, times 2688, both
  *                rounded to the weights' dtype (of F16: float32), 1 where amax is 0; b = E4M3 of u
- *                times amax / 6, rounded likewise; 1/8 where that is 0; s = b / u
+ *                times amax / 6, rounded likewise, at most 448; 1/8 where that is 0; s = b / u
  *     mxfp4      32 of a row: s = 2^(floor(log2 amax) - 2), twice that if amax is at least 1.75
  *                times the largest power of two below it
  *     mxfp8      the same with 8 instead of 2
@@ -59,11 +59,11 @@ struct fm_quantiser {
     const char *fused;  /* as `config`, for experts in one tensor; NULL: not supported */
     const char *fused_list;
     enum fm_quantise_rule rule;
-    float top;                     /* code of the largest magnitude; MX: the exponent's offset */
-    enum fm_dtype scales;          /* ROUNDED does not use it: scales have the dtype of the
-                                      weights */
-    const char *unit_end;          /* ending of the name of an additional number, always 1, that
-                                      servers require */
+    float top;            /* the largest magnitude / its scale; MX: the exponent's offset */
+    enum fm_dtype scales; /* ROUNDED does not use it: scales have the dtype of the
+                             weights */
+    const char *unit_end; /* ending of the name of an additional number, always 1, that
+                             servers require */
     uint32_t multiple[FM_SERVERS]; /* required divisor of an expert's channels on each device */
     const char *unread;            /* why transformers fails to read it; NULL: it reads it */
     const char *about;             /* for cards: "FP8 (E4M3), one scale per row" */
@@ -82,7 +82,7 @@ int fm_quantiser_config(struct fm_config *to, const struct fm_quantiser *q,
                         const struct fm_config *from, struct fm_err *err);
 
 /* The quantization_config of such a model, without braces and without the list of modules that
- * are not quantised; and the key of that list. */
+ * are not quantised; and the key of that list.  NULL: the format does not support its experts. */
 const char *fm_quantiser_text(const struct fm_quantiser *q, const struct fm_config *config,
                               const char **list);
 

@@ -380,12 +380,9 @@ int fm_record_write(const struct fm_run_options *run, const struct fm_record *re
 /* ---- a benchmark of the hub ---- */
 
 /*
- * A result for a benchmark of the Hugging Face hub.  There a benchmark is a data set whose
- * eval.yaml lists tasks; a model repository has the scores of its model as YAML entries in
- * .eval_results/.  An entry must have a value and the ids of the data set and the task, and may
- * have notes (https://huggingface.co/docs/hub/eval-results).  A loss on the user's own tokens
- * belongs to no benchmark, so there is no entry unless the user names one.  The entry has no date,
- * because the hub uses the date of the commit.
+ * An entry must have a value and the ids of the data set and the task, and may have notes
+ * (https://huggingface.co/docs/hub/eval-results).  It has no date here, because the hub uses the
+ * date of the commit.
  */
 #define FOLDER ".eval_results"
 #define LETTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"

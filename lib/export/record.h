@@ -31,17 +31,16 @@ struct fm_record {
     char layout[16];
     char weights[16];           /* from fm-export.json: "keep", "bf16", a format; "" if not set */
     uint64_t bytes;             /* bytes of the weight files */
-    int sequences, T;           /* held out */
+    int sequences, T;           /* held-out sequences, and tokens of each */
     struct fm_kinds kinds;      /* kinds of the held-out text, for each quality */
     char digest[FM_DIGEST_HEX]; /* digest of the ids of the held-out tokens */
     const char *precision;      /* of the computation: "f32" */
     bool whole;                 /* the layout has all members */
     bool compared;              /* the figures compare with an original */
     bool base_file;             /* the figures compare with a base-logits file */
-    int members, start;         /* the measured members, in order of budget; one if the layout has
-                                   one member */
-    struct fm_record_member *member;
-    struct fm_quality original; /* only ce and positions */
+    int members, start;         /* number of measured members; index of the initial one */
+    struct fm_record_member *member; /* (members), in order of budget */
+    struct fm_quality original;      /* only ce and positions */
     struct fm_spread original_spread;
     const char *convention;  /* of the perplexity: "papers" (lib/bench/convention.h) */
     uint64_t tokens, values; /* number of tokens measured; upper bound of the memory for the values

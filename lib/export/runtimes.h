@@ -13,7 +13,7 @@
  * server runs with our modelling file (fm_runtimes_lacking).  Every device has the whole latents of
  * MLA and computes its heads from them.  Dense layers and shared experts are split by channels.  If
  * experts are split too (FM_SPLIT_EXPERTS), the width of each must be a multiple of the degree; if
- * every device has whole experts there are no further rules, and no memory is saved.
+ * every device has all experts whole, there are no further rules, and their memory is not divided.
  *
  * llama.cpp: its converter reads only some keys of config.json, and its graphs hard-code the rest,
  * so a model with other settings would run as a different model, or not be converted.  In the
@@ -91,8 +91,7 @@ bool fm_runtimes_package(const struct fm_config *config, const struct fm_layout 
  * followed by ForCausalLM and servers do not accept that; else NULL. */
 const char *fm_runtimes_architecture(const struct fm_model_family *family);
 
-/* The reason to prefer individual widths for its experts, for model cards; NULL: no particular
- * one. */
+/* The reason to prefer individual widths for the family's experts, for model cards; NULL: none. */
 const char *fm_runtimes_unequal(const struct fm_model_family *family);
 
 /* True if llama.cpp computes the same function from a checkpoint under stock names. */

@@ -170,9 +170,9 @@ static void set_number(struct fm_texts_edit *e, const char *key, const char *val
 }
 
 /*
- * If layers for multi-token prediction are left out, set every key that counts them to 0.  If there
- * is no such key although the checkpoint had some, a loader may assume a number, so the usual key
- * is added.
+ * If layers for multi-token prediction are left out, set every key that counts them to 0.  If the
+ * checkpoint had such layers but no such key, a loader may assume a number, so the usual key is
+ * added.
  */
 static void leave_extra(struct fm_texts_edit *e, const struct fm_exportplan *p)
 {
@@ -260,8 +260,8 @@ static void set_rounded(struct fm_texts_edit *e, const struct fm_exportplan *p)
 
 /*
  * Set fm_codes, which our modelling file and the tools read instead of quantization_config.  It
- * describes the codes and has a copy of quantization_config: the format's, or the checkpoint's own,
- * from `text`, reduced to harmless keys.
+ * describes the codes and has a copy of quantization_config: the format's, or the checkpoint's from
+ * `text`, which has only the keys that fm_trust_config kept.
  */
 static void set_codes(struct fm_texts_edit *e, const struct fm_exportplan *p, const char *text,
                       size_t size)

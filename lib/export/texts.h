@@ -14,7 +14,7 @@
 int fm_texts_plan(struct fm_exportplan *p, struct fm_err *err);
 /* Add a text as a file; releases it. */
 int fm_texts_add(struct fm_exportplan *p, const char *name, struct fm_text *t, struct fm_err *err);
-/* The table of all files of a finished plan except fm-export.json, with digests not set. */
+/* The table of all planned files except fm-export.json, without digests. */
 int fm_texts_files(struct fm_filetable *t, const struct fm_exportplan *p, struct fm_err *err);
 /* README.md: lib/export/card.c. */
 int fm_card_plan(struct fm_exportplan *p, struct fm_err *err);

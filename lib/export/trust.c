@@ -1,10 +1,7 @@
 /*
- * Which files and keys of a checkpoint an export leaves out.  Exports with our modelling file need
- * trust_remote_code, and with it a loader would also run the author's Python files and whatever
- * code its configuration names; some keys load code or another model even without
- * trust_remote_code.  Both are left out of every layout unless --allow-code is given.  The lists
- * below come from the sources of the loaders (transformers 5.23, vLLM 0.33, SGLang 0.5.23,
- * ModelScope 1.40, sentence-transformers 6.2, peft 0.21).
+ * Which files and keys of a checkpoint an export leaves out.  The lists below come from the sources
+ * of the loaders (transformers 5.23, vLLM 0.33, SGLang 0.5.23, ModelScope 1.40,
+ * sentence-transformers 6.2, peft 0.21).
  */
 #include "lib/export/trust.h"
 
@@ -40,7 +37,7 @@ static const char *const loading[] = {
 static const char *const code[] = {
     "*.py", "*.pyc", "*.pyd", "*.so", "*.pkl", "adapter_config.json", "modules.json", NULL};
 
-/* Keys of these files are words of a language; no program reads them as settings. */
+/* In these files keys may be words of the vocabulary; no program reads them as settings. */
 static const char *const vocabulary[] = {"tokenizer.json", "vocab.json", "added_tokens.json",
                                          "tekken.json", NULL};
 

@@ -1,9 +1,9 @@
 /*
- * Restricts the code that an export can run, by default to the suite's modeling_fm.py, in every
- * layout.  If a JSON file next to the weights requests it, transformers, vLLM, SGLang and
+ * Restricts the code that programs run when they load an export, by default to the suite's
+ * modeling_fm.py.  If a JSON file next to the weights requests it, transformers, vLLM, SGLang and
  * ModelScope run the Python files of a directory or of another repository, or load a model other
- * than the directory's, in some cases without trust_remote_code.  So an export leaves out the
- * following, unless --allow-code is given:
+ * than the directory's, in some cases without trust_remote_code.  So an export of any layout leaves
+ * out the following, unless --allow-code is given:
  *
  *   - files that Python runs (*.py, *.pyc, *.pyd, *.so, *.pkl), adapter_config.json and
  *     modules.json;
@@ -13,8 +13,8 @@
  *   - a JSON file that cannot be read as strictly as json.h requires.
  *
  * The list covers the known behaviour of current loaders.  Layouts with modeling_fm.py are loaded
- * with trust, so their config.json has only keys that the family defines (fm_families_knows), keys
- * that the layout sets, and options.keep_config.
+ * with trust_remote_code, so without --allow-code their config.json has only keys that the family
+ * defines (fm_families_knows), keys that the layout sets, and options.keep_config.
  *
  * The names of what was left out or kept are collected in plan->code.
  */
@@ -42,7 +42,7 @@ int fm_trust_config(struct fm_exportplan *p, char **text, size_t *size,
 int fm_trust_check(const struct fm_export_options *options, struct fm_err *err);
 int fm_trust_check_keys(const struct fm_exportplan *p, struct fm_err *err);
 
-/* The names with one fate, "a.py, b.py", from item *next on, as many as fit into a message; *next
+/* The names with one fate, "a.py, b.py", from item *next on, as many as fit into `text`; *next
  * becomes the index of the first one left.  False if there are no more. */
 bool fm_trust_names(const struct fm_exportplan *p, enum fm_code_fate fate, size_t *next,
                     char text[FM_CODE_NAMES_BYTES]);

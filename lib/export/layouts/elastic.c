@@ -1,8 +1,8 @@
 /*
  * elastic: the whole family in one directory, in the form of ragged at full width. config.json has
  * the widths of every budget: fm_budgets (B), fm_family (B rows as fm_widths) and fm_budget, the
- * initial one.  Each layer has an additional tensor, experts.budget (1): the index of the current
- * member, which a running server can change; -1 selects the one of config.json.
+ * initial one.  Each layer of experts has an additional tensor, experts.budget (1): the index of
+ * the current member, which a running server can change; -1 selects the one of config.json.
  *
  * With a load cap (R, R2) it holds only the members with budgets from R to R2.  Every expert has
  * the largest of its widths in these members, and config.json has fm_load_cap.

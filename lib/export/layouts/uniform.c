@@ -1,13 +1,13 @@
 /*
  * uniform: stock names, every expert equally wide.  The width is the mean of the mask, rounded up
- * to a multiple that the grouped products of stock runtimes require.  The layout changes only
- * the width in config.json, so any program that runs the original architecture loads the export.
- * If config.json gives the width of the shared expert as a number of experts, that number also
- * changes, and zeros fill the rest of the last expert.
+ * to a multiple that the grouped products of stock runtimes require.  The architecture stays the
+ * same, so any program that runs the original loads the export.  If config.json gives the width of
+ * the shared expert as a number of experts, that number also changes, and zeros fill the rest of
+ * the last expert.
  *
- * Its form for --drop-experts is for vLLM 0.33: experts without channels in the mask are left out,
- * the router is unchanged, and config.json lists them (FM_REMOVED_KEY).  Each is replaced by a
- * constant output.  The others share one width.
+ * Its form for --drop-experts is for vLLM 0.33: experts without channels in the mask are left out
+ * and listed in config.json (FM_REMOVED_KEY), and each is replaced by a constant output.  The
+ * router is unchanged.  The other experts share one width.
  */
 #include "lib/export/runtimes.h"
 #include "lib/export/plan.h"
@@ -54,7 +54,7 @@ static void set_config(struct fm_texts_edit *edit, struct fm_exportplan *p)
     fm_texts_set(edit, family->shared_key, &t);
 }
 
-/* Write {"3": [0, 17]}: the layers that lack experts, and which ones. */
+/* Also write {"3": [0, 17]}: the layers that lack experts, and which ones. */
 static void set_removed(struct fm_texts_edit *edit, struct fm_exportplan *p)
 {
     const struct fm_config *c = &p->from->config;
