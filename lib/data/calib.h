@@ -1,8 +1,7 @@
 /*
- * This room, lib/data: calibration tokens from files of ids, texts and mixtures of both, encoded by
- * our tokenizer or by the user's program.  It handles sequences and their origin, and does not
- * depend on what is computed on them.  In reading order: calib, mixture, corpus, separator,
- * command, provenance.
+ * This room, lib/data: calibration tokens from files of ids, from texts that our tokenizer or the
+ * user's program encodes, and from mixtures of both; and the record of where they came from.  In
+ * reading order: calib, mixture, corpus, separator, command, provenance.
  *
  * Calibration sequences, from one input or several.  Sequence i of a 1-D token file is tokens [i T,
  * (i + 1) T), and an incomplete sequence at the end is dropped; sequence i of a 2-D file is row i
@@ -31,7 +30,7 @@ struct fm_calib_input {
     const char *format;       /* fm_tokens.format */
     bool rows;                /* a sequence is a row; else documents follow one another */
     uint64_t weight;          /* millionths */
-    uint64_t tokens;          /* number in the file */
+    uint64_t tokens;          /* number in the file; of a text, those that were encoded */
     uint64_t sequences;       /* number taken from it, including held-out ones */
     struct fm_digest digest;  /* of their ids as little-endian int32 */
     struct fm_corpus corpus;  /* of an input that is a text */
@@ -44,7 +43,7 @@ struct fm_calib_files;
 struct fm_calib {
     int T;                   /* tokens per sequence */
     int count;               /* sequences */
-    int32_t *ids;            /* (count, T) if they are in memory (held out); else NULL */
+    int32_t *ids;            /* (count, T) if they are in memory; else NULL */
     struct fm_digest digest; /* of all ids as little-endian int32, in the order in which they are
                                 used */
     struct fm_calib_files *files;

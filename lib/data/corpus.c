@@ -44,7 +44,7 @@ struct encoding {
     struct item *item;
     int items;
     bool end, full;                /* no more documents; enough tokens */
-    uint64_t enough, seen;         /* tokens; documents */
+    uint64_t enough, seen;         /* tokens to stop at, or 0; documents encoded */
     struct fm_err late;            /* the error after the items that were read */
     struct fm_text lines;          /* for a command */
     struct fm_corpus_pages *pages; /* or NULL */
@@ -83,7 +83,7 @@ static bool ends_with(const int32_t *ids, size_t n, int32_t separator)
     return ids[n - 1] == separator || (n > 1 && ids[n - 2] == separator);
 }
 
-/* True if a document already begins with the text of the token that precedes every page. */
+/* True if a document already begins with the text of the token that precedes every document. */
 static bool is_fronted(const struct encoding *e, const char *text, size_t length)
 {
     char name[FM_TOKENIZER_NAME] = "";

@@ -1,4 +1,4 @@
-/* What the manifest records about calibration and held-out data: where every token came from. */
+/* What the manifest records about calibration and held-out data. */
 #ifndef FM_PROVENANCE_H
 #define FM_PROVENANCE_H
 

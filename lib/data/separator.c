@@ -119,7 +119,7 @@ static char *folder_of(const char *path, struct fm_err *err)
     return dir;
 }
 
-/* Find the token of `key` in tokenizer_config.json; s->id is -1 if the file has no such token. */
+/* Find the token of `key` in tokenizer_config.json; s->id is unchanged if it names none. */
 static int find_named(struct fm_separator *s, const struct fm_tokenizer *t,
                       const struct fm_inputs *in, const char *key, struct fm_err *err)
 {

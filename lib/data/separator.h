@@ -1,6 +1,6 @@
 /*
- * The token that ends a document of text.  Models are trained on documents that follow one another
- * with their end-of-sequence token between them; calibration text is encoded in the same way.
+ * The token that ends a document of text.  Models are trained on documents with the end-of-sequence
+ * token between them; calibration text is encoded in the same way.
  */
 #ifndef FM_SEPARATOR_H
 #define FM_SEPARATOR_H
