@@ -61,7 +61,7 @@ const char *fm_bench_kind_name(enum fm_bench_kind kind);
  * tokens are those of fm_bench_text_open, cut into windows by how->convention.  If they are from
  * how->kl_base, quality is compared with the model of that file instead of the full width.
  * how->kl_base_out must be NULL.  budgets: "0.2,0.4", "all", or NULL for tenths; the nearest masks
- * are taken.  The shuffles are drawn from run->inputs.seed.  With an `estimate` (else NULL), the
+ * are measured.  The shuffles are drawn from run->inputs.seed.  With an `estimate` (else NULL), the
  * rows are chosen and the estimate is filled, but nothing is measured.  FM_EUSAGE if run's memory
  * is too small.  Release the result even after a failure.
  */

@@ -34,8 +34,8 @@ struct fm_kernelcase {
     struct fm_pytorch *torch; /* NULL: no PyTorch; closed by the function that opened it */
 };
 
-/* Call fm_kernelcase_shape first: it sets sizes and masks.  fm_kernelcase_fill allocates the memory
- * and fills it with numbers. */
+/* fm_kernelcase_shape sets sizes and masks.  The caller then sets tokens_max, and
+ * fm_kernelcase_fill allocates the memory and fills it with numbers. */
 int fm_kernelcase_shape(struct fm_kernelcase *c, const struct fm_kernelbench_options *options,
                         struct fm_err *err);
 int fm_kernelcase_fill(struct fm_kernelcase *c, struct fm_err *err);

@@ -31,8 +31,7 @@ struct fm_meter_rest {
     double reading, waiting, other;
 };
 
-/* Reset the counters and return the table that measures `base`, which is valid until the process
- * ends. */
+/* Reset the counters and return a table that measures `base`.  The table is static. */
 const struct fm_ops *fm_meter_begin(const struct fm_ops *base);
 
 /* Stop counting time; write the operations that were called, longest first; return their number. */

@@ -93,7 +93,7 @@ static int spawn(struct fm_pytorch *p, int theirs, struct fm_err *err)
 /* --- lines and numbers --- */
 
 /* Wait until the socket is writable or has bytes, as `events` selects; fail after `silence` seconds
- * or a signal. */
+ * or on a signal. */
 static int await(const struct fm_pytorch *p, short events, struct fm_err *err)
 {
     if (fm_signals_await(p->socket, events, p->silence * 1000))

@@ -22,8 +22,9 @@ struct fm_kernelcase;
 struct fm_pytorch;
 
 /* Start `python` (found in PATH), let it import torch, and send it the layer, which must be filled;
- * give up after this many seconds without an answer, or once *stop (may be NULL) is set.  FM_ENOENT
- * if there is no such program or no torch, FM_EIO if it fails otherwise; *p is NULL then. */
+ * give up after `silence` seconds without an answer, or once *stop (may be NULL) is set.  FM_ENOENT
+ * if there is no such program or no torch, FM_ESAVED once *stop is set, FM_EIO if it fails
+ * otherwise; *p is NULL then. */
 int fm_pytorch_open(struct fm_pytorch **p, const char *python, const struct fm_kernelcase *c,
                     int silence, const atomic_int *stop, struct fm_err *err);
 void fm_pytorch_close(struct fm_pytorch *p); /* ends the process; NULL is fine */
@@ -55,7 +56,7 @@ struct fm_pytorch_loops {
 };
 
 /* Loops over the checkpoint `model` and the rows of `tokens`, a .npy, in `precision` ("bf16" or
- * "f32"; the rows borrow it), on as many threads as the pool has: ranking and, if requested,
+ * "f32"; borrowed by the result), on as many threads as the pool has: ranking and, if requested,
  * steps of training.  No other precision is tried: on a CPU without bfloat16 products PyTorch
  * emulates them, which takes hours.  Errors as in fm_pytorch_open. */
 int fm_pytorch_loops(struct fm_pytorch_loops *loops, const char *python, const char *model,

@@ -23,7 +23,7 @@ struct fm_synth {
 /* Parse "H,I,E,K,L,V,T": seven numbers.  The width of heads is the largest power of two up
  * to 64 that divides H, and four query heads share a key head if the numbers allow.  Or parse the
  * name of a model (lib/bench/shapes.h): two layers of its shape, a vocabulary of 4096 and sequences
- * of 512.  `layers`, unless 0, replaces L or the two.  FM_EUSAGE reports what is wrong. */
+ * of 512.  `layers`, unless 0, replaces this number of layers.  FM_EUSAGE reports what is wrong. */
 int fm_synth_parse(struct fm_synth *s, const char *shape, int layers, struct fm_err *err);
 
 /* Bytes of the checkpoint's tensors. */

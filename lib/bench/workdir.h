@@ -21,7 +21,7 @@ const char *fm_workdir_at(const struct fm_workdir *w, const char *name, char *pa
 void fm_workdir_remove(const struct fm_workdir *w, const char *name);
 
 /* Run a program to completion, discarding its standard output, and add the time it took to
- * *seconds.  FM_ENOENT if it does not exist, FM_EIO if it fails. */
+ * *seconds.  FM_ENOENT if it does not exist, FM_EIO if it fails, FM_ESAVED on a signal. */
 int fm_workdir_run(char *const argv[], double *seconds, struct fm_err *err);
 
 #endif
