@@ -35,7 +35,7 @@ static void add_row(struct fm_baseline_table *t, enum fm_baseline baseline, bool
                                           rule->method == fm_methods_usual()};
 }
 
-/* The row of fm-train's default method: one of the method rows, or a row of its own. */
+/* The row of fm-train's default method: one of the method rows, or else FM_BASELINE_DEFAULT. */
 static enum fm_baseline usual_row(void)
 {
     int i = FM_BASELINE_UNIFORM;

@@ -85,8 +85,8 @@ struct fm_baseline_options {
  * Calibrate every baseline on run->inputs.tokens and measure all on run->inputs.eval_tokens or
  * run->inputs.eval_texts, which no baseline uses.  run->inputs.stream: a bundle or a stage stream
  * with masks to compare with, or NULL.  With `plan`, only budgets and rows are chosen.  FM_EUSAGE
- * for budgets that the router does not allow, or unknown names.  The figures do not depend on the
- * number of threads or the memory limit.
+ * for budgets that the router does not allow, or unknown names.  The measured quality does not
+ * depend on the number of threads or the memory limit.
  */
 int fm_baseline_run(const struct fm_run_options *run, const struct fm_baseline_options *options,
                     bool plan, struct fm_baseline_table *table, struct fm_err *err);

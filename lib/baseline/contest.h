@@ -9,8 +9,8 @@
 #include "lib/baseline/spent.h"
 #include "lib/stage/ranking.h"
 
-/* How a baseline cuts.  A method of fm-train uses only kind, name and method; a bundle only kind
- * and name. */
+/* How a baseline cuts.  criterion and scope are for FM_CONTEST_CHANNELS, method for
+ * FM_CONTEST_METHOD. */
 struct fm_contest_rule {
     enum fm_contest_kind {
         FM_CONTEST_EXPERTS,
