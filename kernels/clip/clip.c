@@ -130,7 +130,7 @@ static int32_t copy_struct(void *known, uint32_t known_size, uint32_t least, con
     if (size < least || size > FM_CLIP_SIZE_MAX)
         return fm_clip_fail(error, FM_CLIP_EUSAGE, "%s size is %u, but may be %u to %d", what, size,
                             least, FM_CLIP_SIZE_MAX);
-    if (size % FM_CLIP_SIZE_STEP) /* it would end inside a pointer */
+    if (size % FM_CLIP_SIZE_STEP) /* it could end inside a pointer */
         return fm_clip_fail(error, FM_CLIP_EUSAGE, "%s size is %u, but must be a multiple of %d",
                             what, size, FM_CLIP_SIZE_STEP);
     for (uint32_t i = known_size; i < size; i++)

@@ -106,8 +106,8 @@ enum fm_clip_path {
 
 /* Faults in the data of a call, which corrects them and continues; fm_clip_status reports them. */
 enum fm_clip_fault {
-    FM_CLIP_FAULT_WIDTH = 1, /* a width outside [0, cap]: the nearest end was taken */
-    FM_CLIP_FAULT_BUDGET = 2 /* a budget outside [0, B): the nearest end, 0 for NaN */
+    FM_CLIP_FAULT_WIDTH = 1, /* a width outside [0, cap] was clamped */
+    FM_CLIP_FAULT_BUDGET = 2 /* a budget outside [0, B) was clamped; NaN became 0 */
 };
 
 /* The smallest `size`: later fields default to 0. */
@@ -148,16 +148,16 @@ struct fm_clip_layer {
 struct fm_clip_call {
     uint32_t size;            /*  0: sizeof (struct fm_clip_call) */
     int32_t ids_type;         /*  4: I32 or I64 */
-    int64_t N;                /*  8: tokens, 0 or more */
+    int64_t N;                /*  8: tokens, 0 .. 2^40 */
     int32_t K;                /* 16: slots per token, 1 .. 1024 */
-    int32_t threads;          /* 20: CPU: at most the layer's; 0: as many.  CUDA: 0 */
+    int32_t threads;          /* 20: CPU: the layer's or fewer; 0: the layer's.  CUDA: 0 */
     const void *hidden;       /* 24: (N, H), rows hidden_stride apart */
-    int64_t hidden_stride;    /* 32: in elements, at least H */
+    int64_t hidden_stride;    /* 32: in elements, H .. 2^20 */
     const void *ids;          /* 40: (N, K) packed */
     const float *weights;     /* 48: (N, K) packed */
     const int32_t *budgets;   /* 56: (N) a row of widths for each token, or NULL: *budget for all */
     void *out;                /* 64: (N, H), overwritten; may not overlap hidden */
-    int64_t out_stride;       /* 72: in elements, at least H */
+    int64_t out_stride;       /* 72: in elements, H .. 2^20 */
     void *workspace;          /* 80: workspace_bytes of scratch, FM_CLIP_ALIGN-aligned */
     uint64_t workspace_bytes; /* 88: at least fm_clip_workspace_bytes(layer, 1, K); with less than N
                                  tokens need, rows are computed in chunks, with identical bits */
@@ -191,8 +191,8 @@ FM_CLIP_API uint32_t fm_clip_abi(void);
 FM_CLIP_API const char *fm_clip_version(void);
 
 /* Whether this library supports a device on this machine: FM_CLIP_OK, or FM_CLIP_EDEVICE with the
- * reason; FM_CLIP_EUSAGE if the environment variable FM_ISA has a value that fm-clip(3) does not
- * list. */
+ * reason; FM_CLIP_EUSAGE for an unknown device and, on the CPU, if the environment variable FM_ISA
+ * has a value that fm-clip(3) does not list. */
 FM_CLIP_API int32_t fm_clip_available(int32_t device, struct fm_clip_error *error);
 
 /*
@@ -208,7 +208,7 @@ FM_CLIP_API void fm_clip_release(struct fm_clip *clip); /* NULL is fine; no call
  * The scratch memory needed to compute N_max tokens of K slots in one chunk (on CUDA, in chunks of
  * at most 2^24 slots).  Only size, device, type, H, E, cap_max and threads of the layer are read,
  * so it may be called before weights are loaded; one block of the largest result serves any number
- * of layers, one after another.  0 if the arguments are invalid or the number does not fit.
+ * of layers, one after another.  0 if the arguments are invalid or N_max K is 2^31 or more.
  */
 FM_CLIP_API uint64_t fm_clip_workspace_bytes(const struct fm_clip_layer *layer, int64_t N_max,
                                              int32_t K);
@@ -238,7 +238,7 @@ FM_CLIP_API int32_t fm_clip_reference(double *out, double *size, const struct fm
 
 /*
  * Tensor parallelism.  Channels are dealt to `tp` ranks in blocks of g, block j to rank j mod tp,
- * so that every prefix is divided evenly; each rank's out is a partial sum, and the
+ * so that the shares of any prefix differ by at most g; each rank's out is a partial sum, and the
  * caller adds them up.  A rank's shard is itself a layer: its channels in order, widths and caps
  * by fm_clip_shard_width.  g and tp are above 0, 0 <= rank < tp.
  */

@@ -1,7 +1,7 @@
 /*
- * The AVX-512 tile: all 64 lanes of a panel in four registers against up to 6 rows, 24 sums in 32
- * registers.  While a panel is in use, the weights of the next one are prefetched into the L2
- * cache, one line per term, because a product of few rows is limited by memory.
+ * The AVX-512 tile: all 64 lanes of a panel in four registers against up to 6 rows, whose sums take
+ * 24 of the 32 registers.  While a panel is in use, the weights of the next one are prefetched into
+ * the L2 cache, one line per term, because a product of few rows is limited by memory bandwidth.
  */
 #include "kernels/clip/clip_tile.h"
 

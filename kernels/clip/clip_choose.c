@@ -1,4 +1,4 @@
-/* Chooses the tile: the widest that lib/base/isa.h allows, or the one that the caller names. */
+/* Chooses the tile: the best that lib/base/isa.h allows, or the one that the caller names. */
 #include "kernels/clip/clip_choose.h"
 
 const struct fm_clip_tile *fm_clip_choose(int32_t path, int32_t type)

@@ -4,7 +4,7 @@
 
 #include "kernels/clip/clip_tile.h"
 
-/* The widest tile for a weight type, or the one named by a path; NULL if not available. */
+/* The best tile for a weight type, or the one named by a path; NULL if not available. */
 const struct fm_clip_tile *fm_clip_choose(int32_t path, int32_t type);
 
 #endif

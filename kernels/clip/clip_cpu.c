@@ -196,8 +196,8 @@ static int pieces(int64_t n, int size)
     return (int)((n + size - 1) / size);
 }
 
-/* Number the tasks of a product whose groups have 2 width (or H) columns; return how many there
- * are. */
+/* Number the tasks of a product, whose groups have 2 width columns (first product) or H (second);
+ * return how many there are. */
 static int number_tasks(struct pass *p, bool second)
 {
     int tasks = 0, H = p->clip->base.layer.H;

@@ -3,8 +3,8 @@
  * is its public interface; fm-bench also uses clip_gpu.h; everything else here is private.  It
  * computes one layer's routed experts from flat arrays, independently of models, files and options
  * of the tools.  In reading order: clip.h, clip_ref.c (the reference implementation), clip.c
- * (arguments), this header, clip_plan, clip_cpu.c, clip_tile and its kinds (clip_avx2, clip_avx512,
- * clip_bf16, chosen by clip_choose), clip_few.c, clip_pool, clip_shard.c, clip_gpu.
+ * (arguments), this header, clip_plan, clip_cpu.c, clip_tile and its implementations (clip_avx2,
+ * clip_avx512, clip_bf16, chosen by clip_choose), clip_few.c, clip_pool, clip_shard.c, clip_gpu.
  *
  * Private to kernels/clip: the table of a device. clip.c checks arguments and calls the table of
  * the layer's device, so the functions of a table may assume valid pointers, sizes and types.
@@ -27,7 +27,7 @@ struct fm_clip {
 
 struct fm_clip_driver {
     int32_t (*available)(struct fm_clip_error *error);
-    /* Allocate the device's struct, set its name, return it as *clip (NULL on failure).  driver and
+    /* Allocate the device's struct and set its name; *clip is set only on success.  driver and
      * layer are filled in afterwards by clip.c.  Checks row0 and cap with fm_clip_check_rows. */
     int32_t (*prepare)(struct fm_clip **clip, const struct fm_clip_layer *layer,
                        struct fm_clip_error *error);

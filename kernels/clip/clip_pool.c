@@ -17,7 +17,7 @@
 
 enum { SPINS = 4000 }; /* 10 to 100 microseconds; usually the next loop opens sooner */
 
-/* The current loop.  Helpers enter and leave under `lock`; tasks are taken without it. */
+/* The current loop.  Helpers enter it under `lock`; they take tasks and leave without it. */
 struct loop {
     void (*task)(void *arg, int i, int worker);
     void *arg;

@@ -14,8 +14,8 @@ int fm_clip_pool_cpus(void);
 void fm_clip_pool_want(int threads);
 
 /*
- * Run task(arg, i, worker) for i in [0, n), by up to `threads` workers, 0 <= worker < threads, each
- * value in one thread at a time; returns when all are done.  Tasks are taken in order of i.
+ * Run task(arg, i, worker) for i in [0, n), 0 <= worker < threads; no two threads use the same
+ * `worker` at once.  Returns when all are done.  Tasks are taken in order of i.
  * Allocates nothing.  While another caller's loop runs, this one uses only the calling thread.
  */
 void fm_clip_pool_for(int threads, int n, void (*task)(void *arg, int i, int worker), void *arg);

@@ -3,7 +3,7 @@
  *
  * A product is rows times columns: rows are tokens, columns ("lanes") are gate/up rows in the first
  * product and hidden elements in the second.  FM_CLIP_LANES columns of FM_CLIP_DEPTH terms are
- * packed into a panel, term after term, and all rows of the expert pass over it.
+ * packed into a panel, term after term, and all rows of the task are multiplied by it.
  *
  * Each sum is computed the same way whatever the number of rows, lanes or threads: FM_CLIP_DEPTH
  * terms in order from zero, with fused multiply-add (in the portable tile, multiply and add; in the
@@ -31,8 +31,8 @@ struct fm_clip_ahead {
     int mask, shift;
 };
 
-/* Terms of a panel are float, or pairs of bfloat16 (pair set): a row of `x` then holds bfloat16
- * padded with zero to an even number. */
+/* Terms of a panel are float or, if `pair` is set, pairs of bfloat16; a row of `x` is then
+ * bfloat16, padded with a zero to an even number. */
 struct fm_clip_tile {
     const char *name;
     bool pair;

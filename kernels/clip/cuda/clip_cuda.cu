@@ -163,8 +163,7 @@ static int32_t load_kernels(struct fm_clip_cuda_layer *layer, struct fm_clip_err
         int32_t failed = fm_clip_cuda_hopper_prepare(layer, error);
         if (failed != FM_CLIP_EDEVICE || layer->given.path != FM_CLIP_BEST)
             return failed;
-        layer->path = FM_CLIP_MMA; /* if the driver cannot make tensor maps, the other path is
-                                      used */
+        layer->path = FM_CLIP_MMA; /* for example, the driver cannot make tensor maps */
     }
     code = fm_clip_cuda_mma_prepare(type, layer->path == FM_CLIP_PORTABLE, layer->processors,
                                     &layer->shape);
@@ -203,7 +202,8 @@ static void cuda_release(struct fm_clip *clip)
     free(layer);
 }
 
-/* A layer, zeroed except for `given`; tensor maps require more alignment than malloc gives. */
+/* A layer, zeroed except for `given` and `simple`; tensor maps require more alignment than malloc
+ * gives. */
 static struct fm_clip_cuda_layer *new_layer(const struct fm_clip_layer *given)
 {
     size_t bytes = sizeof(struct fm_clip_cuda_layer); /* a multiple of the alignment */
@@ -363,7 +363,7 @@ static int32_t cuda_status(struct fm_clip *clip, struct fm_clip_error *error)
         code = cudaMemcpy(&faults, layer->faults, sizeof faults, cudaMemcpyDeviceToHost);
     if (code == cudaSuccess)
         code = cudaMemset(layer->faults, 0, sizeof faults);
-    if (code == cudaSuccess) /* the next call may be on a stream that does not wait for this one */
+    if (code == cudaSuccess) /* the next call's stream may not wait for the memset */
         code = cudaStreamSynchronize(nullptr);
     if (code == cudaSuccess)
         return faults;

@@ -122,7 +122,7 @@ static struct fm_clip *prepare_path(struct fm_clip_gpu *g, int32_t path)
     return g->prepared[path];
 }
 
-/* Copy the arrays of a host's call to the device, and point the call at the copies. */
+/* Copy the arrays of a call from the host to the device, and point the call at the copies. */
 static bool upload(struct fm_clip_gpu *g, struct fm_clip_call *call, int32_t budget)
 {
     size_t bytes = (size_t)fm_clip_type_bytes(g->layer.type), N = (size_t)call->N;

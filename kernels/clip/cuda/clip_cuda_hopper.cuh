@@ -274,7 +274,7 @@ static __device__ __forceinline__ void store_y_large(const fm_cuda_job &job, con
 }
 
 /* Small form: d's rows are gate/up rows; the two of a channel are in neighbouring groups of four
- * lanes.  After an exchange each lane has both rows of one channel (fm_map_swap_row). */
+ * lanes.  After an exchange each lane has both values of one channel (fm_map_swap_row). */
 template <typename T, int N>
 static __device__ __forceinline__ void store_h_small(const fm_cuda_job &job, const float *d,
                                                      const fm_cuda_tile &tile,

@@ -55,7 +55,7 @@ struct fm_cuda_job {
 };
 
 #define FM_CUDA_PART_SLOTS 256
-#define FM_CUDA_PART_COUNTS ((int64_t)1 << 22) /* limit of parts x E; one part may exceed it */
+#define FM_CUDA_PART_COUNTS ((int64_t)1 << 22) /* limit of parts x E */
 
 /* Number of parts into which the slots are divided for routing in parallel; it never decreases as
  * the number of slots grows. */

@@ -95,7 +95,7 @@ FM_HD uint32_t fm_map_b_across_k(uint32_t lane)
 
 /*
  * A quad (4 lanes) holds, for four neighbouring groups of 8 columns, one channel per lane and
- * group: lane i has channel 4 c + i of group c.  Two exchanges give lane i four consecutive
+ * group: lane i has channel 4 c + i, in group c.  Two exchanges give lane i four consecutive
  * channels from 4 i on: first with lane ^ 1, for each pair of groups p: keep group 2 p + (i & 1),
  * give the other; then with lane ^ 2: keep pair i >> 1, give the other.  What a lane receives goes
  * after its own channels if the lane's bit is 0, and before them if it is 1.

@@ -1,4 +1,4 @@
-/* Launches of the portable paths, whose kernels are in clip_cuda_mma.cuh. */
+/* Launches of the mma and plain paths, whose kernels are in clip_cuda_mma.cuh. */
 #include "kernels/clip/cuda/clip_cuda.h"
 #include "kernels/clip/cuda/clip_cuda_mma.cuh"
 

@@ -1,11 +1,11 @@
 /*
- * Kernels for both products of the clipped FFN on the portable paths, for sm_80 and newer.
+ * Kernels for both products of the clipped FFN, for sm_80 and newer, on two paths.
  *
  *   mma    bf16 and f16: cp.async into a swizzled ring of shared memory, ldmatrix, mma.m16n8k16
  *   plain  any type, any alignment, any H: ordinary loads and float32 multiply-adds
  *
- * Both use tiles of 64 rows x 128 columns and persistent blocks.  Loads past a group's rows, past
- * its width or past H are never issued; their elements are zero.
+ * Both use tiles of 64 rows x 128 columns and persistent blocks.  No row past a group's rows and no
+ * weight past its width or past H is loaded; zeros take their place.
  */
 #ifndef FM_CLIP_CUDA_MMA_CUH
 #define FM_CLIP_CUDA_MMA_CUH
@@ -24,8 +24,7 @@ template <typename T> struct sources {
     const T *rows, *weights;
     int64_t row_stride;
     int32_t rows_there;    /* rows of the tile */
-    int32_t weights_there; /* product 1: gate/up rows from the tile's first row on; product 2:
-                              columns likewise */
+    int32_t weights_there; /* product 1: gate/up rows from tile.col on; product 2: columns of H */
     int32_t from, to;      /* the sum */
 };
 

@@ -36,7 +36,7 @@ static __device__ __forceinline__ void shared_clear16(uint32_t to)
     asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(to), "r"(0) : "memory");
 }
 
-/* 16 bytes, or zeros if not `there`. */
+/* Copy 16 bytes, or write zeros if not `there`. */
 static __device__ __forceinline__ void copy16(uint32_t to, const void *from, bool there)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
@@ -98,7 +98,7 @@ static __device__ __forceinline__ void barrier_init(uint32_t barrier, uint32_t a
                  : "memory");
 }
 
-/* Make inits visible to TMA. */
+/* Make the results of barrier_init visible to TMA. */
 static __device__ __forceinline__ void barrier_inits_end()
 {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -235,8 +235,8 @@ template <int LEFT> static __device__ __forceinline__ void products_wait()
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
 }
 
-/* The compiler does not know that products write d asynchronously, until products_wait: no read of
- * d may move before this, and no write after it. */
+/* Products write d asynchronously until products_wait, but the compiler does not know this.  It
+ * moves no access to d across this fence. */
 template <int N> static __device__ __forceinline__ void products_fence(float (&d)[N])
 {
 #pragma unroll

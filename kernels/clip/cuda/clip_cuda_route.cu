@@ -1,7 +1,7 @@
 /*
- * Launches of routing, gather and combine.  A chunk of few slots is routed by one block in one
- * launch, because a launch takes as long as the work; a chunk of many slots is routed in parts or,
- * if the job has no parts, with one warp per expert.
+ * Launches of routing, gather and combine.  A call with few slots and experts is routed by one
+ * block in one launch, because a launch takes as long as the work; otherwise a chunk is routed in
+ * parts or, if the job has no parts, with one warp per expert.
  */
 #include "kernels/clip/cuda/clip_cuda.h"
 #include "kernels/clip/cuda/clip_cuda_route.cuh"

@@ -14,7 +14,7 @@
  *   offsets also the first row of each expert in each part: a sum over the parts before it
  *   seat    each part's slots to their rows, in slot order
  *   close   one warp per expert: groups by width
- * Both forms give the same rows.  Orders are fixed by the input: the only atomics add integers.
+ * Both forms give the same rows.  Orders are fixed by the input: atomics only add or OR integers.
  */
 #ifndef FM_CLIP_CUDA_ROUTE_H
 #define FM_CLIP_CUDA_ROUTE_H
@@ -164,7 +164,7 @@ FM_HD int32_t fm_cuda_index_of(float value, int32_t B, int32_t *faults)
     return b < B ? b : B - 1;
 }
 
-/* The index of the current row of widths, if tokens have no budgets of their own. */
+/* The index of the current row of widths, for a call without budgets per token. */
 FM_HD int32_t fm_cuda_budget(const struct fm_cuda_job *job)
 {
     int64_t b;
@@ -209,8 +209,8 @@ FM_HD int32_t fm_cuda_expert(const struct fm_cuda_job *job, int64_t slot)
     return id < 0 || id >= job->E ? -1 : (int32_t)id;
 }
 
-/* The expert to which a slot contributes a row, or -1, and its width; `all` is the budget if tokens
- * have no budgets of their own, `token` is the slot's token. */
+/* The expert for which a slot needs a row, or -1, and its width; `all` is the budget of a call
+ * without budgets per token, `token` is the slot's token. */
 FM_HD int32_t fm_cuda_slot(const struct fm_cuda_job *job, int64_t slot, int64_t token, int32_t all,
                            int32_t *width)
 {
@@ -245,8 +245,8 @@ FM_HD void fm_cuda_count(const struct fm_cuda_job *job, struct fm_cuda_team team
     }
 }
 
-/* The slots [first, end) of a part: whole steps of a warp, except for the last slots; a part may be
- * empty. */
+/* The slots [first, end) of a part, in multiples of 32 except at the end of the chunk; a part may
+ * be empty. */
 FM_HD void fm_cuda_part(const struct fm_cuda_job *job, int32_t part, int32_t *first, int32_t *end)
 {
     int32_t each = fm_cuda_ceil(fm_cuda_ceil(job->slots, job->parts), 32) * 32;

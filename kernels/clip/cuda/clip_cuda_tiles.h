@@ -21,8 +21,8 @@
  * bits of a row depend only on its input, its width and its form.
  *
  * Invariants (tests/unit/test_clip_cuda_tiles.c): the tiles of a product cover every (row, column,
- * split) exactly once; the channels a tile uses are below the width, so below the resident
- * channels; tiles of the second product come longest first inside a form.
+ * split) exactly once; the channels a tile uses are below the width, and so are resident; tiles of
+ * the second product come longest first inside a form.
  */
 #ifndef FM_CLIP_CUDA_TILES_H
 #define FM_CLIP_CUDA_TILES_H
@@ -63,7 +63,7 @@ struct fm_cuda_tile {
     int32_t group;     /* index in the plan */
     int32_t row, rows; /* first row inside the group, rows (>= 1) */
     int32_t col, cols; /* first column, columns (0 only in an empty half) */
-    int32_t from, to;  /* the sum: elements [from, to), from a multiple of FM_CUDA_STEP */
+    int32_t from, to;  /* elements [from, to) of the sum; `from` is a multiple of FM_CUDA_STEP */
     int32_t split;     /* which partial result */
 };
 
