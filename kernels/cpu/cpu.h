@@ -12,8 +12,8 @@
  * results.  The last bits of products depend on the level of lib/base/isa.h and on the sizes of
  * caches, so results are only reproducible on one type of machine.
  *
- * Sums are computed in FM_LANES float lanes over a block, in a fixed order, and the lanes are added
- * in double, so that compilers may use vectors of any width and still give the same bytes.
+ * Sums are computed in FM_LANES float lanes, in a fixed order, and the lanes are added in double,
+ * so that compilers may use vectors of any width and still give the same bytes.
  */
 #ifndef FM_KERNELS_CPU_H
 #define FM_KERNELS_CPU_H
@@ -26,7 +26,7 @@
 
 #define FM_LANES 32
 
-/* A product on the calling thread, of float32 or of bfloat16 operands. */
+/* A product of float32 or of bfloat16 operands.  These two run on the calling thread. */
 typedef void fm_product(bool ta, bool tb, int M, int N, int K, float alpha, struct fm_in A, int lda,
                         struct fm_in B, int ldb, float beta, float *C, int ldc);
 fm_product fm_cpu_f32_product, fm_cpu_bf16_product;

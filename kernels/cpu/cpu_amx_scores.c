@@ -1,8 +1,8 @@
 /*
  * dW = a^T b in blocks of 32 x 32 values, summed over all rows of a batch, so that a block is
  * written to memory only once, before it is multiplied by W and squared.  oneDNN cannot do this:
- * its products end in an array as large as the weights, and writing and reading that takes longer
- * than the product.
+ * it writes a product to an array as large as the weights, and writing and reading that takes
+ * longer than the product.
  *
  * With many small experts a batch has few rows, and reading W takes longer than the product, so
  * blocks of several batches are computed before W is read.
@@ -124,8 +124,8 @@ TARGET static void square(float *lane, const struct amx *x, const float *d, int 
     }
 }
 
-/* Prefetch the weights for the block at (row, j), or after the row's last block for the next row:
- * rows are too far apart for the hardware prefetcher. */
+/* Prefetch the weights for the block at (row, j) or, if j is past the last column, for a block of
+ * the next BLOCK rows: rows are too far apart for the hardware prefetcher. */
 static void fetch_weights(const struct amx *x, int row, int j)
 {
     size_t step = (size_t)(fm_dtype_bits(x->W.dtype) / 8), line = 64;

@@ -190,8 +190,9 @@ static struct span find_span(const struct attention *a, int row)
     return s;
 }
 
-/* Turn rows of p (rows, keys), scores divided by `after`, into probabilities; keys that are not
- * visible to a row get 0.  With a sink the probabilities of a row sum to less than 1. */
+/* Turn rows of p (rows, keys), products that times `after` are scores, into probabilities; keys
+ * that are not visible to a row get 0.  With a sink the probabilities of a row sum to less than 1.
+ */
 FM_CLONES(void, softmax_rows,
           (float *p, const struct span *s, int window, float after, const float *sink),
           (p, s, window, after, sink))
@@ -271,7 +272,7 @@ void cpu_bf16_attention(float *o, const float *q, const float *k, const float *v
 }
 
 /* dp (rows, keys) becomes ds = scale p (dp - sum_j p dp).  The sum equals d_o . o, but with rounded
- * operands it is computed from dp, so that the sum of ds is 0. */
+ * operands it is computed from dp, so that without a sink the sum of ds is 0. */
 FM_CLONES(void, softmax_back_rows,
           (float *dp, const float *p, const float *d_o, const float *o, const struct attention *a,
            const struct span *s),

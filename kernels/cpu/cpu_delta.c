@@ -27,7 +27,7 @@ struct rule {
     float *o, *dx, *dg, *dbeta;
     const float *x, *g, *beta, *d_o;
     int T, G, Q, C, D;
-    int x_step, o_step; /* rows of x and of o */
+    int x_step, o_step; /* lengths of rows of x and of o */
 };
 
 /* State of a task for one chunk of n tokens: rows are packed, q and k normalised, q also divided by
@@ -164,7 +164,7 @@ FM_CLONES(void, solve, (const struct chunk *y), (y))
     }
 }
 
-/* Compute the chunk's inner values, from the state Z (C, D) before it. */
+/* Compute the chunk's A, u, d and decays from the state Z (C, D) before it. */
 static void enter_chunk(const struct chunk *y, const float *Z)
 {
     const struct rule *r = y->r;
@@ -274,8 +274,8 @@ FM_CLONES(void, solve_back, (const struct chunk *y), (y))
     }
 }
 
-/* Set dc to the part of its gradient that comes through L in A and P, whose gradients are -dA and
- * dP.  Then turn dA and dP into the gradients at the products k.k and q.k, before L. */
+/* Set dc to the part of the gradient at c that comes through L in A and P, whose gradients are -dA
+ * and dP.  Then turn dA and dP into the gradients at the products k.k and q.k, before L. */
 FM_CLONES(void, decays_back, (const struct chunk *y, float *dA, float *dP), (y, dA, dP))
 {
     int n = y->n;

@@ -8,7 +8,7 @@
 #include "lib/base/pool.h"
 
 struct rows {
-    float *x, *y; /* outputs of a function */
+    float *x, *y; /* written */
     const float *a, *b;
     const int32_t *ids;
     int32_t *chosen;
@@ -241,7 +241,7 @@ FM_CLONES(void, convolve_columns, (const struct convolution *c, float *w, int in
     }
 }
 
-/* A ring buffer holds da of the W tokens from t on; past the end of the sequence da is 0. */
+/* The ring buffer holds da of the W tokens from t on; past the end of the sequence da is 0. */
 FM_CLONES(void, convolve_back_columns,
           (const struct convolution *c, float *w, float *ring, int index), (c, w, ring, index))
 {

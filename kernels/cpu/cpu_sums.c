@@ -1,4 +1,4 @@
-/* Sums for learning, on blocks: elements are added in the order of the reference implementation. */
+/* The operations of kernels/ops/sums.c: blocks of rows, each by the reference implementation. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/ops/ops.h"
 

@@ -1,5 +1,5 @@
 /*
- * Two functions on top of oneDNN: sgemm, and a matmul of bfloat16 operands through descriptors
+ * Two products of oneDNN: sgemm, and a matmul of bfloat16 operands through descriptors
  * whose names differ between its versions 2 and 3.
  */
 #include "kernels/cpu/dnnl.h"

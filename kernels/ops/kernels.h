@@ -12,18 +12,18 @@
  *
  * Operations.  Arrays are row-major and packed unless a leading dimension (ld, in elements) is
  * given; float32 unless they carry their type (struct fm_in, struct fm_out).  Outputs come first,
- * then inputs, then sizes.  A forward overwrites its output.  A backward overwrites dx unless its
- * description says "adds".  Operations allocate only scratch and do not fail.  Every operation
- * gives the same bytes for any number of threads: work is cut into tiles that depend only on the
- * sizes, and sums over tiles are computed in a fixed order.
+ * then inputs, then sizes.  An operation overwrites its outputs unless its description says that it
+ * adds to them or works in place.  Operations allocate only scratch and do not fail.  Every
+ * operation gives the same bytes for any number of threads: work is cut into tiles that depend only
+ * on the sizes, and sums over tiles are computed in a fixed order.
  *
- * Letters, here and everywhere: N tokens (rows), T positions of a sequence, S sequences (N = S T),
- * H hidden width, Q query heads, G key/value heads, C head width, E experts, K experts chosen per
- * token, I expert width (channels), k <= I the width of a subnet, D width of a value head, or
- * of a dense layer's or shared expert's MLP, V vocabulary, L layers, M those with experts, A
- * actions, B budgets, P micro-batches that go through a layer together, R = N K chosen rows of all
- * experts, n rows of one expert (or of whatever an op works on).  In a product M, N, K are its own
- * sizes: rows and columns of the result, terms of a sum.
+ * Letters, unless a comment redefines them: N tokens (rows), T positions of a sequence, S sequences
+ * (N = S T), H hidden width, Q query heads, G key/value heads, C head width, E experts, K experts
+ * chosen per token, I expert width (channels), k <= I the width of a subnet, D width of a value
+ * head, or of a dense layer's or shared expert's MLP, V vocabulary, L layers, M those with experts,
+ * A actions, B budgets, P micro-batches that go through a layer together, R = N K chosen rows of
+ * all experts, n rows of one expert (or of whatever an op works on).  In a product M, N, K are its
+ * own sizes: rows and columns of the result, terms of a sum.
  *
  * Expert weights have the online layout: gate_up (2I, H) with rows g0,u0,g1,u1,..., down (I, H),
  * transposed.  A subnet of width k is a prefix of both.
@@ -130,7 +130,7 @@ int fm_ops_cpu(const struct fm_ops **ops, enum fm_precision precision, struct fm
 bool fm_ops_dnnl_product(bool bf16, bool tb, int M, int N, int K, const void *A, int lda,
                          const void *B, int ldb, float *C);
 
-/* Version of oneDNN in use, "2.6.3", and the instruction set it chose, for build.json. */
+/* Version of oneDNN in use and the instruction set it chose, "2.6.3 avx2", for build.json. */
 void fm_ops_dnnl_version(char *text, int size);
 
 #endif
