@@ -1,9 +1,10 @@
 /*
  * The strict fake of cuBLAS: the functions that the project loads, in a separate library with
- * cuBLAS's file name.  Products are exact sums, rounded once.  Column-major, as cuBLAS is.
+ * cuBLAS's file name.  Products are sums in float64, rounded once.  Matrices are column-major, as
+ * in cuBLAS.
  *
- * Grouped products of 16-bit numbers require an alignment of 8 elements (the only kernels that
- * cuBLAS 13 has for them load 8 at once): leading dimensions, matrices, and the arrays of pointers.
+ * Grouped products of 16-bit numbers require matrices, their columns and the arrays of pointers to
+ * be aligned to 16 bytes: the only kernels that cuBLAS 13 has for them load 8 numbers at once.
  */
 #include "tests/gpu/double.h"
 

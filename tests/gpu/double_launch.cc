@@ -97,7 +97,7 @@ struct code {
 struct registered {
     const double_kernel *kernel;
     std::string name;
-    size_t dynamic; /* shared memory that was requested */
+    size_t dynamic; /* the most dynamic shared memory that a launch may request */
     std::vector<code> codes;
 };
 

@@ -117,8 +117,7 @@ int double_unsafe(void)
     return code;
 }
 
-/* Work on the default stream waits for all streams except non-blocking ones, and these streams wait
- * for it. */
+/* The default stream and the blocking streams wait for each other's earlier work. */
 int double_enqueue(void *stream, const char *what, double_work work)
 {
     CUstream_st *s = known((cudaStream_t)stream);

@@ -184,7 +184,7 @@ static void maps_want_alignment()
     std::vector<void *> between;
     std::vector<struct fm_clip *> held; /* not freed, so that addresses differ */
     bool good = true;
-    for (size_t i = 0; i < 24; i++) { /* addresses differ by 16 */
+    for (size_t i = 0; i < 24; i++) {
         struct fm_clip *clip = nullptr;
         between.push_back(malloc(24 + 16 * (i % 9)));
         in.layer.path = FM_CLIP_HOPPER;

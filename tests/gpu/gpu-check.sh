@@ -11,7 +11,7 @@
 #   probes     copies, products, tails and maps one by one (seconds)
 #   small      tiny and small cases of the fused paths
 #   replays    2,000 graph replays over random ids and widths, two streams on one layer
-#   edges      canaries, one token, one slot, a layer of more than 2^31 numbers
+#   edges      one token, one slot, one expert, a layer of more than 2^31 numbers
 #   model      the modelling file of exports on CUDA tensors
 #   torch      errors compared with PyTorch's own
 #   quick      a short benchmark, with the targets, and with PyTorch and Triton
@@ -32,8 +32,8 @@
 #
 # FM_GPU_DOUBLE=1: run the parts of gpu_check on the fakes instead of a GPU (as `make check` does).
 #
-# Status 0; 1 if something is wrong; 77 if there is no nvcc, or no GPU: then only `host` has run, and
-# the rest is untested.
+# Status 0; 1 if something is wrong; 77 if there is no nvcc (nothing has run) or no GPU (only `host`
+# has run).
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 export LC_ALL=C

@@ -2,13 +2,13 @@
  * Check libfm_clip on a GPU: every implementation is compared with the definition in float64
  * (gpu_define.cu), which in turn is compared with fm_clip_reference on the host.
  *
- *   gpu_check host            needs no GPU: the CPU path against the definition
+ *   gpu_check host            needs no GPU: the CPU path against fm_clip_reference
  *   gpu_check there           only checks whether there is a GPU
  *   gpu_check probes          a few seconds: copies, products, tails and maps one by one
  *   gpu_check tiny            a few cases, for the slow tools of compute-sanitizer
  *   gpu_check small           small and odd cases of the fused paths
  *   gpu_check replays N       N replays of a graph, over random ids and widths
- *   gpu_check edges           canaries, one token, one slot, a layer of more than 2^31 numbers
+ *   gpu_check edges           one token, one slot, one expert, a layer of more than 2^31 numbers
  *   gpu_check baselines       some of these small cases on the benchmark's baselines
  *   gpu_check real            sizes of real models; some tokens are checked
  *   gpu_check bench FILE all|quick|tiny
@@ -293,8 +293,7 @@ static void graph_replay(const path_name &path, int type, int H)
     cudaStreamDestroy(stream);
 }
 
-/* A width and a budget out of range: the nearest valid ones are used, and status reports it once.
- */
+/* A width and a budget out of range are clamped, and status reports them once. */
 static void faults_are_told(const path_name &path, int type, int H)
 {
     test_layer l = odd_layer(type, H);
@@ -311,7 +310,7 @@ static void faults_are_told(const path_name &path, int type, int H)
            std::string(path.name) + ", faults are reported once", detail.c_str());
 }
 
-/* Compare the definition used here with the library's own, on the host. */
+/* Compare the definition on the device with fm_clip_reference on the host. */
 static void definitions_agree()
 {
     test_layer l = odd_layer(FM_CLIP_BF16, 72);
@@ -424,7 +423,7 @@ static void real_sizes()
 
 /* --- without a GPU */
 
-/* Compare the library's CPU path with the definition, which also tests this program itself. */
+/* Compare the library's CPU path with fm_clip_reference. */
 static void host_part()
 {
     const int H = 41, E = 4, N = 13, K = 2;

@@ -288,8 +288,8 @@ class prepared
 /* Five experts of odd widths with gaps of three channels, and three budgets. */
 test_layer odd_layer(int type, int H);
 
-/* Enqueue and wait, with a workspace for that many tokens.  If the call is refused, or writes past
- * the workspace or out, a failed check is counted and the result is false. */
+/* Enqueue and wait, with a workspace for tokens_of_workspace tokens.  If the call is refused, or
+ * writes past the workspace or out, a failed check is counted and the result is false. */
 bool forward(prepared &p, const test_layer &l, test_call &c, int tokens_of_workspace);
 
 /* Run one case on one path, and compare `sample` of its tokens with the definition. */

@@ -25,7 +25,7 @@ class Error(ctypes.Structure):
     _fields_ = [("code", ctypes.c_int32), ("text", ctypes.c_char * 1020)]
 
 
-class Layer(ctypes.Structure):  # struct fm_clip_layer, kernels/clip/clip.h
+class Layer(ctypes.Structure):  # the first 112 bytes of struct fm_clip_layer, kernels/clip/clip.h
     _fields_ = [("size", ctypes.c_uint32)] + [
         (n, ctypes.c_int32) for n in
         "device ordinal type activation H E e0 B cap_max".split()] + [

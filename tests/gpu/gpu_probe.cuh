@@ -1,6 +1,6 @@
 /*
- * The instructions of the Hopper path one by one: a box copied by TMA, and a product of
- * one stage for every width and every layout of the operands.
+ * The instructions of the Hopper path one by one: a box copied by TMA, and a product of one stage
+ * for each width and layout of operands that the path uses.
  */
 #ifndef TESTS_GPU_PROBE_CUH
 #define TESTS_GPU_PROBE_CUH
