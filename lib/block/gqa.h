@@ -25,14 +25,14 @@ struct fm_gqa_options {
     bool alternates; /* only the sliding layers of layer_types have a window; without layer_types,
                         every second layer has one, starting with the first; no other key switches
                         windows on or off */
-    const char *every_key;   /* key of a number n: without layer_types, every n-th layer has no
-                                window and all others have one; NULL: none */
-    int every;               /* n if config.json has no such key; 0: 2 */
-    bool first_full;         /* without layer_types, layer 0 has no window either */
-    bool unrotated;          /* layers without a window have no positional encoding */
-    int usual_window;        /* window if config.json has no sliding_window; 0: none */
-    const char *before_key;  /* key of the number of positions before its own that a query attends
-                                to, which transformers prefers to sliding_window; NULL: none */
+    const char *every_key;  /* key of a number n: without layer_types, every n-th layer has no
+                               window and all others have one; NULL: none */
+    int every;              /* n if config.json has no such key; 0: 2 */
+    bool first_full;        /* without layer_types, layer 0 has no window either */
+    bool unrotated;         /* layers without a window have no positional encoding */
+    int usual_window;       /* window if config.json has no sliding_window; 0: none */
+    const char *before_key; /* key of the number of earlier positions that a query attends to, which
+                               transformers prefers to sliding_window; NULL: none */
     const char *pattern_key; /* key of a list, 1 for a layer with a window and 0 for others, which
                                 must agree with layer_types or its default; NULL: none */
     const char *heads_key;   /* key of the number of query heads of each layer; NULL: none */
