@@ -20,7 +20,7 @@
 #include "formats/file/spool.h"
 #include "formats/tensor/hfcache.h"
 
-/* The directory that contains a name. */
+/* The directory of a path, as "DIR/.". */
 static void parent_of(char home[PATH_MAX + 2], const char *path)
 {
     size_t length = strlen(path);
@@ -145,7 +145,7 @@ int fm_confine(const struct fm_guard *guard, bool rewrites, bool *files, struct 
     bool named = false, piped = false;
     int rc = FM_OK;
     fm_sandbox_open(&s);
-    /* the last entry is standard input, which every command may read */
+    /* The last entry is standard input, which is already open. */
     for (int i = 0; i + 1 < guard->reads && !rc; i++) {
         const struct fm_guard_read *r = &guard->read[i];
         bool operand = strcmp(r->what, "the operand") == 0, stream = strcmp(r->path, "-") == 0;

@@ -74,10 +74,10 @@ void fm_guard_writes(struct fm_guard *g, const char *what, const char *path,
                      enum fm_guard_kind kind, fm_guard_own *own);
 
 /*
- * Check the rules without reading the content of any input.  FM_EUSAGE if the
- * command line names an input as an output, a file in a directory that is read, or one file twice.
- * FM_ECREATE if a file exists or its directory does not, FM_EPERM if the directory is not writable,
- * FM_EIO if a directory that is read cannot be listed completely.  If standard output is a regular
+ * Check the rules without reading the content of any input.  FM_EUSAGE if an output is also an
+ * input, is in a directory that is read, or is written twice.  FM_ECREATE if an output exists or
+ * its directory does not, FM_EPERM if the directory is not writable, FM_EIO if a directory that is
+ * read cannot be listed completely.  If standard output is a regular
  * file, it must not be one of the inputs either.
  */
 int fm_guard_check(const struct fm_guard *g, struct fm_err *err);

@@ -43,7 +43,8 @@ struct fm_inputs {
 
 /*
  * inputs->model may be ORG/NAME if no file has that name: it is replaced by the directory of that
- * checkpoint in the Hugging Face cache; that string is valid until the next call.  FM_ENOENT.
+ * checkpoint in the Hugging Face cache; that string is valid until the next call.  FM_ENOENT if the
+ * cache does not have it.
  */
 int fm_inputs_find_model(struct fm_inputs *inputs, struct fm_err *err);
 

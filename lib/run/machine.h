@@ -33,8 +33,8 @@ int fm_machine_ops(const struct fm_ops **ops, const struct fm_machine *machine,
 /* The type to which products of a table round their operands, as in --precision: "f32", "bf16". */
 const char *fm_machine_precision(const struct fm_ops *ops);
 
-/* machine->memory, or half of what is available to the process: the machine's physical memory, or
- * the limit of its control group or address space.  Ranks of one machine share that half. */
+/* machine->memory, or half of what is available to the process: the physical memory or, if
+ * lower, the limit of its control group or address space.  Ranks of one machine share that half. */
 uint64_t fm_machine_memory(const struct fm_machine *machine);
 
 #endif

@@ -4,8 +4,9 @@
  * order: this header, inputs, machine, ranks (the beginning of a run of many processes), guard
  * (outputs), confine (what may be opened), taskgroup, report.
  *
- * The options that every tool has, in three groups. cmd/cli.c fills them from the command line, and
- * the library reads them; a function that needs one group takes only that one.
+ * The options that every tool has are in three groups: inputs, machine and outputs.  cmd/cli.c
+ * fills them from the command line, and the library reads them; a function that needs one group
+ * takes only that one.
  */
 #ifndef FM_RUN_H
 #define FM_RUN_H
