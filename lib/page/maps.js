@@ -101,8 +101,8 @@ function legendOf(place, options) {
 
 /* ---- widths ---- */
 
-/* Decode the texts of lib/page/pagewidths.h to indices of data.actions.  Each mask is decoded when it
- * is first used, from the nearest decoded one before it. */
+/* Decode the texts of lib/page/pagewidths.h to indices of data.actions.  Masks are decoded in order, as
+ * far as they are needed. */
 const signs = "-_.~+*/=!?$%^:;()[]|";
 const masks = [];
 function unpack(text, before) {

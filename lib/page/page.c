@@ -1,7 +1,7 @@
 /*
  * Fits a family into one page.  A page is built completely and its bytes are counted.  If they
- * exceed the limit, it is built again with half of the members, down to two.  The last attempt has
- * all of them again (at most SHOWN_MAX), without the widths and tokens of single experts.  The
+ * exceed the limit, it is built again with half as many members, down to two.  The last attempt has
+ * all of them again (at most SHOWN_MAX), without the widths and tokens of individual experts.  The
  * choice depends only on the input.
  */
 #include "lib/page/page.h"
@@ -30,7 +30,7 @@ struct making {
     cJSON *figures; /* read once, and used by every attempt */
     int *shown;     /* (n) */
     int n;
-    bool experts; /* with widths and tokens of single experts */
+    bool experts; /* with widths and tokens of individual experts */
 };
 
 /* Choose members evenly, including the first and the last. */

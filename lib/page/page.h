@@ -1,10 +1,10 @@
 /*
  * This room, lib/page: a family as one HTML page that a browser shows without a network.  The page
- * holds one JSON text with figures from the bundle and from named measurement files, and a script
- * that draws them.  Only cmd includes this room.  In reading order: this header with page.c (how
- * much of a large family a page shows), pagefacts (the bundle), pagewidths (masks as text),
- * pageresults (measurements), pagetext (HTML and its escaping), and page.html, page.css, page.js,
- * charts.js and maps.js, which are compiled into the tools.
+ * holds one JSON text with figures from the bundle and from the measurement files that --figures
+ * names, and a script that draws them.  Only cmd includes this room.  In reading order: this header
+ * with page.c (how much of a large family a page shows), pagefacts (the bundle), pagewidths (masks
+ * as text), pageresults (measurements), pagetext (HTML and its escaping), and page.html, page.css,
+ * page.js, charts.js and maps.js, which are compiled into the tools.
  *
  * The same bundle and figures give the same bytes, whatever the files' directories.
  */
@@ -21,7 +21,7 @@
 #define FM_PAGE_CONTEXT 8192 /* default context in tokens, if the model supports as many */
 
 struct fm_page_options {
-    const char *const *figures; /* files that our tools wrote with --json; ends with NULL */
+    const char *const *figures; /* reports of the tools (pageresults.h); ends with NULL */
     uint64_t context; /* tokens whose cache must fit into a GPU's memory; 0: FM_PAGE_CONTEXT */
 };
 

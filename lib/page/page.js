@@ -44,11 +44,11 @@ const loss = (x) => x.toFixed(4);
 
 /* ---- GPU memory ---- */
 
-function cacheBytes(tokens) { // the same formula as in lib/block/cost.c
+function cacheBytes(tokens) { // the same formula as in lib/export/runtimes.c
   const c = data.cache;
   return c.token * tokens + c.window_token * Math.min(tokens, c.window) + c.fixed;
 }
-function longest(space) { // the most tokens whose cache fits in space; Infinity if it does not grow
+function longest(space) { // the most tokens whose cache fits in space: -1 none, Infinity if it does not grow
   const c = data.cache, all = c.token + c.window_token;
   if (space < c.fixed) return -1;
   const left = space - c.fixed;
@@ -136,7 +136,7 @@ function opening() {
   if (close > 0)
     return [close, "it is the smallest member whose measured loss increase and divergence are at most " +
       (100 * CLOSE).toFixed(0) + " % of the full model's cross-entropy"];
-  const knee = rows.findIndex((row) => row.index >= data.knee); // -1 where there is none
+  const knee = rows.findIndex((row) => row.index >= data.knee); // -1 if there is no knee
   if (knee >= 0) return [knee, "it is the knee: beyond it loss grows faster than on average"];
   return [Math.floor(rows.length / 2), "it is the middle one; no losses were measured"];
 }

@@ -1,6 +1,6 @@
 /*
- * Facts about the bundle on a page: the figures of fm-pack --list for each member, and in addition
- * the history, the tokens of each expert, and the memory that a GPU needs.
+ * Facts about the bundle on a page: the figures of fm-pack --list for each member, the history, the
+ * tokens of each expert, and what fits into the memory of GPUs.
  */
 #include "lib/page/pagefacts.h"
 

@@ -1,8 +1,8 @@
 /*
  * Figures from files.  The files are untrusted: every number is checked against its possible range,
- * and a budget must remove a whole number of channels of this family, which figures of a model of a
- * different shape almost never do.  Strings are copied unchanged, because pagetext.h escapes every
- * string of the page.
+ * and a budget must remove a whole number of channels of this family, which the budgets of a model
+ * of a different shape almost never do.  Strings are copied unchanged, because pagetext.h escapes
+ * every string of the page.
  */
 #include "lib/page/pageresults.h"
 

@@ -1,5 +1,5 @@
 /*
- * Measurements shown on a page besides the bundle's own: what our tools wrote with --json or
+ * Measurements shown on a page besides the bundle's own: what the tools wrote with --json or
  * --report.
  */
 #ifndef FM_PAGERESULTS_H
