@@ -2,8 +2,8 @@
  * Inner values of layers, kept from the forward to the backward if memory is left, so that they
  * need not be computed again.  There is one record, always of the same size, for each combination
  * of a block of micro-batches, a lane with a gradient and a layer.  If not all fit, the last layers
- * get them, because the backward starts with these.  lib/engine/sweeping.h has the functions that
- * find them.
+ * get them, because the backward starts with these.  lib/engine/sweeping.h declares the functions
+ * that find them.
  */
 #ifndef FM_ACTCACHE_H
 #define FM_ACTCACHE_H

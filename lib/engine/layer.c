@@ -22,7 +22,7 @@
  *     output_back    dy becomes the gradient at the sum, through its norm or scale if it has one
  *     back_experts   dy rows times their weight w: dy' (n,H); dh = dy' down^T (n,full);
  *                    dgu (n, r k); rows of dz (n,H); dweights (R) = <dy', z> / w
- *                    router and combine: dxm (N,H) += from dweights and dz
+ *                    router and combine: dxm (N,H) from dweights and dz
  *     fm_mlp_backward    dxm += from the MLP
  *     norm backward      dx  += through the second norm: now the gradient at x1
  *     attend_back        dx  += through attention and the first norm: now the gradient at x
@@ -49,7 +49,7 @@
 /* Inner values of a layer for N tokens, in scratch or in the pass's cache.  Pointers that the layer
  * does not need are NULL. */
 struct inner {
-    float *x1; /* (N, H); in a forward, only if it is kept */
+    float *x1; /* (N, H); in a forward, set only if it is kept */
     float *gu; /* (R, r I): products of gate_up, rows of an expert with stride r times its width;
                   NULL: not kept */
     float *mlp_gu;         /* (N, 2 D): the same for the MLP that all tokens go through */
@@ -463,8 +463,8 @@ static void show(const struct experts *x, const struct fm_expert_view *all, stru
 
 /*
  * With w the router weight of a row and dy' = w dy: dh = dy' down^T is the gradient at the masked
- * h, for all channels because masks learn from it; everything after it uses only channels below the
- * width.  The router's gradient is <dy, expert(x)> = <dy', expert(x)> / w.
+ * h.  It has `full` channels, because masks learn from it; everything after it uses only channels
+ * below the width.  The router's gradient is <dy, expert(x)> = <dy', expert(x)> / w.
  */
 static void backward_rows(const struct experts *x, struct fm_expert_rows r, struct span s)
 {

@@ -5,9 +5,7 @@
  * The backward computes the forward's inner values again from the layer's input, so only layer
  * boundaries need be kept between the two.  If the pass has memory for the inner values, they are
  * kept; they are bit-identical to those that would be computed again.  Products extend only to an
- * expert's width, so a narrow expert costs less.  Files, lanes and losses are handled elsewhere.
- *
- * Experts are pool tasks.
+ * expert's width, so a narrow expert costs less.  Experts are pool tasks.
  */
 #ifndef FM_LAYER_H
 #define FM_LAYER_H

@@ -54,7 +54,8 @@ int fm_reduction_init(struct fm_reduction *f, const struct fm_sweep *sweep,
                       int lanes, struct fm_err *err);
 void fm_reduction_release(struct fm_reduction *f); /* zeroed struct is fine */
 
-/* Start new sums: each contribution will be multiplied by `share`. */
+/* Start a sweep or a layer whose contributions are multiplied by `share`.  Sums keep their values.
+ */
 void fm_reduction_begin(struct fm_reduction *f, double share);
 
 /* Start a layer: the next contribution is from the first micro-batch. */

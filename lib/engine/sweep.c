@@ -322,7 +322,8 @@ static void backward_task(void *arg, int i)
     commit_ready(r, k, nth);
 }
 
-/* Make layer l resident, with the merged copies of all adapters; `next` is the layer after it. */
+/* Make layer l resident, with the merged copies of all adapters; `next` is the layer that is
+ * entered after it, or -1. */
 static int enter_layer(struct fm_sweeping *r, int l, int next, struct fm_err *err)
 {
     struct fm_sweep *s = r->sweep;

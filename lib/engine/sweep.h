@@ -150,8 +150,8 @@ struct fm_visitor {
     /* Called by many threads at once for different experts, batches and lanes; the expensive work
      * belongs here.  May write only what belongs to (view->slot, view->expert). */
     void (*expert)(void *self, const struct fm_expert_view *view);
-    /* The same for the routers, in the backward only; with it the gradients of the lowest layer
-     * with experts are complete, too.  May be NULL, as may `expert`. */
+    /* The same for the routers, in the backward only.  Then the gradient at the input of the lowest
+     * layer with experts is computed, too.  May be NULL, as may `expert`. */
     void (*router)(void *self, const struct fm_router_view *view);
     /* After all experts of (m, batch, lane), one call at a time, in order of batch then lane:
      * add the slot to the total and clear the slot. */

@@ -46,7 +46,7 @@ struct fm_sweep {
     int64_t *routed;            /* (blocks, lanes, E) of one layer */
     struct fm_measure *partial; /* (batches, chunks, lanes) */
     float *scale;               /* (lanes) */
-    bool *computed;             /* (batches, lanes): computed and waiting for the commit */
+    bool *computed;             /* (batches, lanes with a gradient): computed, by turn */
     struct fm_merged *merged;   /* (lanes) */
     int merges;
 };
