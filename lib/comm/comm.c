@@ -1,7 +1,7 @@
 /*
  * Keeps the ranks in step.  Before any data is sent, each rank sends its status to all others: four
  * bytes, an error code or FM_OK.  So no rank ever waits for one that has stopped.  An agreement
- * costs one small message per rank; there are a few per layer.
+ * costs one small all-gather; there are a few per layer.
  */
 #include "lib/comm/comm.h"
 
