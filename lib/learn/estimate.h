@@ -38,7 +38,7 @@ struct fm_forecast {
     int ranks;
     int working;                      /* ranks that have work in the most expensive kind of sweep */
     struct fm_estimate_change halved; /* the first change that halves the time; options[0] is 0 if
-                                         there is none */
+                                         none does */
     double halved_seconds;            /* upper bound of its time, like seconds_most */
 };
 

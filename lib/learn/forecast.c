@@ -101,7 +101,7 @@ static int probe_rate(double *least, double *most, const struct fm_ops *ops, str
     return FM_OK;
 }
 
-/* Seconds to read and convert `values` weights that are not in the cache. */
+/* Seconds to convert `values` weights that are read. */
 static int probe_loading(double *seconds, double values, const struct fm_ops *ops,
                          struct fm_err *err)
 {

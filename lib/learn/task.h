@@ -73,8 +73,8 @@ typedef void fm_task_planner(struct fm_estimate *estimate, struct fm_task *task,
 void fm_task_plan(struct fm_estimate *estimate, struct fm_task *task, fm_task_planner *plan,
                   void *self);
 
-/* The end of a --dry-run: check that a named output can be written and that *estimate is feasible,
- * and forecast the time. */
+/* The end of a --dry-run: check memory and, if the output has a name, disk space; forecast the
+ * time. */
 int fm_task_estimate_end(const struct fm_task *task, struct fm_estimate *estimate,
                          struct fm_err *err);
 

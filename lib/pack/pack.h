@@ -1,6 +1,6 @@
 /*
  * This room, lib/pack: makes a bundle from a stage stream and a checkpoint.  No other room changes
- * the order of weights on disk.  In reading order: this header, packing.h, pack.c (the members and
+ * the order of channels on disk.  In reading order: this header, packing.h, pack.c (the members and
  * their order), packweights.c (the bytes of experts).
  *
  * A bundle is a stage stream (ranking, masks, perhaps an adapter) together with the weights of the

@@ -1,5 +1,5 @@
 /*
- * For a file, each thread makes the experts of its own member, one at a time; for a pipe, all
+ * For a file, each thread makes the experts of a different member, one at a time; for a pipe, all
  * threads make experts of one tensor, which are appended in order.  So only a few experts are in
  * memory.  Rows are copied as bytes in their own dtype; only weights that the adapter changes, and
  * the values of codes, are computed in float32 and rounded once.  An expert is hashed, and checked

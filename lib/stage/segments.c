@@ -1,8 +1,8 @@
 /*
- * An export has a prefix of each expert's ranked channels, and all possible widths are known when
- * the bundle is made.  So digests of the segments between these widths are enough to verify any
- * export of any mask, without the weights.  They are computed while weights are packed, in the
- * same pass over the bytes.
+ * An export has a prefix of each expert's ranked channels, and its widths before any padding are
+ * known when the bundle is made.  So digests of the segments between these widths are enough to
+ * verify such an export of any mask, without the weights.  They are computed while weights are
+ * packed, in the same pass over the bytes.
  */
 #include "lib/stage/segments.h"
 

@@ -1,8 +1,8 @@
 /*
  * Golden segment checksums: for every expert an XXH3-128 of each segment of its
  * ranked channels, with gate/up rows and down rows separate, and one for every other
- * tensor.  There is a boundary at every width that an export of the family can have, so
- * this member is enough to verify an export in any layout at any budget.
+ * tensor.  There is a boundary at every width that an export can have before padding, so
+ * this member is enough to verify most exports; fm-verify(1) has the exceptions.
  *
  * segments.safetensors: `boundaries` I32 (S + 1) from 0 to I, strictly increasing;
  * `layers.{l}.gate_up` and so on, one for each tensor that a layer has in the bundle

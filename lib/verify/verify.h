@@ -6,8 +6,8 @@
  * verify_parts.h and verify_weights.c, verify_table.c, verify_function.c, verify_stream.c.
  *
  * Check a bundle, a stage stream, or an exported directory.  A directory is checked against the
- * bundle it was made from (its members up to segments.safetensors are enough, and it may be
- * truncated after them), or, without one, against its own table of files.
+ * bundle it was made from (for most exports its members up to segments.safetensors are enough, and
+ * it may be truncated after them), or, without one, against its own table of files.
  *
  * A finding is one line: the item (member, tensor, budget) and what is wrong.  The check continues
  * to the end, so one run lists everything.
