@@ -3,10 +3,11 @@
 
     ahead.py FROM TO LAYERS COUNT [KEY=VALUE] [WORD...]
 
-LAYERS are the indices of the added layers, separated by commas; COUNT is the count for config.json.
+LAYERS are the indices of the added layers, separated by commas.  In config.json, COUNT is the value of
+num_nextn_predict_layers, and VALUE, which is JSON, that of KEY.
 WORD is fp8: store an expert's matrix in FP8; unmarked: leave out the tensor that identifies such a layer;
-ernie: use the names of ERNIE-4.5; index: add a tensor of an indexer; buffer: add a tensor outside of all
-layers that the model does not use.
+ernie: use the names of ERNIE-4.5; index: add a tensor of an indexer; buffer: add an unused tensor that
+belongs to no layer.
 """
 import json
 import os

@@ -1,5 +1,5 @@
-# With --allow-code a stock export names classes of remote code only if the files with that code are carried;
-# without the option it names none.
+# auto_map in config.json of an export: without --allow-code it is removed.  With the option, layout native
+# keeps it; padded and uniform keep it if every file that it names is carried or in another repository.
 odd=$GOLDEN/odd-mixtral
 mkdir model
 cp "$odd"/* model

@@ -2,7 +2,7 @@
 # which they are made, and refusals.
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"
-said() { # digests and sizes differ between kinds of CPU
+said() { # sizes differ between CPUs
     sed 's/, [0-9.]* [kM]*B\([,:]\)/, SIZE\1/'
 }
 try() { # try ARGUMENT...: print fm-pack's messages and status

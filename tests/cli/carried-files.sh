@@ -1,5 +1,5 @@
-# Which files of a checkpoint's directory are carried: no calibration data, no link to a file
-# elsewhere.
+# Which files of a checkpoint's directory are carried: token files only with --carry; a link to a file
+# elsewhere is refused without --carry.
 odd=$GOLDEN/odd-mixtral
 rank() {
     fm-rank --model "$@" >/dev/null 2>said

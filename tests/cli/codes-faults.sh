@@ -1,7 +1,7 @@
 # Faults of quantised checkpoints, for every form in which codes are stored: one sentence, and no output.
-# Accepted, because the formats allow them: an NVFP4 scale of zero, which is a block of zeros; an exponent
-# byte of 0, which is 2^-127; keys of quantization_config that no tool reads; widths that cut an FP8 block;
-# and experts with fewer channels, if config.json states that width.
+# Changes that the formats allow are accepted, such as an NVFP4 scale of zero (a block of zeros), an exponent
+# byte of 0 (2^-127), an unknown key of quantization_config, and fewer channels if config.json states the
+# width, even if it cuts an FP8 block.
 export PYTHONDONTWRITEBYTECODE=1
 faults=$(dirname "$0")/faults.py
 for form in $(python3 "$faults" forms); do

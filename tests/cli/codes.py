@@ -19,7 +19,7 @@ These check bundles and exports, comparing bytes, not values:
 
     codes.py bundle MODEL BUNDLE      channels are permuted in whole groups, and no byte changes
     codes.py export MODEL BUNDLE DIR  a uniform export has the first channels in the bundle's order
-    codes.py blank MODEL BUNDLE DIR   so does a padded export, followed by codes of zero
+    codes.py blank MODEL BUNDLE DIR   so has a padded export, followed by codes of zero
     codes.py flat MODEL BUNDLE DIR [PLAIN]   a native, ragged, elastic or layer export has the first
                                       groups of every expert, expert after expert; everything else is
                                       as in the checkpoint, or as in PLAIN, an export with values
@@ -376,7 +376,7 @@ class Source:
         self.used = set()
 
     def planes(self, layer, e, of):
-        """The codes and their scales for gate, up, down or gate_up, as [(tensor, fused)]."""
+        """The codes, then their scales, of gate, up, down or gate_up, as [(name, tensor, fused)]."""
         found = []
         for name in sorted(self.tensor):
             m = re.search(rf"\.layers\.{layer}\..*(?<!shared_)experts\.(?:(\d+)\.)?(\w+?)(_blocks|_scales|\.\w+)$", name)
@@ -395,7 +395,7 @@ def put(order, items, group):
 
 
 def part(source, layer, e, order, parts, I, H):
-    """What the bundle must store for an expert: {tensor: bytes}, by the suffixes of its planes."""
+    """What the bundle must store for an expert: {last part of a tensor's name: bytes}."""
     G = parts["down"][1][1] and I // parts["down"][1][1]
     want = {}
     for of, of2 in ((GATE, UP), (("gate_up_proj",), None)):
@@ -456,7 +456,7 @@ def bundle(model, path):
 
 
 def groups(files, I):
-    """The channel group of every layer of a bundle, from its tensor `down`."""
+    """The number of channels in a group, for each layer of a bundle."""
     layers = [tensors(files[f]) for f in sorted(files) if f.startswith("weights/layers-")]
     return [I // next(v for n, v in layer.items() if n.endswith(".down"))[1][1] for layer in layers]
 
@@ -530,8 +530,8 @@ def export(model, path, directory):
 
 
 def blank(model, path, directory):
-    """Check a padded export: each expert has its first channels in order, then codes of zero; all scales,
-    and everything else, are the checkpoint's."""
+    """Check a padded export: each expert has its first channels in the bundle's order, then codes of zero,
+    and the scales of all channels in that order."""
     source, order, (M, E, I) = bundle(model, path)
     widths = json.loads((Path(directory) / "fm-export.json").read_text())["widths"]
     group = groups(members(path), I)
@@ -604,7 +604,7 @@ def flat(model, path, directory, plain=None):
 
 
 def twist(directory, out, case):
-    """Change the tensors of one layer's experts, or their description in config.json, and nothing else."""
+    """Change one tensor of a layer's experts, or the description of the codes in config.json."""
     name, _, how = case.partition(" ")
     tensor, config = {}, {}
     for f in Path(directory).glob("*.safetensors"):
@@ -666,7 +666,7 @@ def resize(model, out, I):
     write(model, out, tensor, lambda c: c.update({key: I}))
 
 
-# Names of tensors that have the hidden size as their number of columns, and as their number of rows.
+# Tensors whose number of columns is the hidden size, and tensors whose number of rows is.
 COLUMNS = r"(embed_tokens|lm_head|\.[qkvg]_proj|gate_proj|up_proj|\.gate|q_a_proj|kv_a_proj_with_mqa|wk|weights_proj)\.weight$"
 ROWS = r"(o_proj|down_proj)\.weight$|(input|post_attention|pre_mlp|post_mlp)_layernorm\.weight$|^model\.norm\.weight$|o_proj\.bias$"
 

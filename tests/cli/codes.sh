@@ -1,4 +1,4 @@
-# Quantised checkpoints keep their codes and scales: in the bundle, and in a uniform export of it.
+# A quantised checkpoint's codes and scales are kept in the bundle and in its uniform and padded exports.
 here=$(dirname "$0")
 export PYTHONDONTWRITEBYTECODE=1
 python3 "$here/mxfp4.py" make "$GOLDEN/odd-gptoss" mxfp4

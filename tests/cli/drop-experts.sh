@@ -1,5 +1,5 @@
-# uniform --drop-experts: experts of width 0 are left out, vLLM's constants replace them, and the
-# tools read such a directory.  Then config.json is changed to contradict the directory's contents.
+# uniform --drop-experts: experts of width 0 are replaced by constants in vLLM's format, and the tools read
+# such a directory.  They refuse one whose tensors and config.json contradict each other.
 here=$(dirname "$0")
 # shellcheck source=tests/cli/family.bash
 . "$here/family.bash"

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Put a terminal's control sequence into every string of every file that the tools read.
+"""Put a terminal's control sequence into each kind of string in the files that the tools read.
 
     escapes.py GOLDEN
 
-Run in a folder with a bundle, family.fm.  Each string is replaced in turn: in the manifest, the carried
+Run in a folder with a bundle, family.fm.  One string at a time is changed: in the manifest, the carried
 config.json, the headers of the safetensors members and the names of members; and in a checkpoint's
 config, index, tensor names, tokenizer, token file and texts.  The tools must then print only text, on
 standard output and standard error.  Every violation is printed.

@@ -1,5 +1,5 @@
-# One bit of a bundle's weights is flipped, at many places: an export fails and leaves no files, or
-# does not contain the bit's channels.  FM_FLIPS: number of places.
+# One bit of a bundle's weights is flipped, in many places: an export fails and leaves no files, or
+# does not contain the damaged channel.  FM_FLIPS: number of places.
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"
 family saliency
@@ -31,7 +31,7 @@ done
 echo "wrong: $wrong; every place was caught or not in the export: $((caught + same == i))"
 [ $caught -gt $((i / 4)) ] && echo "more than a quarter were caught"
 echo "-- the messages for an expert and for another tensor"
-tell() { # tell TENSOR-FILE
+tell() { # tell MEMBER OFFSET
     block=$(tar -tRvf family.fm | sed -n "s|^block \([0-9]*\):.* weights/$1\$|\1|p")
     flip t.fm $(((block + 1) * 512 + $2))
     fm-pack -q --export out --budget 0.4 t.fm

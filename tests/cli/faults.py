@@ -2,7 +2,8 @@
 """Test faults of quantised checkpoints: every fault in every form in which codes are stored.
 
     faults.py GOLDEN FORM...    make each faulty copy of FORM, run fm-rank on it, and fm-pack with the
-                                masks of the good one; print the status and message of both
+                                masks of the good one; print the status and message of fm-rank, and those
+                                of fm-pack if they differ
     faults.py forms             list the forms
 
 A tool must report a fault in one sentence and write nothing.  Checkpoints that are accepted are valid by
@@ -129,7 +130,7 @@ def quantization(change):
 
 
 def sizes(factor):
-    """Declare sizes of blocks and groups that differ from those of the scales."""
+    """Declare block and group sizes for which the scales have the wrong shape."""
 
     def change(quant):
         groups = [g["weights"] for g in quant.get("config_groups", {}).values()] or [quant]
@@ -228,7 +229,7 @@ def run(form):
         whole = json.dumps(config)
         spoil(tensors, config)
         if case != "no fault" and tensors == form.tensors and json.dumps(config) == whole:
-            continue  # a square matrix, or a format without sizes
+            continue  # no change: a square matrix, or a format without sizes
         write(form.good, "bad", tensors, lambda old: (old.clear(), old.update(config)))
         Path("ranked").unlink(missing_ok=True)
         status, text = say(*rank, "bad")

@@ -16,7 +16,7 @@ echo "-- the page's commands"
 examples fm-family.1
 grep '^+' complained
 grep ': ok$' said | sed 's/: [0-9]* items.*:/:/'
-# Only the second export is made again.
+# The second run has another budget: only its export is made.
 grep '^up to date' said | sed 's/ was made.*//'
 
 grep '^fm-family: ' said | sed 's/ [0-9.]* MB/ N MB/g; s/\(cross-[^,;]*\) [0-9.]*/\1 L/g'

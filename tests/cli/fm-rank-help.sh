@@ -1,4 +1,4 @@
-# --help and --help=all list the options of the table that the tool parses; --help fits on a screen.
+# The texts of --help and --help=all; --help fits on a screen of 24 lines of 80 columns.
 fm-rank --help | tee short
 fm-rank --help=all
 fm-rank --version

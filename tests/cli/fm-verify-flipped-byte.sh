@@ -1,4 +1,4 @@
-# One byte changed in every member of a bundle, near its beginning and, in large members, in the
+# One byte changed in every member of a bundle, near its beginning and, in safetensors members, in the
 # middle: the member is named.
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"

@@ -2,7 +2,7 @@
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"
 family uniform --until 0.5
-export_again() { # export_again TITLE: export to `out` again; print whether the user's own files still exist
+export_again() { # export_again TITLE [SED]: export to `out` again; print whether the user's files still exist
     fm-pack -q --force --export out --budget 0.2 family.fm 2>&1 >/dev/null | sed "$2"
     echo "$1: status ${PIPESTATUS[0]}, $(find out -name 'adapter*' -o -name 'notes*' | wc -l) files of others"
 }

@@ -1,5 +1,5 @@
-# Exports have neither the author's code nor keys by which a program loads code or another model,
-# unless --allow-code is given; what is left out or kept is named.
+# Exports have neither the author's code nor keys that make a program load code or another model,
+# unless --allow-code is given; messages name what is left out or kept.
 odd=$GOLDEN/odd-mixtral
 cp -rL "$odd" model && chmod -R u+w model
 sed -i 's|^{|{\n  "_name_or_path": "else/where",\n  "attn_implementation": "else/where", "new": {"auto_map": 1, "b": 2}, "fm_family": [], "max_window_layers": 3,\

@@ -4,8 +4,9 @@
     forge.py FROM TO CODE
 
 CODE is Python that changes `b`: b.manifest is the tree of the manifest, b.config that of the carried
-config.json, b.member a dictionary {name: bytes} of all other members in their order.  Digests and
-lengths are computed again, so only a reader that checks the meaning of the content finds the change.
+config.json, b.member a dictionary {name: bytes} of the members except manifest, CHECKSUMS and padding.
+Digests and lengths are computed again, so only a reader that checks the meaning of the content finds the
+change.
 """
 import ctypes
 import json
@@ -53,7 +54,7 @@ def unpack_safetensors(data):
 
 
 def pack_safetensors(tree, tensors):
-    """Make a file whose header is padded as the tools do: tensors begin at a multiple of 4096."""
+    """Make a file whose header is padded as by the tools: tensors begin at a multiple of 4096."""
     text = json.dumps(tree, separators=(",", ":")).encode()
     text += b" " * (-(len(text) + 8) % 4096)
     return struct.pack("<Q", len(text)) + text + tensors
@@ -124,7 +125,7 @@ class Bundle:
         change("segments.safetensors", entry if expert is not None else "tensor." + entry, store(sum))
 
     def _lay_out(self):
-        """Set the manifest's list of members; returns [name, bytes] of each."""
+        """Set the manifest's list of members; return [name, bytes] of each."""
         pads, order, entries = 0, [["manifest.json", b""]], []
         for name, data in self.member.items():
             if name in self.aligned:

@@ -81,7 +81,7 @@ def read(model):
 
 
 def write(model, out, tensors, edit=None):
-    """Write the tensors to one file, and copy the other files of the model."""
+    """Write the tensors to one file; copy the model's tokens.npy and its config.json, changed by `edit`."""
     out = Path(out)
     out.mkdir()
     config = json.loads((Path(model) / "config.json").read_text())
@@ -157,7 +157,8 @@ def expert_names(tensors, l, e):
 
 
 def bundle(model, path):
-    """Compare a bundle's experts: they are ranked, gate and up rows alternate, and down is transposed."""
+    """Compare a bundle's weights.  Channels are in ranked order, gate and up rows alternate, and down is
+    transposed."""
     tensors, wrong, seen, block = read(model), 0, 0, blocks_of(model)
     with tarfile.open(path) as tar:
         member = {m.name: unpack(tar.extractfile(m).read()) for m in tar if m.name.endswith("tensors")}
@@ -188,8 +189,8 @@ def bundle(model, path):
 
 
 def quantise_matrix(words, rows, columns, block, powers=False):
-    """Quantise bfloat16 words to (codes, scales); the largest value of a block becomes 448, or less if
-    scales are powers of two."""
+    """Quantise bfloat16 words to (codes, scales, shape of the scales); the largest value of a block becomes
+    448, or less if scales are powers of two."""
     down, across = (-(-n // b) for n, b in zip((rows, columns), block))
     x = [bf16_value(w) for w in words]
     most = [0.0] * (down * across)

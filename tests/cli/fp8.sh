@@ -1,5 +1,5 @@
 # FP8 in blocks: the values are those of the format, bundles and exports store them in bfloat16, and
-# broken files and other schemes are refused by name.
+# broken files and other schemes are refused.
 # shellcheck source=tests/cli/least.bash
 . "$(dirname "$0")/least.bash"
 fp8=$(dirname "$0")/fp8.py
@@ -48,7 +48,7 @@ fm-pack -q --export kept --budget 0.4 --layout padded --keep-extra family.fm
 echo "status $?"
 rm -rf ahead made out ranked trained family.fm
 echo "== bytes do not depend on threads, memory or the kind of output"
-family() { # family NAME WITH OPTION...: run the stages as arguments of the command WITH
+family() { # family NAME WITH OPTION...: run the stages through the command WITH (env, little)
     local name=$1 with=$2
     shift 2
     "$with" fm-rank -q --model "$model" "${tokens[@]}" "$@" -o "$name.rank" >/dev/null 2>&1

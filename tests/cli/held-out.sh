@@ -3,7 +3,7 @@
 tiny=$GOLDEN/tiny-mixtral
 data=(--model "$tiny" --tokens "$tiny/calib.npy" --seq-len 64 --precision f32)
 held=(--eval-tokens "$tiny/heldout.npy")
-recover() { # recover NAME STREAM OPTION...: print the line of losses, and whether masks were measured again
+recover() { # recover NAME STREAM OPTION...: print its status, and whether masks were measured again
     fm-recover "${data[@]}" --steps 8 --lr 1e-3 --json -o "$1" "${@:3}" "$2" 2>complained >"$1.json"
     echo "$1: status $?"
     grep -o 'masks are measured.*' complained

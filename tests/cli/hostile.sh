@@ -1,5 +1,5 @@
-# fm-rank with every file of golden/bad: it exits with the status in golden/bad/EXPECT and one sentence,
-# and writes no output.  (Unit tests of the readers compare the sentences.)
+# fm-rank with the checkpoints, tokens and texts in golden/bad: it prints one sentence, exits with the status
+# in golden/bad/EXPECT, and writes no output.  (Unit tests of the readers compare the sentences.)
 odd=$GOLDEN/odd-mixtral
 rank() { # rank NAME MODEL TOKENS OPTION...
     name=$1 model=$2 tokens=$3

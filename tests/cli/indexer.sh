@@ -1,5 +1,5 @@
-# A sparse indexer: sequences end at the length where it would choose keys, its tensors are carried
-# byte for byte, and each layer that needs one has one.
+# Sparse indexers: a sequence may be only as long as attention still sees all keys, their tensors are
+# carried byte for byte, and a missing or unexpected indexer is refused.
 model=$GOLDEN/odd-glm5
 echo "== as far as it sees all keys"
 fm-rank --model "$model" --tokens "$model/tokens.npy" --dry-run | grep '^longest'

@@ -1,5 +1,5 @@
-# fm-json(5): every key that the tools print is in the page's section, and every name in it is printed by
-# some run here, or occurs only with quantised checkpoints, servers or several processes.
+# fm-json(5): every key that the tools print is in its section of the page, and nearly every key in the page
+# is printed by some run here.
 # shellcheck source=tests/pages.bash
 . "$GOLDEN/../tests/pages.bash"
 odd=$GOLDEN/odd-mixtral
@@ -38,7 +38,7 @@ fm-verify -q --json --trusted key.pub copy >verify/trusted
 echo >>copy/config.json
 fm-verify -q --json --record copy >verify/stale
 fm-bench quality "${held[@]}" --budgets 0.4 family.fm >quality/family
-grep -e reference -e recovered quality/family # the adapter is in its weights
+grep -e reference -e recovered quality/family # no original is given; the adapter is in the weights
 fm-bench quality "${held[@]}" -m "$odd" ragged >quality/one
 fm-bench quality "${held[@]}" -n -m "$odd" ragged >quality/plan
 fm-bench quality "${held[@]}" -m "$odd" elastic >quality/elastic

@@ -1,4 +1,4 @@
-# Bundles and streams with valid digests and figures that contradict shapes, widths or options: the
+# Bundles and streams with valid digests, but figures that contradict shapes, widths or options: the
 # findings of fm-verify, and whether --list and --export accept them.
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"

@@ -1,4 +1,4 @@
-# Bundles with valid digests and names that the packer never writes: every tool that reads one
+# Bundles with valid digests, but names that the packer never writes: every tool that reads one
 # refuses it before it writes anything.
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"

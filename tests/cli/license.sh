@@ -11,7 +11,7 @@ export_card() { # print the front matter of an export's card
 for card in '---\nlicense: mit\n---\n' '---\r\nlicense: mit\r\n---\r\n' \
     '---\nlicense:\n- mit\n- apache-2.0\n---\n' '---\nlicense: [mit, apache-2.0]\n---\n'; do
     echo "-- $card"
-    # shellcheck disable=SC2059 # its escapes are meant
+    # shellcheck disable=SC2059 # it contains escapes
     printf -- "$card" >model/README.md
     export_card
 done

@@ -1,4 +1,4 @@
-# fm-pack --list explains its columns, marks the knee and the cards, and shows which layouts are possible.
+# fm-pack --list explains its columns, marks the knee and what fits each GPU, and shows possible layouts.
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"
 family uniform --until 0.5 --width-multiple 4

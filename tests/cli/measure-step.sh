@@ -8,7 +8,7 @@ train() { # train OUT OPTION...
     fm-train "${on[@]}" --method saliency --until 0.4 -f -o "$1" "${@:2}" ranked >/dev/null
 }
 cat >figures.py <<'E2'
-# Print the budgets with figures of each file, and whether figures of the same budget are equal.
+# For each file print the budgets that were measured; then whether figures of the same budget are equal.
 import json, subprocess, sys
 seen = []
 for path in sys.argv[1:]:

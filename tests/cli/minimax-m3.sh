@@ -1,5 +1,5 @@
-# MiniMax-M3 as published: multimodal, with separate matrices, and other names than in transformers' text
-# class.  Scores are the same; exports are complete checkpoints or have our modelling file.
+# MiniMax-M3 as published: multimodal, with separate matrices and names that differ from those of
+# transformers' text class.  Scores are the same; exports are complete checkpoints or have our modelling file.
 set -o pipefail
 text=$GOLDEN/odd-m3
 tokens=(--tokens "$text/tokens.npy")

@@ -1,4 +1,4 @@
-# A missing input is status 66, and no output appears.
+# A missing input gives status 66 and no output.
 odd=$GOLDEN/odd-mixtral
 try() {
     echo "\$ $*" | sed "s|$GOLDEN|GOLDEN|g"

@@ -1,4 +1,4 @@
-# Ranks: two and three ranks give the bytes of one process without MPI, even through pipes.
+# Ranks: two and three ranks give the bytes of one process without MPI, also through a pipe.
 # shellcheck source=tests/ranks.sh
 . "$GOLDEN/../tests/ranks.sh"
 # shellcheck source=tests/cli/least.bash

@@ -75,7 +75,7 @@ def make(model, out):
 
 
 def decoded(codes, scales):
-    """Decode (E, rows, columns) values to words, transposed to (E, columns, rows)."""
+    """Decode (E, rows, columns) values to bfloat16 words, transposed to (E, columns, rows)."""
     (_, (E, rows, across, _), data), width = codes, 32 * codes[1][2]
     out = []
     for b, byte in enumerate(data):

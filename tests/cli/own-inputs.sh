@@ -1,4 +1,4 @@
-# No output replaces one of its inputs, with or without --force; and an export is not a checkpoint.
+# No output replaces one of its inputs, with or without --force; a ragged export is not a checkpoint.
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"
 family saliency

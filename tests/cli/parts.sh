@@ -110,7 +110,8 @@ fm-pack -q --model "$odd" --part-size 130kB -o q.fm trained
 echo "status $?"
 rm q-*
 
-# bad TITLE COMMAND...: run it in a copy of the set; print the tools' messages, and check that none exports.
+# bad TITLE COMMAND [PART]: run COMMAND in a copy of the set, print fm-verify's messages for PART (default:
+# the first), and check that fm-pack exports nothing.
 bad() {
     local title=$1
     rm -rf b out
@@ -146,7 +147,7 @@ bad "its name says 4 parts" 'for k in 1 2 3; do mv family-0000$k-of-00003.fm fam
     family-00001-of-00004.fm
 bad "its name says part 2" 'mv family-00001-of-00003.fm family-00002-of-00003.fm' family-00002-of-00003.fm
 bad "its name says nothing" 'mv family-00001-of-00003.fm first.fm' first.fm
-# manifest OLD NEW: replace a regular expression in "parts" of the manifest by text of the same length
+# manifest.py OLD NEW: in "parts" of the manifest, replace the match of OLD by NEW, padded to its length
 cat >manifest.py <<'END'
 import re
 import sys

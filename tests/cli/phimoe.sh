@@ -1,5 +1,5 @@
-# Features specific to PhiMoE: sequences end where longrope's short factors do, and stock exports have
-# the class name that servers use, whichever version of transformers wrote the checkpoint.
+# Features specific to PhiMoE: sequences are limited to the range of longrope's short factors, and stock
+# exports have the class name that servers use, whichever version of transformers wrote the checkpoint.
 phi=$GOLDEN/odd-phimoe
 fm-rank -q --model "$phi" --tokens "$phi/tokens.npy" --seq-len 33 -o none
 echo "status $?"

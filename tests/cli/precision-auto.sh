@@ -1,5 +1,5 @@
 # --precision auto: bfloat16 for 16-bit weights if the CPU supports it, else float32; the dry run
-# reports the choice, and the stage and the state record it.
+# reports the choice, and the stage records it.
 tiny=$GOLDEN/tiny-mixtral
 tokens=(--tokens "$tiny/calib.npy" --seq-len 64 --max-tokens 256)
 has=f32

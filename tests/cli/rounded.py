@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Round experts by the formats' definitions, in plain Python, and compare exports of fm-pack --weights.
 
-    rounded.py make OUT DTYPE        make a small Qwen3-MoE, F32 or BF16, with blocks that are hard to round
+    rounded.py make OUT DTYPE        make a small Qwen3-MoE, F32, F16 or BF16, with blocks hard to round
     rounded.py compare PLAIN DIR     check that the uniform export DIR has the rounded experts of the export
                                      PLAIN, and everything else as in PLAIN
     rounded.py flat PLAIN DIR        the same for a ragged, elastic or layer export with PLAIN's widths
@@ -148,7 +148,7 @@ def blocks(w, rows, columns, high, wide):
 
 def quantised(name, dtype, w, rows, columns, both):
     """Quantise a matrix: {end of the name: (dtype, shape, bytes)}.  NVFP4's second scale is computed from
-    `both`, the largest magnitude."""
+    `both`, the largest magnitude in the matrix or, for gate and up, in both of them."""
     scale_type, f32 = dtype, "F32"
     if name in ("fp8-block", "fp8"):
         high, wide = (128, 128) if name == "fp8-block" else (1, columns)

@@ -1,4 +1,4 @@
-# A uniform export whose experts are rounded to a format that servers load.
+# Exports whose experts are rounded to a format that servers load.
 here=$(dirname "$0")
 export PYTHONDONTWRITEBYTECODE=1
 said() {

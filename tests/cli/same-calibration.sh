@@ -1,4 +1,4 @@
-# The same calibration tokens, given in every possible way, give the same ranking, byte for byte.
+# The same calibration tokens, given in every supported form, give the same ranking, byte for byte.
 tiny=$GOLDEN/tiny-mixtral
 # shellcheck source=tests/cli/bytes.bash
 . "$(dirname "$0")/bytes.bash"

@@ -1,6 +1,6 @@
-# Commands for servers in the cards of families that need their own code, or the suite's package:
-# attention with sinks, windows, heads that differ between layers, linear and latent attention; and
-# SGLang's own Qwen3-MoE with tied embeddings.
+# Commands for servers in the cards of families that need the servers' own code or the suite's package:
+# attention with sinks, windows, heads that differ between layers, linear and latent attention.  Also
+# SGLang's own Qwen3-MoE with tied embeddings, and Mixtral.
 cp -r "$GOLDEN/odd-qwen3" tied
 python3 - <<'PYTHON'
 import json

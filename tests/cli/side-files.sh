@@ -122,7 +122,7 @@ try $rank -o out --state notes
 try fm-verify --force family.fm
 try fm-pack --list --force family.fm
 
-show() { # show TITLE COMMAND...: print its status, without its messages
+show() { # show TITLE COMMAND...: print its status and its messages on standard error
     local title=$1 status
     shift
     "$@" >/dev/null 2>"$pristine/complained"

@@ -2,7 +2,7 @@
 # shellcheck source=tests/cli/least.bash
 . "$(dirname "$0")/least.bash"
 odd=$GOLDEN/odd-mixtral
-family() { # family NAME WITH OPTION...: run the stages as arguments of the command WITH
+family() { # family NAME WITH OPTION...: run the stages through the command WITH (env, little)
     name=$1
     with=$2
     shift 2
