@@ -109,7 +109,7 @@ def merge(weights, parts, scale):
 
 
 class Report:
-    """Counts differences, and prints one line per tensor."""
+    """Prints one line per tensor, and counts those that differ."""
 
     def __init__(self):
         self.failed = 0

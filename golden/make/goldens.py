@@ -1,7 +1,7 @@
 """The numbers stored beside a model: each function makes one named group for golden.safetensors.
 
-`ids` is always one batch of sequences (S, T).  The groups "subnet" and "lora" belong to the model in
-ranked order, so the caller ranks it first.  golden/README says what every tensor is.
+`ids` is always one batch of sequences (S, T).  The groups "members", "subnet" and "lora" belong to the model
+in ranked order, so the caller ranks it first.  golden/README says what every tensor is.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ import oracle
 
 
 BUDGETS, STEP = (0.0, 0.2, 0.4, 0.6, 0.8), 0.01  # budgets of members; a neighbour is one step away
-TOLERANCE, TENFOLD = 1e-4, 10  # relative to the largest value; neighbours differ by ten times as much
+TOLERANCE, TENFOLD = 1e-4, 10  # relative to the largest value; neighbours differ by at least ten times it
 
 
 @dataclass(frozen=True)

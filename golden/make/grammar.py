@@ -1,4 +1,4 @@
-"""Text of five domains from a seed, on which the small trained model is trained; no external text.
+"""Generate text of five domains from a seed; the small trained model is trained on it.
 
 One invented lexicon, fixed by LEXICON_SEED, holds facts that a model can only memorise (which
 adjective goes with which noun, where a person lives, which number a person has), so that expert
@@ -59,7 +59,7 @@ class Lexicon:
 
 
 def prose(rng, lex):
-    """Sentences in which the last object is the next subject."""
+    """Sentences; the object of each is the subject of the next."""
     noun, out = rng.choice(lex.nouns), []
     for _ in range(rng.randrange(3, 7)):
         verb = rng.choice(lex.does[noun])

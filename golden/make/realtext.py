@@ -70,7 +70,7 @@ def headers():
 
 
 def translations(path):
-    """The translated texts of a catalogue of GNU gettext; the first is its header."""
+    """The translated texts of a GNU gettext catalogue, without its header, which is the first."""
     with open(path, "rb") as f:
         data = f.read()
     order = "<" if data[:4] == b"\xde\x12\x04\x95" else ">"

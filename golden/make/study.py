@@ -1,7 +1,7 @@
 """Measure what pruning costs the trained model: held-out losses of uniform widths, ranked and unranked.
 
 Run it after training, before the model is committed.  If the loss does not rise at 0.4, or rises as much
-in the original order of channels, tests on this model cannot tell a good ranking from a bad one.
+with ranking as without, tests on this model cannot tell a good ranking from a bad one.
 """
 
 import numpy as np
