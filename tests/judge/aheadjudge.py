@@ -62,7 +62,7 @@ def generate(model, ids, **more):
 
 
 def weights_ahead(model):
-    """Return the MTP layer's tensors as transformers loads them; it raises an exception if one is missing."""
+    """Return the MTP layer's tensors as transformers loads them; raise an exception if one is missing."""
     return {k: v.clone() for k, v in MtpModel.from_pretrained(model).state_dict().items()}
 
 

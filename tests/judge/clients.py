@@ -361,8 +361,9 @@ KNOWN = {
     *(("minimax_m3_vl_text", row, "vllm") for row in STOCK),  # its sigmoid router
     # SGLang's Transformers backend cannot split MiniMax-M3's stock class.
     *(("minimax_m3_vl_text", row, "sglang") for row in STOCK),
-    # vLLM's own LFM2 code uses the same rotation kernel, and SGLang's requires a kernel that its CPU build
-    # lacks.  The Transformers backends have no short convolutions, so the modelling file refuses to run.
+    # vLLM's own LFM2 code uses the rotation kernel named above, and SGLang's requires a kernel that its
+    # CPU build lacks.  The Transformers backends have no short convolutions, so the modelling file refuses
+    # to run.
     ("lfm2_moe", None, "vllm"),
     ("lfm2_moe", None, "sglang"),
     ("lfm2_moe", None, "sglang + fm_sglang"),
@@ -398,7 +399,7 @@ def make_model(name, folder):
         if key.endswith("bias"):
             choice = key.endswith(("correction_bias", "expert_bias"))
             torch.nn.init.normal_(value, std=0.02 if choice else 0.3)
-        if key.endswith("router.gate.weight"):  # transformers initialises Trinity's to zero
+        if key.endswith("router.gate.weight"):  # transformers initialises AFMoE's to zero
             torch.nn.init.normal_(value, std=SIZES["initializer_range"])
     model.to(torch.bfloat16).save_pretrained(folder)
     if name == "axk1":  # as published: a norm after the dense MLP, which vLLM loads and no code applies

@@ -44,8 +44,8 @@ def example():
 
 
 def kernels(folder):
-    """Compare PyTorch's two kernels with ours at odd and even sizes in each type.  The current directory
-    has a file named torch.py, which must not be imported."""
+    """Compare PyTorch's two kernels with ours in each type.  The current directory has a file named torch.py,
+    which must not be imported."""
     ok = True
     (folder / "torch.py").write_text("raise SystemExit('this is not PyTorch')\n")
     for shape, dtype, limit in (("64,96,8,2", "f32", 1e-6), ("72,88,5,3", "bf16", 0.01), ("64,96,8,2", "f16", 0.002)):

@@ -92,7 +92,7 @@ def tool(*command):
 
 
 def make_family(folder):
-    """Make a small family quickly: fast masks, a few steps of recovery, everything packed."""
+    """FM_JUDGE_FAMILY or, without it, a small family made quickly: saliency masks, few steps of recovery."""
     given = os.environ.get("FM_JUDGE_FAMILY")
     if given:
         return Path(given).resolve()

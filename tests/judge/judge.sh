@@ -62,7 +62,7 @@ fi
 need "$venv" $pins
 [ "${1:-}" != --venv ] || exit 0
 
-# The programs below download nothing, and their results do not depend on the caller's environment.
+# The judges download nothing, and their results do not depend on the caller's environment.
 export HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error PYTHONDONTWRITEBYTECODE=1 LC_ALL=C.UTF-8
 export HF_HUB_DISABLE_PROGRESS_BARS=1 PYTHONWARNINGS=ignore
 

@@ -120,7 +120,7 @@ def judge_wikitext(name, model, export, pages):
     want = theirs(export, pages)
     for key in "bits_per_byte", "byte_perplexity", "word_perplexity":
         miss = abs(ours[key] / want[f"{key},none"] - 1)
-        limit = TOLERANCE if key == "bits_per_byte" else 100 * TOLERANCE  # errors of an exponential
+        limit = TOLERANCE if key == "bits_per_byte" else 100 * TOLERANCE  # exponentials have larger errors
         say(miss <= limit, f"{name}, {key}: {ours[key]:.6g}, lm-eval {want[f'{key},none']:.6g}, {miss:.1e} relative")
     return ours["bits_per_byte"]
 
