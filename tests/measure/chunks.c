@@ -1,8 +1,8 @@
 /*
- * Measure how much of each file is already stored if files are cut into content-defined chunks and
- * each chunk is kept once, as on the Hugging Face Hub (Xet; hub-docs, docs/xet/chunking).  Prints
- * one line for each file, in the order of upload: its bytes, those of chunks that no earlier file
- * has, and their share; then the sum.  A folder stands for all files in it.
+ * Measure how much of each file is new if files are cut into content-defined chunks and each chunk
+ * is stored once, as on the Hugging Face Hub (Xet; hub-docs, docs/xet/chunking).  Prints one line
+ * for each file, in the order of upload: its bytes, those of chunks that are not stored yet, and
+ * their share; then the sum.  A folder stands for all files in it.
  *
  *     cc -O2 -I. -o build/chunks tests/measure/chunks.c
  *     build/chunks family.fm exports/10 exports/20

@@ -107,7 +107,7 @@ class Worker:
 
 
 def installed(python, scratch):
-    """The path of the library that was built, or of a folder outside the runtime where pip installs the wheel."""
+    """The path of the library that was built, or of the folder into which pip installs the wheel."""
     if not WHEEL:
         return str((ROOT / os.environ.get("BUILD", "build") / "libfm_clip.so.1").resolve())
     target = scratch / "wheel"

@@ -9,11 +9,11 @@ those of the release.  The dry runs of fm-rank, fm-train and fm-recover are prin
 memory that it took.  Needs a file system with sparse files.
 
 Without it, a checkpoint of --layers layers is written, and --stages are run on it under --memory.  Each is
-sent SIGTERM after a fraction, --stop, of its forecast time (at least 2 seconds), and runs again, from its
-state file if it has one.  A table compares the forecast with the measurement: time without the interrupted part,
-peak memory, bytes read and written, bytes of temporary files (bytes written, less those of the output), and
-seconds from SIGTERM to the end.  --narrow N divides the widths and keeps every name.  DIR (build/fullsize) is
-removed at the end unless --keep is given.  Needs only Python."""
+sent SIGTERM after a fraction, --stop, of its forecast time (2 seconds if that is less), and runs again, from
+its state file if it has one.  A table compares the forecast with the measurement: time without the interrupted
+part, peak memory, bytes read and written, bytes of temporary files (bytes written, less those of the output),
+and seconds from SIGTERM to the end.  --narrow N divides the widths and keeps every name.  DIR (build/fullsize)
+is removed at the end unless --keep is given.  Needs only Python."""
 
 import argparse
 import json

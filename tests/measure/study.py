@@ -3,9 +3,9 @@
 
     study.py [-d DIR] [-m MODEL,...] [-s SEED,...] [-T THREADS] [-o FILE] [-t]
 
-Run make and `tests/judge/judge.sh --golden trained` first.  Cells are run one at a time, those of the first
-claims first.  Each writes its stream and its report to DIR (build/study), and existing ones are not run again,
-so an interrupted study can be resumed; remove DIR after changing what it measures.  Then FILE
+Run make and `tests/judge/judge.sh --golden trained` first.  Cells are run one at a time, those that most
+claims need first.  Each writes its stream and its report to DIR (build/study), and existing ones are not run
+again, so an interrupted study can be resumed; remove DIR after changing what it measures.  Then FILE
 (tests/measure/study.md) is written, with the paper's claims beside the results of all cells that were run.
 -t: only write FILE.
 
@@ -96,7 +96,7 @@ def plan(models, seeds):
 
 
 def expert_tensors(header):
-    """Groups (gate, up, down) of one expert's tensors, by the ends of their names."""
+    """The names of each expert's tensors, as [gate, up, down]."""
     kinds = {"w1": 0, "gate_proj": 0, "w3": 1, "up_proj": 1, "w2": 2, "down_proj": 2}
     groups = {}
     for name in header:
