@@ -24,7 +24,8 @@
 #   deb        builds Debian packages (cmd/package/debian), in build/deb, with MAINTAINER="Name <name@host>"
 #   arm64-check  builds for arm64 in a Debian 13 chroot, and runs the unit tests there under QEMU
 #              (as root; needs debootstrap)
-#   packages-check  builds, installs and uses deb and wheel in Debian 12 and 13 chroots (the same)
+#   packages-check  builds, installs and uses deb and wheel in Debian 12 and 13 chroots
+#              (as root; needs debootstrap)
 #   wheel      builds a wheel for pip, in build/wheel: libfm_clip for PyTorch, the modelling file, fm_sglang
 #   install, uninstall  tools, man pages, completions, libfm_clip, libfm with its headers, runtime files
 #   clean
@@ -135,7 +136,7 @@ MAN := $(wildcard man/*.[1-7])
 CLIP_SO := libfm_clip.so.1
 CLIP_O := $(patsubst %.c,$(BUILD)/%.c.o,$(wildcard kernels/clip/*.c) lib/base/dtype.c lib/base/isa.c) \
 	$(if $(HAVE_CUDA),$(patsubst %.cu,$(BUILD)/%.cu.o,$(filter kernels/clip/%,$(CUDA_SOURCES))))
-# Unused sections are dropped, because C++'s library would require a newer glibc than servers have.
+# Unused sections are dropped: with them, C++'s library would require a newer glibc than servers have.
 CLIP_LINK := -shared -Wl,-soname,$(CLIP_SO) -Wl,--version-script=kernels/clip/clip.map -Wl,-z,nodelete -Wl,--gc-sections
 
 all: $(BUILD)/libfm.a $(BINS) $(SCRIPTS:cmd/%=$(BUILD)/bin/%) $(BUILD)/libfm_clip.so

@@ -98,7 +98,7 @@ status=0
 emulated "qemu-aarch64 --version | head -n 1
     export CROSS_COMPILE=$cross CC=${cross}gcc PKG_CONFIG=${cross}pkg-config
     export BUILD=$build FM_TEST_JOBS=${FM_TEST_JOBS:-$(nproc)} FM_TEST_SECONDS_MAX=${FM_TEST_SECONDS_MAX:-3600}
-    export FM_SIGNALS=6 FM_SIGNALS_SECONDS=1800 # fewer runs are hit, and each takes longer
+    export FM_SIGNALS=6 FM_SIGNALS_SECONDS=1800 # fewer signals, and more time for each tool
     export FM_SIGNALS_EMULATED=1
     bash tests/run.sh '$pattern'" || status=$?
 say "arm64: status $status"

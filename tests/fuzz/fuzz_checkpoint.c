@@ -11,7 +11,7 @@
 #include "lib/model/model.h"
 #include "lib/model/source.h"
 
-#define FILE_BYTES_MAX ((size_t)1 << 40) /* the rest is a hole, which takes no memory */
+#define FILE_BYTES_MAX ((size_t)1 << 40) /* mostly a hole, which takes no memory */
 
 static const char *dir;
 static const char *const names[] = {"config.json", "model.safetensors"};

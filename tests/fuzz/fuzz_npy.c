@@ -26,8 +26,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     return 0;
 }
 
-/* Mutate the text of an npy header and correct its length; usually add as much data as a small
- * shape requires. */
+/* Mutate the text of an npy header and correct its length; in half of the cases, give the data the
+ * size of a small shape. */
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t capacity, unsigned seed)
 {
     static const uint8_t magic[8] = "\x93NUMPY\1";

@@ -360,7 +360,7 @@ class Signals(Sweep):
 
 
 class Readers(Sweep):
-    """While a file or an export is replaced by a similar one, a reader always sees a complete one."""
+    """While a file or an export is replaced by a similar one, a reader sees a complete one, or says so."""
 
     def plan(self, place):
         self.pack = Course("replace a bundle", f"fm-pack --model {MODEL} -T 1 -q --force -o out trained")
@@ -419,7 +419,7 @@ TAR_FIELDS = (("name", 0, 100), ("mode, ids", 100, 124), ("size", 124, 136), ("t
 
 
 def tar_parts(data):
-    """Yield (class, first byte, end) for each region of a bundle, of one of its files, or of a stream."""
+    """Yield (class, first byte, end) for each region of a bundle, of one part of a bundle, or of a stream."""
     at = 0
     while any(data[at : at + 512]):
         yield from ((f"tar header: {field}", at + a, at + b) for field, a, b in TAR_FIELDS)
@@ -593,7 +593,7 @@ class Configs(Sweep):
             yield from ((key, *path) for path in self.paths(inner))
 
     def text(self, value, path, kind):
-        """Print a value as JSON, with a fault of this kind at the path; path None: without a fault."""
+        """A value as JSON text, with a fault of this kind at the path; path None: without a fault."""
         if not path or not isinstance(value, (dict, list)):
             return json.dumps(value)
         items = value.items() if isinstance(value, dict) else enumerate(value)
