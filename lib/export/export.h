@@ -1,9 +1,9 @@
 /*
  * This room, lib/export: one member of a family, or the whole family, as a checkpoint directory
  * that other programs load, made from the bundle without the original checkpoint.  It decides which
- * bytes of the bundle an export has, and writes its config.json and model card.  The format of the
- * bundle is in formats/bundle, the place of an expert in it in lib/stage/volumes.h, and the widths
- * of a mask in lib/masks.
+ * bytes of the bundle an export has, and writes its config.json and model card.  See formats/bundle
+ * for the format of a bundle, lib/stage/volumes.h for the places of experts in it, and lib/masks
+ * for the widths of a mask.
  *
  * The forms of an export are the layouts, each a file in lib/export/layouts (layouts.h).  If the
  * width of a routed expert is rounded up, the added channels are its next ranked ones, not zeros.
@@ -14,10 +14,10 @@
  *   2. plan.c refuses invalid combinations, by the layout's descriptor;
  *   3. opened.c opens the family: the bundle, config.json, the masks, and the places of weights;
  *   4. plan.c begins the plan: the members that a load cap keeps;
- *   5. export.c chooses the one whose budget is nearest;
- *   6. plan.c plans it.  The mask and the layout determine the widths, the widths determine the
- *      tensors of experts, and the layout distributes all tensors over files; texts.c and card.c
- *      write the texts;
+ *   5. export.c chooses the member whose budget is nearest;
+ *   6. plan.c plans its export.  The mask and the layout determine the widths, the widths determine
+ *      the tensors of experts, and the layout distributes all tensors over files; texts.c and
+ * card.c write the texts;
  *   7. export.c computes the size of the output and the free space;
  *   8. exportwriter.c makes the directory: pieces of all files in parallel, each filled by fill.c
  *      from ranges of the bundle.
@@ -64,7 +64,8 @@ struct fm_export_report {
                                                out */
     uint64_t channels_layout, bytes_layout; /* kept beyond the mask, because the layout has one
                                                width for many experts */
-    uint64_t channels_pad, bytes_pad;       /* kept beyond the mask, because of pad_multiple */
+    uint64_t channels_pad, bytes_pad;       /* kept beyond the mask, because of pad_multiple or the
+                                               format of rounded experts */
     int members;                            /* for layouts that hold the family: number of its
                                                budgets in the export */
     uint64_t channels_freed, bytes_freed; /* for layouts that hold the family: channels of the model
@@ -100,8 +101,8 @@ int fm_export(const struct fm_run_options *run, const struct fm_export_options *
 int fm_export_plan(const struct fm_run_options *run, const struct fm_export_options *options,
                    struct fm_export_report *report, struct fm_err *err);
 
-/* Set *same to whether the directory run->outputs.path, which may be missing, has all texts that
- * fm_export would write, except for recorded figures and what the owner wrote into the card.
+/* Set *same to whether the directory run->outputs.path, which may be missing, has the texts that
+ * fm_export would write; recorded figures and what the owner added to the card do not count.
  * Weights are compared by fm_verify. */
 int fm_export_same_texts(bool *same, const struct fm_run_options *run,
                          const struct fm_export_options *options, struct fm_err *err);

@@ -41,8 +41,7 @@ struct fm_export_options {
     bool load_cap;         /* with a layout that holds the family: only members with budgets from
                               load_low to load_high */
     double load_low, load_high;
-    uint32_t pad_multiple; /* round widths up to a multiple of it and of the multiple used in
-                              training; 0: 1 */
+    uint32_t pad_multiple; /* round widths up to a multiple of it: fm_exportplan_round; 0: 1 */
     uint32_t devices;      /* for layouts whose experts servers split by channels: the part of a
                               width on each of this many devices must be valid for the layout and
                               the codes; 0: 1 */
@@ -51,7 +50,7 @@ struct fm_export_options {
     /* Keys of config.json to keep next to our modelling file although the family does not define
      * them (trust.h); ends with NULL. */
     const char *keep_config[FM_KEEP_CONFIG_MAX + 1];
-    bool keep_extra;        /* keep extra tensors, if the layout can */
+    bool keep_extra;        /* keep extra tensors */
     bool no_check;          /* do not compare weights with the bundle's digests */
     const char *base_model; /* for the model card: "org/name"; NULL: the checkpoint's */
 };

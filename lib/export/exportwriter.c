@@ -2,10 +2,10 @@
  * Writes a planned export.  A file is cut into pieces that threads fill from the bundle in
  * parallel.  In a directory each piece is written at its offset, in the order of the bundle, so
  * that the bundle is read sequentially; in a stream they are written in the order of the file, in
- * rounds of one group of pieces per thread.  The digests of a stream's files are computed as it is
- * written. A directory's files are not written in order, so each is read once after it has been
- * written, mostly from the page cache.  fm-export.json, which has the digests of all other files,
- * is written last.
+ * rounds of one group of pieces per thread.  The digests of a stream's files are computed as the
+ * stream is written. A directory's files are not written in order, so each is read once after it
+ * has been written, mostly from the page cache.  fm-export.json, which has the digests of all other
+ * files, is written last.
  */
 #include "lib/export/exportwriter.h"
 
@@ -86,7 +86,7 @@ static void group(const struct fm_exportplan *p, struct piece *piece, int n)
     }
 }
 
-/* Hold the bytes that the pieces of a group share; the caller owns the scratch mark. */
+/* Hold the bytes that the pieces of a group share; the caller releases the scratch. */
 static void hold(struct fm_fill_held *held, const struct fm_exportplan *p,
                  const struct piece *piece)
 {

@@ -48,7 +48,7 @@ struct fm_layout {
                            takes their place */
     bool full;          /* files hold all channels of every expert, with zeros for removed ones */
     uint32_t multiple;  /* its kernels require widths that are multiples of it; 1: any */
-    /* Round the mask's widths up; NULL: they are used unchanged. */
+    /* Replace the mask's widths, p->widths.kept; NULL: they are used unchanged. */
     void (*level)(struct fm_exportplan *p);
     const char *leveled; /* the reason: "one width per layer" */
 

@@ -953,7 +953,7 @@ static void sort_tensors(struct fm_exportplan *p)
     }
 }
 
-/* Two tensors with the same name occur only in a forged bundle. */
+/* Two tensors or files with the same name occur only in a forged bundle. */
 static int refuse_twins(const struct fm_exportplan *p, const char *what, const char *name,
                         struct fm_err *err)
 {
@@ -997,7 +997,7 @@ static int check_files(const struct fm_exportplan *p, struct fm_err *err)
     return rc;
 }
 
-/* If every expert is removed, the width of the shared expert is not a multiple of theirs. */
+/* If every expert is removed, the width of the shared expert cannot be a multiple of theirs. */
 static int check_shared(const struct fm_exportplan *p, struct fm_err *err)
 {
     const struct fm_config *c = &p->from->config;

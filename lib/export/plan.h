@@ -34,7 +34,7 @@ enum fm_fill {
                         its channels */
     FM_FILL_DECODED, /* the values of a tensor of codes, rounded once */
     FM_FILL_EXPERTS, /* blocks, one after another */
-    FM_FILL_CODES,   /* a matrix of each of some experts, rounded to a format: the codes */
+    FM_FILL_CODES,   /* the codes of a rounded matrix, of one or several experts */
     FM_FILL_SCALES, /* the scales of such matrices; or, if codes are kept, the scales that belong to
                        no channel */
     FM_FILL_FACTOR, /* the factors of the scales of such matrices */
@@ -44,11 +44,11 @@ enum fm_fill {
 };
 
 /*
- * A block: one cut (lib/block/experts.h) of one expert, k channels in all: the expert's first
- * channels, followed by zeros.  In blocks of codes and scales the added channels have code zero and
- * the expert's own scales.  The source is ranges of the bundle, every second row of a range
- * (FM_PART_GATE and FM_PART_UP), or a range transposed.  If gate and up have separate blocks, the
- * block of up follows that of gate directly, or, for codes and scales, FM_PLANES blocks later.
+ * A block is one cut (lib/block/experts.h) of one expert: its first channels, followed by zeros. In
+ * blocks of codes and scales the added channels have code zero and the expert's own scales.  The
+ * source is a range of the bundle, every second row of a range (FM_PART_GATE and FM_PART_UP), or a
+ * range transposed.  If gate and up have separate blocks, the block of up follows that of gate
+ * directly, or, for codes and scales, FM_PLANES blocks later.
  */
 struct fm_planned_block {
     size_t tensor; /* its index in the plan */
@@ -239,10 +239,10 @@ int fm_exportplan_header(const struct fm_exportplan *p, size_t i, const char **h
 
 /*
  * The experts of the m-th layer of experts: flat tensors, gate_up (2 sum k, H) and down (sum k, H),
- * and gate_up_bias (2 sum k) if they have biases.  Kept codes have the order of the bundle
- * (lib/model/packed.h), next to gate_up_scale and down_scale.  If the layout has tensors of codes
- * only for experts (`code`), there are also down_scale (E, H) for scales that belong to no channel,
- * and gate_up_factor (E, 2) and down_factor (E, 1) if scales have factors.
+ * and gate_up_bias (2 sum k) if they have biases.  Codes and their scales, gate_up_scale and
+ * down_scale, are in the order of the bundle (lib/model/packed.h).  If the layout has tensors of
+ * codes only for experts (`code`), scales that belong to no channel are down_scale (E, H), and
+ * factors of scales are gate_up_factor (E, 2) and down_factor (E, 1).
  */
 int fm_exportplan_flat(struct fm_exportplan *p, int m, struct fm_err *err);
 /* Two tensors with a dimension for the experts, as for fused kernels: gate_up_proj (E, 2 k, H),

@@ -180,7 +180,7 @@ const char *fm_quantiser_text(const struct fm_quantiser *q, const struct fm_conf
     return c->fused ? NULL : fused ? q->fused : q->config;
 }
 
-/* A row of H values must be a whole number of blocks and of bytes. */
+/* H must be a multiple of the columns of a block, or of 16 if a block is a whole row. */
 static int check_hidden(const struct fm_quantiser *q, const struct fm_config *to,
                         struct fm_err *err)
 {

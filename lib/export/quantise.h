@@ -12,11 +12,11 @@
  *     w4a16      32 or 128 of a row: s = amax / 7.5, rounded as for fp8
  *     nvfp4      16 of a row: b = E4M3 of amax / (6 t), from 2^-9 to 448, 1 for a block of zeros;
  *                s = b t; t = amax of gate and up together, or of down, / 2688, 1 where that is 0
- *     nvfp4:ct   16 of a row: u = 1 / amax of gate and up together, or of down, times 2688, both
- *                rounded to the weights' dtype (of F16: float32), 1 where amax is 0; b = E4M3 of u
- *                times amax / 6, rounded likewise, at most 448; 1/8 where that is 0; s = b / u
- *     mxfp4      32 of a row: s = 2^(floor(log2 amax) - 2), twice that if amax is at least 1.75
- *                times the largest power of two below it
+ *     nvfp4:ct   16 of a row: u = 1 / amax of gate and up together, or of down, times 2688,
+ * quotient and product each rounded to the weights' dtype (for F16: float32), 1 where amax is 0; b
+ * = E4M3 of u times amax / 6, the quotient rounded likewise, at most 448; 1/8 where that is 0; s =
+ * b / u mxfp4      32 of a row: s = 2^(floor(log2 amax) - 2), twice that if amax is at least 1.75
+ *                times the largest power of two not above it
  *     mxfp8      the same with 8 instead of 2
  *
  * A code is the one nearest to w / s.

@@ -380,9 +380,9 @@ int fm_record_write(const struct fm_run_options *run, const struct fm_record *re
 /* ---- a benchmark of the hub ---- */
 
 /*
- * An entry must have a value and the ids of the data set and the task, and may have notes
- * (https://huggingface.co/docs/hub/eval-results).  It has no date here, because the hub uses the
- * date of the commit.
+ * An entry in .eval_results/ has a value and the ids of the data set and the task, and may have
+ * notes (https://huggingface.co/docs/hub/eval-results).  It has no date here, because the hub uses
+ * the date of the commit.
  */
 #define FOLDER ".eval_results"
 #define LETTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"

@@ -1,8 +1,8 @@
 /*
  * Writes figures measured on an exported directory into it: fm-export.json gets "measured", the
  * model card gets a section and a model-index, the table of files gets the card's new digest, and
- * .eval_results/ gets an entry if the tokens belong to a benchmark of the hub. fm-verify(1) does
- * not compare these with the bundle.
+ * .eval_results/ gets an entry if the user names a benchmark of the hub. fm-verify(1) does not
+ * compare these with the bundle.
  */
 #ifndef FM_RECORD_H
 #define FM_RECORD_H
@@ -22,7 +22,7 @@
  * members. */
 struct fm_record_member {
     double budget;
-    struct fm_quality quality; /* kl and agree: relative to the original, if there is one */
+    struct fm_quality quality; /* kl and agree: relative to the original, if `compared` */
     struct fm_spread spread;
 };
 
@@ -32,12 +32,12 @@ struct fm_record {
     char weights[16];           /* from fm-export.json: "keep", "bf16", a format; "" if not set */
     uint64_t bytes;             /* bytes of the weight files */
     int sequences, T;           /* held-out sequences, and tokens of each */
-    struct fm_kinds kinds;      /* kinds of the held-out text, for each quality */
+    struct fm_kinds kinds;      /* kinds of the held-out text */
     char digest[FM_DIGEST_HEX]; /* digest of the ids of the held-out tokens */
     const char *precision;      /* of the computation: "f32" */
     bool whole;                 /* the layout has all members */
-    bool compared;              /* the figures compare with an original */
-    bool base_file;             /* the figures compare with a base-logits file */
+    bool compared;              /* kl, agree and `original` are set */
+    bool base_file;             /* they are relative to a base-logits file, not to a model */
     int members, start;         /* number of measured members; index of the initial one */
     struct fm_record_member *member; /* (members), in order of budget */
     struct fm_quality original;      /* only ce and positions */
