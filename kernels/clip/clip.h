@@ -144,7 +144,7 @@ struct fm_clip_layer {
     float alpha, limit;       /* 128: for FM_CLIP_SWIGLU_CLAMPED, above 0; else 0 */
 };                            /* 136 bytes */
 
-/* One call.  Zero the struct, set `size`. */
+/* One call.  Zero the struct and set `size`. */
 struct fm_clip_call {
     uint32_t size;            /*  0: sizeof (struct fm_clip_call) */
     int32_t ids_type;         /*  4: I32 or I64 */
@@ -184,7 +184,7 @@ struct fm_clip_error {
     char text[1020]; /* one sentence, NUL-terminated, no full stop */
 };
 
-/* FM_CLIP_ABI of the library: compare before anything else. */
+/* The library's FM_CLIP_ABI; compare it with the header's before any other call. */
 FM_CLIP_API uint32_t fm_clip_abi(void);
 
 /* "0.1.0", the version of the suite. */

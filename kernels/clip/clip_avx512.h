@@ -47,7 +47,7 @@ FM_AVX512_INLINE void fm_clip_transpose(__m512 v[16])
     }
 }
 
-/* Sums of a tile: rows times 64 lanes. */
+/* Set the sums of a tile, rows x 64 lanes, to 0. */
 FM_AVX512_INLINE void fm_clip_sums_clear(__m512 sum[][4], const int rows)
 {
     FM_CLIP_UNROLL(6)
@@ -58,7 +58,7 @@ FM_AVX512_INLINE void fm_clip_sums_clear(__m512 sum[][4], const int rows)
     }
 }
 
-/* Store into c, or add to it. */
+/* Store the sums in c if `first`, else add them to it. */
 FM_AVX512_INLINE void fm_clip_sums_store(float *c, int ldc, __m512 sum[][4], const int rows,
                                          bool first)
 {

@@ -22,8 +22,8 @@ int32_t fm_clip_gpu_open(struct fm_clip_gpu **gpu, const struct fm_clip_layer *h
 void fm_clip_gpu_close(struct fm_clip_gpu *gpu); /* NULL is fine */
 
 /* Seconds of one run of `path` with row `budget` of the widths, from a cold cache, not counting
- * copies; call is on the host, and its out is written.  Fused paths run as a captured graph.  0:
- * this path does not support this layer or device, or CUDA failed. */
+ * copies; the arrays of `call` are in host memory, and its out is written.  Fused paths run as a
+ * captured graph.  0: this path does not support this layer or device, or CUDA failed. */
 double fm_clip_gpu_run(struct fm_clip_gpu *gpu, int32_t path, const struct fm_clip_call *call,
                        int32_t budget);
 

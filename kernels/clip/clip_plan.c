@@ -91,7 +91,7 @@ static void sift(const struct fm_clip_plan *p, int32_t *slot, int32_t root, int3
     }
 }
 
-/* Sort the slots of one expert by width: heapsort, which needs no memory. */
+/* Sort the slots of one expert by width and, at equal widths, by slot. */
 static void sort_by_width(const struct fm_clip_plan *p, int32_t *slot, int32_t n)
 {
     for (int32_t i = n / 2 - 1; i >= 0; i--)

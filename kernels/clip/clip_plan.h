@@ -20,7 +20,7 @@ struct fm_clip_group {
 struct fm_clip_plan {
     int32_t *count;              /* (E + 1) */
     int32_t *width;              /* (n K) by slot; 0: no channels */
-    int32_t *position;           /* (n K) by slot; -1: none, as the width is 0 */
+    int32_t *position;           /* (n K) by slot; -1 if the width is 0 */
     int32_t *slot;               /* (n K) by position */
     struct fm_clip_group *group; /* (n K) */
     int32_t groups, positions;

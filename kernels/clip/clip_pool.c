@@ -21,7 +21,7 @@ enum { SPINS = 4000 }; /* 10 to 100 microseconds; usually the next loop opens so
 struct loop {
     void (*task)(void *arg, int i, int worker);
     void *arg;
-    int n, threads, entered; /* entered: helpers that joined, which gives them their numbers */
+    int n, threads, entered; /* entered: helpers that joined, numbered from 1 */
     bool open;
     atomic_int next, inside; /* inside: helpers at work */
 };

@@ -22,9 +22,8 @@
 
 enum { FM_CLIP_LANES = 64, FM_CLIP_DEPTH = 256, FM_CLIP_TILE_ROWS = 6 };
 
-/* Where the next panel will be packed from: the lines at + (i & mask) ld + 64 (i >> shift)
- * bytes, i counting the terms of a tile, are prefetched during the product.  A prefetch never
- * faults. */
+/* The weights of the next panel: at its term i a product prefetches the cache line that is
+ * (i & mask) ld + 64 (i >> shift) bytes after `at`.  A prefetch never faults. */
 struct fm_clip_ahead {
     const char *at;
     int64_t ld; /* bytes */
@@ -58,10 +57,10 @@ struct fm_clip_tile {
                         int64_t ld, int lanes, int terms, int type);
 };
 
-/* of(n, ...) with n equal to `rows`, of(t, ...) with t equal to `type`: a constant in each
- * branch, so that an inline function is compiled for each value; FM_CLIP_UNROLL(n) before a loop
- * unrolls it n times.  Under sanitizers they do neither: with a branch for every check, unrolled
- * loops become functions with so many blocks that clang 14 takes minutes for each. */
+/* FM_CLIP_OF_ROWS and FM_CLIP_OF_TYPE call of() with `rows` or `type` as a constant, so that an
+ * inline function is compiled for each value; FM_CLIP_UNROLL(n) before a loop unrolls it n times.
+ * Under sanitizers they do neither: with a branch for every check, unrolled loops become functions
+ * with so many blocks that clang 14 takes minutes for each. */
 #ifdef FM_SANITIZED
 #define FM_CLIP_UNROLL(n)
 #define FM_CLIP_OF_ROWS(of, rows, ...) of(rows, __VA_ARGS__)

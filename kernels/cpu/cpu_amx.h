@@ -6,7 +6,7 @@
  * of terms.  It is loaded fastest from one contiguous kilobyte, so operands are packed: a panel is
  * TILE rows of the left operand, or TILE columns of the right one, piece after piece along the sum.
  *
- * Everything here needs fm_isa_amx().
+ * Call these functions only if fm_isa_amx() is true.
  */
 #ifndef FM_KERNELS_CPU_AMX_H
 #define FM_KERNELS_CPU_AMX_H

@@ -190,9 +190,8 @@ static struct span find_span(const struct attention *a, int row)
     return s;
 }
 
-/* Turn rows of p (rows, keys), products that times `after` are scores, into probabilities; keys
- * that are not visible to a row get 0.  With a sink the probabilities of a row sum to less than 1.
- */
+/* p (rows, keys) holds scores divided by `after` and receives probabilities, 0 for keys that are
+ * not visible to a row.  With a sink the probabilities of a row sum to less than 1. */
 FM_CLONES(void, softmax_rows,
           (float *p, const struct span *s, int window, float after, const float *sink),
           (p, s, window, after, sink))

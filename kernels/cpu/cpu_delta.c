@@ -43,7 +43,7 @@ struct chunk {
     float *grown, *left;     /* (n): exp(c), exp(c_last - c) */
     float *one;              /* (n, max(C, D)): temporary */
     double *c;               /* (n) */
-    float *dq, *dk, *x, *z;  /* (n, C) twice, (n, D) twice: gradients at q, k, d; beta x */
+    float *dq, *dk, *x, *z;  /* dq, dk (n, C); x, z (n, D): gradients at q, k, d; beta x */
     float *square, *square2; /* (n, n) */
     double *dc;              /* (n) */
 };
@@ -320,8 +320,8 @@ FM_CLONES(double, add_scaled,
     return all;
 }
 
-/* dq, dk (n, C) at the normalised rows, except for dZ's part of dk; Z is the state before the
- * chunk. */
+/* Set dq and dk (n, C), the gradients at the normalised rows, except for dZ's part of dk; Z is the
+ * state before the chunk. */
 static void products_back(const struct chunk *y, const float *Z)
 {
     const struct rule *r = y->r;

@@ -46,7 +46,7 @@ struct convert {
     int H, I;
 };
 
-/* Both have the same type: nothing is rounded. */
+/* True if x and y have the same type, so that nothing is rounded. */
 static bool is_copy(struct fm_out y, struct fm_in x)
 {
     return y.dtype == x.dtype && !x.scales;

@@ -2,8 +2,7 @@
 #include "kernels/cpu/cpu.h"
 #include "lib/base/pool.h"
 
-/* Elements of a block: large compared with the cost of a task, small compared with a core's cache.
- */
+/* Elements of a block: enough to outweigh the cost of a task, few enough for a core's cache. */
 enum { BLOCK_WORK = 1 << 16 };
 
 struct blocks {

@@ -1,4 +1,4 @@
-/* The operations of kernels/ops/sums.c: blocks of rows, each by the reference implementation. */
+/* The operations of kernels/ops/sums.c, by calls of the reference implementation on blocks. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/ops/ops.h"
 

@@ -9,7 +9,7 @@ static double read_op(bool transposed, const float *a, int ld, int row, int col)
     return transposed ? a[(size_t)col * ld + row] : a[(size_t)row * ld + col];
 }
 
-/* Elements from the first of `rows` rows to the last. */
+/* Elements from the first of `rows` rows to the end of the last. */
 static size_t span(int rows, int cols, int ld)
 {
     return rows > 0 ? (size_t)(rows - 1) * (size_t)ld + (size_t)cols : 0;

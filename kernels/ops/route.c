@@ -47,7 +47,7 @@ void ref_route(int32_t *ids, float *weights, const float *logits, int N, int E, 
     }
 }
 
-/* dlogits[ids[i]] = w_i (g_i - sum_j w_j g_j); logits not chosen have no gradient. */
+/* dlogits[ids[i]] = w_i (g_i - sum_j w_j g_j); the gradient of the other logits is 0. */
 void ref_route_back(float *dlogits, const float *dweights, const int32_t *ids, const float *weights,
                     int N, int E, int K)
 {

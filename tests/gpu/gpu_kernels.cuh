@@ -23,7 +23,7 @@ static __device__ inline uint64_t mixed(uint64_t x)
     return x ^ x >> 31;
 }
 
-/* Normal-like numbers (a sum of four uniforms). */
+/* Roughly normal numbers, each a sum of four uniform ones. */
 static __global__ void fill_numbers(void *to, int type, int64_t n, uint64_t seed, float scale)
 {
     for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < n;

@@ -92,8 +92,7 @@ static int32_t copy_rows(struct fm_clip_cuda_layer *layer, struct fm_clip_error 
         code = cudaMemcpy(layer->cap, layer->host_cap, E * sizeof(int32_t), cudaMemcpyHostToDevice);
     if (code == cudaSuccess)
         code = cudaMemset(layer->faults, 0, sizeof(int32_t));
-    if (code == cudaSuccess) /* the copies may be in progress, and later calls do not wait for
-                                them */
+    if (code == cudaSuccess) /* later calls would not wait for the copies */
         code = cudaStreamSynchronize(nullptr);
     if (code != cudaSuccess)
         return fm_clip_cuda_fail(error, code, "row0, cap or faults");

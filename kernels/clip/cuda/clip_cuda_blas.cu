@@ -1,9 +1,9 @@
 /*
- * The baselines that the fused paths are measured against, only for fm-bench.  Both need the sizes
- * on the host, so a call waits for the device; buffers grow as needed and are kept.
+ * The baselines that the fused paths are measured against.  Both need the sizes on the host, so a
+ * call waits for the device; buffers grow as needed and are kept.
  *
  *   naive   per expert: copy the prefix of its weights out, multiply, gate, multiply
- *   bucket  the FlexMoE paper's design: experts bucketed by width, widths aligned up, one grouped
+ *   bucket  the FlexMoE paper's design: experts bucketed by width, widths rounded up, one grouped
  *           cuBLAS product per bucket and projection, a gate that zeroes the padding, weighted
  *           scatter-add
  *

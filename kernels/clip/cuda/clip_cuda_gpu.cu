@@ -17,7 +17,7 @@
 #include "kernels/clip/cuda/clip_cuda.h"
 #include "kernels/clip/cuda/clip_cuda_gpu.cuh"
 
-/* Device memory that grows and is freed at the end. */
+/* Device memory that can grow; the destructor frees it. */
 struct block {
     void *p = nullptr;
     size_t bytes = 0;

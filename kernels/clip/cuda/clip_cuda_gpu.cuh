@@ -1,4 +1,4 @@
-/* The kernels of measurements: filling memory with random numbers, whose products take as much
+/* Kernels for measurements: filling memory with random numbers, whose products take as much
  * power as those of weights, and reading memory. */
 #ifndef FM_CLIP_CUDA_GPU_CUH
 #define FM_CLIP_CUDA_GPU_CUH
