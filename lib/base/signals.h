@@ -1,11 +1,11 @@
 /*
  * Signals: threads that compute must not receive them.
  *
- * The kernels of oneDNN use the stack pointer as a pointer into a matrix.  Linux writes what it
- * saves for a handler below the stack pointer: a handler that runs during a product overwrites
- * numbers, or malloc's headers.  So every thread blocks all signals except synchronous ones
- * (SIGSEGV and the like), and one thread, which does nothing else, receives them all.  Because it
- * blocks none, signals without a handler have their default action: Ctrl-Z stops, SIGQUIT kills.
+ * The kernels of oneDNN use the stack pointer as a pointer into a matrix.  Linux writes the
+ * frame of a signal handler below the stack pointer: a handler that runs during a product
+ * overwrites numbers, or malloc's headers.  So every thread blocks all signals except synchronous
+ * ones (SIGSEGV and the like), and one thread, which does nothing else, receives them all.  Because
+ * it blocks none, signals without a handler have their default action: Ctrl-Z stops, SIGQUIT kills.
  *
  *     fm_signals_install(abandon, &err);   the main thread, before it makes any other
  *     fm_signals_thread(&t, body, arg);    instead of pthread_create
@@ -27,7 +27,7 @@
  * After this call SIGINT, SIGTERM, SIGUSR1 and SIGHUP (unless it is ignored, as by nohup(1)) ask
  * the process to stop.  A second one calls `abandon`, on a different thread from the caller's, and
  * ends the process, unless one of the two is SIGUSR1, the warning of a batch system.  Call it once
- * per process, before any other thread exists.  FM_ENOMEM.
+ * per process, before any other thread exists.  FM_ENOMEM, FM_EIO.
  */
 int fm_signals_install(void (*abandon)(void), struct fm_err *err);
 

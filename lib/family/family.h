@@ -48,8 +48,8 @@ struct fm_model_family {
                           tensors of the indexer are copied unchanged */
     bool wrapper_form; /* multimodal checkpoints store the text part in a different form from the
                           one that the text class saves: with "language_model." before names, and
-                          the rows with FM_EACH instead of those with FM_FUSED.  FM_HFTEXT_WRAPPER
-                          of formats/tensor/hftext.h says which form config.json means */
+                          the rows with FM_EACH instead of those with FM_FUSED.  config.json
+                          of that form has FM_HFTEXT_WRAPPER (formats/tensor/hftext.h) */
     unsigned output_norms; /* bits of enum fm_output_norms */
     bool head_bias;        /* lm_head_bias is supported */
     bool tied;             /* default of tie_word_embeddings */

@@ -105,7 +105,7 @@ static void add_kind(struct fm_estimate *estimate, double flops,
         leaves ? leaves : fm_sweep_leaves(sequences / micro, micro * sweep->T, 0);
 }
 
-/* Number of layers that all sweeps read; `first`: no earlier sweep has read any.  Resident layers
+/* How many times the sweeps read a layer; `first`: no earlier sweep has read any.  Resident layers
  * are read once.  Where a sweep turns, the layer in the shared slot is still in memory. */
 static double layers_read(const struct fm_model *model, const struct fm_estimate_sweep *sweep,
                           bool first)

@@ -84,7 +84,7 @@ static size_t scores_size(const struct scorer *s)
     return (size_t)s->ranking->E * (size_t)s->ranking->I;
 }
 
-/* Number of scores and of sums of outputs, (E, H), of a layer. */
+/* Number of sums of a layer: scores, then sums of outputs (E, H) if there are any. */
 static size_t layer_size(const struct scorer *s)
 {
     return scores_size(s) + (size_t)s->ranking->E * (size_t)s->ranking->H;
@@ -312,8 +312,7 @@ static int score_group(struct scorer *s, struct fm_sweep *sweep, int batch, int 
 }
 
 /* Bytes of the sums, of their copy from before the group, and of the scores of the batches in
- * progress.  They grow with the number of layers, so they are subtracted from the sweep's memory.
- */
+ * progress; the sweep gets the rest of the memory. */
 static uint64_t sums_bytes(const struct scorer *s, int group)
 {
     uint64_t layers = 2 * (uint64_t)s->task->config->L + (uint64_t)group;
@@ -525,7 +524,7 @@ static int choose_group(int *group, int asked, const struct fm_model *m, struct 
                    asked, c->I);
 }
 
-/* Say whether bundles keep the checkpoint's codes with that group; "" if it is not quantised. */
+/* Say whether bundles keep the checkpoint's codes with that group; "" if it has none. */
 static void say_codes(char text[FM_ESTIMATE_CODES], int group, const struct fm_model *m)
 {
     const struct fm_config *c = fm_model_config(m);
@@ -649,8 +648,8 @@ static void count_starved(struct fm_coverage *y, const struct fm_ranking *r,
                     y->starved, (long long)fewest, task->config->moe[worst / r->E], worst % r->E);
 }
 
-/* List the experts without tokens, in memory that the caller frees.  Warn with their number, and
- * with the number of those that got few tokens. */
+/* List the experts without tokens, in memory that the caller frees.  Warn about them, and about
+ * experts with few tokens. */
 static int list_reached(struct fm_coverage *y, const struct fm_ranking *r,
                         const struct fm_task *task, struct fm_err *err)
 {

@@ -91,7 +91,7 @@ struct method {
     int (*taken)(const struct fm_trainer *t); /* number of steps so far */
     /* Channels removed by the method's steps; NULL: those that the family's last mask removes. */
     uint64_t (*removed)(const struct fm_trainer *t, const struct fm_masks *f);
-    /* Set the sweeps of all steps; T and kept of *sweep are already set. */
+    /* Describe the sweeps of all steps in *sweep; T and kept are already set. */
     void (*cost)(struct fm_estimate_sweep *sweep, const struct plan *plan);
     /* Add its options to the manifest. */
     void (*record)(cJSON *options, const struct fm_trainer *t);
@@ -816,8 +816,8 @@ static int choose_tenths(struct fm_trainer *t, struct fm_err *err)
     return choose_shares(t, FM_ACTIONS_TEN, err);
 }
 
-/* A finer action set than for other methods: here each step is measured, whereas more actions would
- * give `learned` more logits to train. */
+/* A finer action set than for other methods: exchange measures the cost of each action step,
+ * whereas more actions would give `learned` more logits to train. */
 static int choose_twentieths(struct fm_trainer *t, struct fm_err *err)
 {
     return choose_shares(t, FM_ACTIONS_TWENTY, err);

@@ -129,8 +129,8 @@ static int read_scales(struct fm_packing *p, const struct fm_stored *place, int 
     return rc;
 }
 
-/* Read expert e's share number i of a tensor of the checkpoint as `dtype`, and check that every
- * value is finite. */
+/* Read share i of expert e (lib/model/checkpoint.h) as `dtype`, and check that every value is
+ * finite. */
 static int read_share(struct run *w, int e, int i, void *dst, enum fm_dtype dtype,
                       struct fm_err *err)
 {

@@ -57,7 +57,7 @@ struct fm_files_rule {
  */
 int fm_files_list(struct fm_files *f, const char *path, const struct fm_files_rule *rule,
                   struct fm_err *err);
-/* FM_EUSAGE if the name is that of one part of a bundle: single parts have no signatures. */
+/* FM_EUSAGE if the name is that of one part of a bundle: parts are not signed separately. */
 int fm_files_no_part(const char *path, struct fm_err *err);
 void fm_files_release(struct fm_files *f); /* zeroed struct is fine */
 

@@ -17,7 +17,7 @@
 #include "lib/stage/stage.h"
 
 #define KEY "inputs"
-#define MEMORY ((uint64_t)64 << 20) /* too little to keep layers, as weights are only summed */
+#define MEMORY ((uint64_t)64 << 20) /* keeps no layers: weights are only summed */
 
 static const cJSON *last_entry(const struct fm_bundle *b)
 {

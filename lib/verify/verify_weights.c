@@ -1,8 +1,8 @@
 /*
  * Compares the bytes of an export's tensors with the golden segment checksums of its bundle.  A
  * task checks one block of the plan, which is one expert in one tensor.  A block that is a prefix
- * of the bundle's bytes is hashed segment by segment.  A block in any other form is first converted
- * back to the bundle's order in memory, gate and up rows together.
+ * of the expert's bytes in the bundle is hashed segment by segment.  A block in any other form is
+ * first converted back to the bundle's order in memory, gate and up rows together.
  */
 #include "lib/verify/verify_parts.h"
 
