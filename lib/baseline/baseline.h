@@ -2,7 +2,7 @@
  * This room, lib/baseline: compares the suite's masks with those of other pruners, for the same
  * model, tokens and size.  It may include all other rooms of lib, and only cmd includes it.  In
  * reading order: this header; expertdrop (rules that remove whole experts), channelcut (how a score
- * becomes widths), methods (the suite's own methods, run with its own tools), spent (time and
+ * becomes widths), methods (the suite's methods, run as its tools run them), spent (time and
  * memory), contest (measuring all of them), baseline.c (from options to the table).
  *
  * A budget is a number of experts in every layer, k of E, so that rules that remove experts can

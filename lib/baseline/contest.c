@@ -49,8 +49,8 @@ static enum fm_method method_of(const struct fm_contest_rule *rule)
     return rule->method == FM_METHODS ? fm_methods_usual() : rule->method;
 }
 
-/* Set path (4096 bytes) to a stream in the working directory and return it: the ranking, or the
- * masks of a method, recovered or not. */
+/* Write the path of a stream in the working directory to `path` (4096 bytes) and return it: the
+ * ranking, or the masks of a method, recovered or not. */
 static const char *ranking_at(const struct fm_contest *c, enum fm_criterion criterion, char *path)
 {
     return fm_workdir_at(&c->work, fm_criterion_name(criterion), path);

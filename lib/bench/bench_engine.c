@@ -4,7 +4,7 @@
  * forward and of each gradient once (lib/learn/estimate.h), divided by the time of the whole run
  * and by the speed that the matrix library reaches with large matrices on this machine.  Fractions
  * of different machines cannot be compared.  The speed of a shared machine changes within minutes,
- * so that speed is measured before and after each run.
+ * so the library's speed is measured before and after each run.
  */
 #include "lib/bench/bench.h"
 

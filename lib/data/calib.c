@@ -1,8 +1,8 @@
 /*
  * A sequence is stored as an input and an index, so shuffling and mixing permute small integers and
- * never copy tokens.  All ids are read once at the start, which checks them against the vocabulary
- * and hashes them: the manifest can then record exactly which tokens were used, and a file that
- * changes during the run is detected.  Sequences that are held out for measuring come from the end.
+ * never copy tokens.  All ids are read once at the start, checked against the vocabulary and
+ * hashed, so that the manifest records exactly which tokens were used.  Sequences that are held out
+ * for measuring come from the end.
  */
 #include "lib/data/calib.h"
 

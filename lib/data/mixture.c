@@ -1,7 +1,5 @@
 /*
- * The next sequence comes from the input that is furthest below its share.  Integer arithmetic
- * gives the same order on every machine.  The choice depends only on the sequences so far, so every
- * prefix of a mixture has the same proportions.
+ * The rule of mixture.h; its products fit into 128-bit integers.
  */
 #include "lib/data/mixture.h"
 
