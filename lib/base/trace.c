@@ -1,4 +1,4 @@
-/* FM_TRACE is read once, at the first event; after that, each event tests one number. */
+/* FM_TRACE is read once, at the first event; after that, each event only tests a flag. */
 #include "lib/base/trace.h"
 
 #include <errno.h>

@@ -64,12 +64,12 @@ struct fm_pack_report {
 
 /*
  * Uses run->inputs.model and .stream ("-": standard input), run->outputs, threads, progress and
- * stop; no tokens.  With part_bytes, unless one file holds everything, the output is
- * several files of at most that many bytes, named as in formats/bundle/partname.h; not for standard
- * output.  An existing bundle of the output's name in a different number of files is removed when
- * the new one is complete. FM_ECONFIG if the stage stream comes from another checkpoint, or if
- * codes are to be kept but cannot be; FM_EFORMAT for broken input, or, naming the tensor, for NaN
- * or Inf in a weight; FM_ECREATE if the output exists or does not fit.
+ * stop; no tokens.  With part_bytes the output is, unless one file holds everything, several files
+ * of at most that many bytes, named as in formats/bundle/partname.h; not for standard output.  An
+ * existing bundle of the output's name in a different number of files is removed when the new one
+ * is complete. FM_ECONFIG if the stage stream comes from another checkpoint, or if codes are to be
+ * kept but cannot be; FM_EFORMAT for broken input, or, naming the tensor, for NaN or Inf in a
+ * weight; FM_ECREATE if the output exists or does not fit.
  */
 int fm_pack(const struct fm_run_options *run, const struct fm_pack_options *options,
             struct fm_pack_report *report, struct fm_err *err);

@@ -75,7 +75,7 @@ static void describe(struct fm_sign_report *r, const struct fm_files *f)
 
 /* ---- signing ---- */
 
-/* The first line of a descriptor. */
+/* Read the first line from a descriptor. */
 static int read_passphrase(char text[PASSPHRASE_MAX + 1], int fd, struct fm_err *err)
 {
     size_t size = 0;
@@ -208,7 +208,7 @@ out:
 
 /* ---- verifying ---- */
 
-/* Read the signature at `path`, check it, and return its statement. */
+/* Read the signature at `path` and check it; set *m to its statement. */
 static int open_signature(struct fm_oms *m, const char *path, bool directory,
                           const struct fm_key *key, struct fm_err *err)
 {

@@ -243,7 +243,7 @@ static void note_difference(void *self, const char *item, const char *what)
     fm_verifier_find(self, 0, FM_EDIFF, item, "%s", what);
 }
 
-/* Compare the bundle, or that of an export, with the checkpoint, weight by weight. */
+/* Compare the bundle, or that of an export, with the checkpoint (fm_pack_compare). */
 static int compare_checkpoint(struct fm_verifier *v, struct fm_err *err)
 {
     const struct fm_verify_options *o = v->options;
