@@ -74,7 +74,7 @@ void fm_bench_quality_release(struct fm_bench_quality *result);
 
 struct fm_bench_io {
     uint64_t checkpoint, bundle, export; /* bytes */
-    /* Seconds, the best of `repeat`; cp and xxhsum run on the bundle, and cp and export end with
+    /* Seconds, the best of `repeat`; cp and xxhsum run on the bundle; pack, export and cp end with
      * an fsync. */
     double pack, export_native, verify, verify_export, cp, xxhsum;
     int repeat;
