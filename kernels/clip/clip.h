@@ -91,15 +91,17 @@ enum fm_clip_activation {
 };
 
 /* The code path, for tests and measurements; prepare refuses one that the machine or shape does not
- * support. */
+ * support.  NAIVE and BUCKET are baselines for measurements: their calls allocate, wait for the
+ * device (so no graph can capture them) and may give different bits each time, and a layer may be
+ * used by only one call at a time. */
 enum fm_clip_path {
     FM_CLIP_BEST = 0,
     FM_CLIP_PORTABLE = 1, /* CPU: no fused multiply-add; CUDA: any type, alignment and H */
     FM_CLIP_AVX2 = 2,
     FM_CLIP_AVX512 = 3, /* F32, and F16 and BF16 widened; bit-identical to AVX2 */
     FM_CLIP_AVX512_BF16 = 4,
-    FM_CLIP_NAIVE = 16,  /* CUDA: expert by expert; waits for the device: no graphs */
-    FM_CLIP_BUCKET = 17, /* CUDA: grouped products by width; waits for the device: no graphs */
+    FM_CLIP_NAIVE = 16,  /* CUDA: expert by expert */
+    FM_CLIP_BUCKET = 17, /* CUDA: grouped products by width */
     FM_CLIP_MMA = 18,    /* CUDA: sm_80 and newer */
     FM_CLIP_HOPPER = 19  /* CUDA: sm_90 */
 };

@@ -42,8 +42,8 @@ def make_case(dtype, H=136, N=70, K=2):
 
 
 def near(out, case, dtype):
-    """(whether the error is within the bound of the type, its text): the error's root mean square relative to
-    that of the definition in float64."""
+    """Return whether the error is within the bound of the type, and the error as text: its root mean square
+    relative to that of the definition in float64."""
     wide = [t.double() if t.is_floating_point() else t for t in case]
     x, ids, weights, gate_up, down, row0, cap, widths, index = wide
     want = torch.zeros_like(x)
@@ -86,7 +86,7 @@ def reordered(found, what):
 
 
 def without_library(dtype, function):
-    """The fallback if the library has no CUDA, or the driver or GPU is too old."""
+    """Test the fallback for a library without CUDA, or a driver or GPU that is too old."""
     library, case = modeling_fm.CLIP, make_case(dtype)
 
     class Refusing:
