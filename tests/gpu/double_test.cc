@@ -75,7 +75,7 @@ static void memory_is_strict()
         cudaGraphLaunch(run, stream);
         cudaDeviceSynchronize();
     });
-    dies("a stream is used after its end", [=]() {
+    dies("a stream is used after it is destroyed", [=]() {
         cudaStream_t stream;
         cudaStreamCreate(&stream);
         cudaStreamDestroy(stream);
@@ -100,7 +100,7 @@ static void captures_are_strict()
     cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
     refused = cudaStreamSynchronize(stream) == cudaErrorStreamCaptureUnsupported;
     broken = cudaStreamEndCapture(stream, &graph) == cudaErrorStreamCaptureInvalidated;
-    report(refused && broken, "so does a wait");
+    report(refused && broken, "a wait breaks a capture");
     report(cudaStreamBeginCapture(nullptr, cudaStreamCaptureModeGlobal) ==
                cudaErrorStreamCaptureUnsupported,
            "the default stream is not captured");
@@ -180,7 +180,7 @@ static void maps_want_alignment()
     bool lawful = fm_clip_cuda_map(&maps[0], FM_CLIP_BF16, in.layer.down, E * CAP, H, 64);
     bool shifted = fm_clip_cuda_map((CUtensorMap *)((char *)maps + 16), FM_CLIP_BF16, in.layer.down,
                                     E * CAP, H, 64);
-    report(lawful && !shifted, "a map on 16 bytes is refused");
+    report(lawful && !shifted, "a map aligned to only 16 bytes is refused");
     std::vector<void *> between;
     std::vector<struct fm_clip *> held; /* not freed, so that addresses differ */
     bool good = true;
@@ -252,7 +252,7 @@ static void the_best_path_that_serves_is_taken()
     report(strstr(old.name, "7.5"), "an old device is refused", old.name);
     setenv("FM_DOUBLE", "none", 1);
     struct fm_clip_error error = {};
-    report(fm_clip_available(FM_CLIP_CUDA, &error) == FM_CLIP_EDEVICE, "so is an old driver",
+    report(fm_clip_available(FM_CLIP_CUDA, &error) == FM_CLIP_EDEVICE, "an old driver is refused",
            error.text);
     unsetenv("FM_DOUBLE");
 }
@@ -305,14 +305,15 @@ static void nothing_is_left_on_the_default_stream()
         if (!good)
             numbers.clear();
     }
-    report(!out[0].empty() && out[0] == out[1], "a call at once after prepare, on a stream apart");
+    report(!out[0].empty() && out[0] == out[1],
+           "a call right after prepare, on a non-blocking stream");
     int32_t before = fm_clip_status(clip, nullptr), budget = 7;
     cudaMemcpyAsync((void *)in.layer.budget, &budget, sizeof budget, cudaMemcpyHostToDevice, apart);
     in.call.stream = apart;
     fm_clip_forward(clip, &in.call, nullptr);
     cudaStreamSynchronize(apart);
     report(before == 0 && fm_clip_status(clip, nullptr) == FM_CLIP_FAULT_BUDGET,
-           "a fault at once after status, on a stream apart");
+           "a fault right after status, on a non-blocking stream");
     fm_clip_release(clip);
     cudaStreamDestroy(apart);
 }

@@ -198,7 +198,7 @@ case $? in
     ahead=0 limit[ideal]=60000
     ! wants host || [ ! -x "$BUILD/tests/gpu/gpu_check_double" ] ||
         run ideal env LD_LIBRARY_PATH="$BUILD/tests/gpu" "$BUILD/tests/gpu/gpu_check_double" small
-    echo "gpu-check: NO GPU HERE. The code was built; what runs on a GPU is unproven by this run."
+    echo "gpu-check: NO GPU HERE. The code was built; what runs on a GPU was not tested."
     [ $bad = 0 ] && exit 77
     exit 1
     ;;

@@ -477,7 +477,7 @@ static void host_part()
         double off = fabs(out[i] - want[i]) / (2e-6 * size[i] + 1e-12);
         worst = off <= worst ? worst : off;
     }
-    report(ran && worst <= 1, "the CPU path against the definition", error.text);
+    report(ran && worst <= 1, "the CPU path against fm_clip_reference", error.text);
     fm_clip_release(clip);
     free(c.workspace);
 }
