@@ -173,8 +173,8 @@ struct fm_attention {
     /* dx (N, H), the gradient at x, from dy (N, H). */
     void (*backward)(const struct fm_pass *pass, float *inner, float *dx, const float *dy);
 
-    /* Operations for one token of layer l, forward, in sequences of T; the gradient at its input
-     * takes as many products. */
+    /* Operations for one token of layer l, forward, in sequences of T.  The products for the
+     * gradient at its input take as many operations as the forward's. */
     struct fm_flops (*flops)(const struct fm_config *config, int l, int T);
     /* Floats per token that a forward and backward pass uses at once. */
     uint64_t (*scratch)(const struct fm_config *config);
@@ -207,7 +207,7 @@ struct fm_expert_rows {
     struct fm_in gate_up, down; /* (r cap, H), (cap, H) */
     const float *gate_up_bias;  /* (r cap); this and down_bias are NULL if the form has no biases */
     const float *down_bias;     /* (H) */
-    struct fm_out h; /* (n, width): receives the input of down; NULL: it is kept in scratch */
+    struct fm_out h; /* (n, width): receives the input of down; data NULL: scratch is used */
 };
 
 /* Inputs and outputs of the backward of an expert; arrays of n rows. */

@@ -8,7 +8,7 @@
 
 /* Cost of one token, forward, in sequences of T, in the parts of layer l that no mask changes:
  * attention, router, and the MLP that all tokens go through.  The products for the gradient at its
- * input take as many operations, plus 2 H if the MLP is weighted by a function of the token. */
+ * input take as many operations, plus 2 H if the MLP's output is multiplied by sigmoid(w x). */
 struct fm_flops fm_cost_layer(const struct fm_config *config, int l, int T);
 
 /* Cost of one token in one expert at full width, forward; the gradient at its input costs as much,

@@ -124,8 +124,8 @@ static unsigned has(const struct fm_config *c, int l)
                                    : FM_DELTANET_FULL | fm_gqa.has(c, l);
 }
 
-/* Files have `groups` groups of rows, each with parts of `width` rows; in memory each part is
- * contiguous. */
+/* Files have `groups` groups of rows, each with parts of width[0], width[1], ... rows; in memory
+ * each part is contiguous. */
 static void take_apart(int32_t *order, int groups, const int *width, int parts)
 {
     int all = 0, before = 0;

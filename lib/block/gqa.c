@@ -161,8 +161,8 @@ static int read_before(int64_t *window, const char *key, const cJSON *json, stru
     return FM_OK;
 }
 
-/* null, 0 and `use_sliding_window: false` all mean no window; a window that covers all positions
- * has no effect. */
+/* null, 0 and, unless layers alternate, `use_sliding_window: false` mean no window; a window that
+ * covers all positions has no effect. */
 static int read_window(struct fm_gqa *g, const struct fm_config *c, const struct fm_gqa_options *o,
                        const struct fm_keys *keys, struct fm_err *err)
 {

@@ -44,10 +44,10 @@ struct fm_gqa_options {
     bool sinks;            /* every query head has one more score, for a value of zero */
     bool window_sinks;     /* only in layers with a window */
     bool clip;             /* clip_qkv is supported */
-    bool gated;            /* each element of the output is gated by a projection of the input */
+    bool gated;            /* the output is multiplied by gates computed from the input */
     bool gate_apart;       /* the gate has its own tensor; else its rows are interleaved with q's */
-    bool gate_heads;       /* the gate has one row per head and is a softplus; requires
-                              gate_apart */
+    bool gate_heads;       /* one gate per head, a softplus; else one per element, a sigmoid;
+                              requires gate_apart */
     bool other_layers; /* layer_types may have other values, which read_more or a different block
                           reads */
     /* Read the keys that only this family has, after all others; NULL: none. */

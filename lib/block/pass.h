@@ -23,7 +23,7 @@ struct fm_pass {
     const uint32_t *widths; /* (E), each at most the expert's cap; NULL: the caps */
     const float *closed;    /* (E) added to the router's logits, and to the scores if it chooses by
                                score: 0, or FM_PASS_CLOSED to remove an expert; NULL: all are open */
-    const float *cos, *sin; /* filled by the attention block */
+    const float *cos, *sin; /* (positions, angles), filled by the attention block */
     int positions;          /* number of positions in cos and sin, at least T */
     int S, T;               /* sequences of all micro-batches together, and their length */
     int parts;              /* micro-batches, S / parts sequences each */

@@ -275,7 +275,7 @@ static int read_layer_type(struct fm_rope *r, struct fm_config *c, int width,
     return check_own(r, width, options, keys, err);
 }
 
-/* transformers 4 has rope_theta and rope_scaling; 5 has rope_parameters, which takes precedence. */
+/* The rope_theta of rope_parameters takes precedence over any other. */
 int fm_rope_read(struct fm_rope *r, struct fm_config *c, int width,
                  const struct fm_rope_options *options, const struct fm_keys *keys,
                  struct fm_err *err)

@@ -1,6 +1,6 @@
 /*
  * A channel group is a common multiple of the block sizes, so that no block of a plane, and no byte
- * of codes, contains both channels that are kept and channels that are removed.
+ * or word of codes, contains both channels that are kept and channels that are removed.
  */
 #include "lib/block/storage.h"
 

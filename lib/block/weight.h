@@ -13,7 +13,7 @@
 enum fm_naming {
     FM_NAMING_STOCK,  /* a checkpoint of the family, with the names of transformers */
     FM_NAMING_ONLINE, /* a bundle's weights/ members, or a native export */
-    FM_NAMING_RAGGED, /* a ragged export */
+    FM_NAMING_RAGGED, /* a `ragged`, `elastic` or `layer` export */
     FM_NAMINGS
 };
 

@@ -1,7 +1,7 @@
 /*
  * MXFP4 of gpt-oss: `X_blocks` U8 (E, R, C / 32, 16) and `X_scales` U8 (E, R, C / 32) for a weight
- * `X` whose own shape is (E, C, R): codes are stored transposed.  A block is 32 E2M1 codes of a
- * row; its scale is 2^(byte - 127).
+ * `X` that would be (E, C, R) unquantised: codes are stored transposed.  A block is 32 E2M1 codes
+ * of a row; its scale is 2^(byte - 127).
  *
  * Every value has at most two significant bits and is exactly representable in bfloat16, so reading
  * codes gives the values that bundles hold.  A scale of 255 is NaN, and a scale above 2^125 could
