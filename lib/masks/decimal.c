@@ -39,7 +39,7 @@ static bool read_digits(struct fm_decimal *d, const char *text, size_t len)
         d->num = d->num * 10 + (uint64_t)(c - '0');
         if (point)
             d->den *= 10;
-        /* The value already exceeds 1: more digits could only overflow. */
+        /* The value exceeds 1, and more digits could overflow. */
         if (d->num > d->den)
             return false;
     }

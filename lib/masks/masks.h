@@ -59,7 +59,8 @@ struct fm_mask {
     uint64_t removed; /* number of channels */
     enum fm_method method;
     int step; /* learned: number of training steps so far; saliency, walk and exchange: number of
-                 the budget, from 1; 0: the full mask, or a uniform one */
+                 the budget, from 1; shuffles: that of the shuffled mask; 0: the full mask, or a
+                 uniform one */
     struct fm_quality quality;
 };
 

@@ -13,8 +13,8 @@
  * by the share of noise that its scatter between sweeps indicates (an estimate after James and
  * Stein).
  *
- * Other texts are routed to other experts.  So the cost of an expert is weighted as if a fifth of
- * the tokens were distributed evenly over the experts (fm_stepcost_temper).
+ * Text of a different kind is routed to different experts.  So the cost of an expert is weighted as
+ * if a fifth of the tokens were distributed evenly over the experts (fm_stepcost_temper).
  *
  * x is the index of an expert, or of a group of tied ones, X in all; (X, A) arrays have range a at
  * index a; index 0 is unused.
