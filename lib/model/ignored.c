@@ -1,5 +1,5 @@
 /* Each entry of the list, a name or a pattern, is compared with the module of every tensor of
- * codes.  The number of regular expressions is limited. */
+ * codes.  So the number of regular expressions is limited. */
 #include "lib/model/ignored.h"
 
 #include <stdio.h>

@@ -281,8 +281,8 @@ struct piece {
     int e;                   /* -1: not of one expert */
     size_t first, n;         /* its elements in the tensor */
     const void *raw, *scale; /* the bytes of these elements and of their scales */
-    float factor[2]; /* multipliers of the scales; in a bundle of codes, one for each row of a
-                        channel */
+    float factor[2]; /* factors of the scales; in a bundle or an export of codes, one for each row
+                        of a channel */
 };
 
 /* Destination of a piece: its rows, or its columns as rows, `stride` elements apart. */
@@ -293,7 +293,7 @@ struct target {
     bool columns;
 };
 
-/* The form of the layer's experts in a bundle of codes. */
+/* The form of the layer's experts in a bundle or an export of codes. */
 static const struct fm_packed *packed_of(const struct conversion *v)
 {
     return fm_packed_at(&v->m->packed, fm_config_moe(&v->m->config, v->l));

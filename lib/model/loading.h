@@ -22,7 +22,7 @@ struct fm_model_tensor {
     enum fm_weight_part part; /* the weight's part, or the part that its codes are stored as */
     int expert;               /* -1: not of one expert */
     struct fm_stored at;
-    const struct fm_packed_part *packed; /* codes of a bundle; else NULL */
+    const struct fm_packed_part *packed; /* codes of a bundle or an export; else NULL */
 };
 
 /* The tensors that a layer needs, in file order. */
@@ -58,7 +58,7 @@ struct fm_model {
     const struct fm_ops *ops; /* for converting the weights */
     struct fm_tensors tensors;
     struct fm_config config;
-    struct fm_packed_layers packed; /* tensors of a bundle of codes */
+    struct fm_packed_layers packed; /* the forms of a bundle or an export of codes */
     bool keeps; /* the bundle will keep the codes, so FM_MODEL_ROUND_ALL rounds nothing */
     enum fm_dtype dtype;
     uint32_t *caps;             /* (M, E) */

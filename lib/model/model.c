@@ -320,7 +320,7 @@ static uint64_t place_bytes(const struct fm_stored *at)
 }
 
 /* Count the bytes that reading the layer's tensors takes, in all and for one task: bytes of the
- * file, scales as floats and, for codes of a bundle, values as floats. */
+ * file, scales as floats and, for codes of a bundle or an export, values as floats. */
 static void count_bytes(const struct fm_model *m, int l, struct fm_layer_tensors *layer)
 {
     for (size_t i = 0; i < layer->places; i++) {

@@ -72,8 +72,8 @@ void fm_model_bytes(const struct fm_model *model, uint64_t *stored, uint64_t *wr
  * (vLLM 0.33).  Each has a constant output, H numbers, instead of weights. */
 #define FM_REMOVED_KEY "approximate_experts"
 
-/* Channels each expert has on disk, (M, E); I for all experts of a full model, 0 for those that are
- * removed.  Borrowed. */
+/* Channels that each expert has on disk, (M, E); I for all experts of a full model, 0 for those
+ * that are removed.  Borrowed. */
 const uint32_t *fm_model_caps(const struct fm_model *model);
 
 /* Read experts in ranked order from now on: in the m-th layer with experts, channel j of expert e
@@ -107,11 +107,11 @@ int fm_model_layer(struct fm_model *model, int l, int next, const struct fm_laye
                    struct fm_err *err);
 
 /*
- * Weights that are stored as codes (lib/block/storage.h) have their exact values in float32.  A
- * bundle stores them as fm_model_dtype, or keeps the codes.  From now on, read them as the bundle
- * will store them: all weights (FM_MODEL_ROUND_ALL), or all but the experts', which are rounded
- * only after an adapter has been merged into them.  Unquantised weights are not changed.  Pointers
- * to weights become invalid.
+ * By default, weights that are stored as codes (lib/block/storage.h) are read with their exact
+ * values.  A bundle stores them as fm_model_dtype, or keeps the codes.  From now on, read them as
+ * the bundle will store them: all weights (FM_MODEL_ROUND_ALL), or all but the experts', which are
+ * rounded only after an adapter has been merged into them.  Unquantised weights are not changed.
+ * Pointers to weights become invalid.
  */
 enum fm_model_rounding { FM_MODEL_EXACT, FM_MODEL_ROUND_ALL, FM_MODEL_ROUND_REST };
 void fm_model_round(struct fm_model *model, enum fm_model_rounding rounding);

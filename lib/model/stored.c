@@ -1,8 +1,8 @@
 /*
  * Scales are matched to their weight by name only: a tensor whose name has the storage's suffix for
- * scales belongs to the tensor with the rest of the name.  A weight without its scales, or scales
- * without their weight, mean that the checkpoint was damaged or its tensors renamed; such a
- * checkpoint is refused, because it would be read wrongly.
+ * scales belongs to the tensor with the rest of the name.  If a weight lacks its scales, or scales
+ * lack their weight, the checkpoint was damaged or its tensors were renamed; it is refused, because
+ * it would be read wrongly.
  */
 #include "lib/model/stored.h"
 
