@@ -10,7 +10,7 @@
  * a file that is read is replaced.
  *
  * - No existing file is replaced without --force, except that a tool may replace a report, plot or
- * state that it made.
+ * state that it made and, with --if-changed, its earlier result.
  *
  * The names come from the option table (cmd/options.c).  The content of a file identifies the tool
  * that made it: lib/run/report.h, lib/state/journal.h, lib/bench/plot.h.
@@ -57,7 +57,7 @@ struct fm_guard_write {
 struct fm_guard {
     const char *tool;
     bool force;
-    bool replaces; /* like force, but only for the result */
+    bool replaces; /* like force, but only for the result: --if-changed */
     fm_guard_directory *directory;
     struct fm_guard_read read[FM_GUARD_READS_MAX];
     int reads;
@@ -77,8 +77,8 @@ void fm_guard_writes(struct fm_guard *g, const char *what, const char *path,
  * Check the rules without reading the content of any input.  FM_EUSAGE if an output is also an
  * input, is in a directory that is read, or is written twice.  FM_ECREATE if an output exists or
  * its directory does not, FM_EPERM if the directory is not writable, FM_EIO if a directory that is
- * read cannot be listed completely.  If standard output is a regular
- * file, it must not be one of the inputs either.
+ * read cannot be listed completely.  If standard output is a regular file, it must not be one of
+ * the inputs either.
  */
 int fm_guard_check(const struct fm_guard *g, struct fm_err *err);
 

@@ -65,8 +65,8 @@ struct fm_run_options {
 int fm_run_check_stream(const struct fm_run_options *run, struct fm_err *err);
 
 /*
- * *free_bytes: free space of the file system of `path`.  FM_ECREATE, naming `what` ("bundle"), if
- * `bytes` do not fit.
+ * Set *free_bytes to the free space of the file system of `path`.  FM_ECREATE, naming `what`
+ * ("bundle"), if `bytes` do not fit.
  */
 int fm_run_space(const char *path, const char *what, uint64_t bytes, uint64_t *free_bytes,
                  struct fm_err *err);
