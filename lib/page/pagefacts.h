@@ -23,7 +23,7 @@ struct fm_pagefacts {
 int fm_pagefacts_open(struct fm_pagefacts *f, const char *path, struct fm_err *err);
 void fm_pagefacts_release(struct fm_pagefacts *f);
 
-/* The last part of a path: the page does not reveal directories. */
+/* The last component of a path, or "family.fm" for "-": the page does not reveal directories. */
 const char *fm_pagefacts_name(const char *path);
 
 /* Bytes of all tensors of a ragged export with this number of channels removed. */
