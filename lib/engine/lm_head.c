@@ -17,10 +17,10 @@ struct chunk {
     int b, first, n;      /* batch, first row, rows */
     int32_t *target;      /* (n) */
     float **saved;        /* (lanes): logits of a lane that is a teacher */
-    int32_t **top;        /* (lanes): its most probable tokens */
+    int32_t **top;        /* (lanes): most probable tokens of each lane, (n) */
     double *ce, *kl;      /* (n) */
     float *taught;        /* logits of the teaching sweep; NULL: none, or not computed yet */
-    int32_t *best;        /* (n): its most probable tokens */
+    int32_t *best;        /* (n): most probable tokens of the teaching sweep */
     float *logits;        /* (n, V) of a lane that is not a teacher */
     float *x, *xn, *rstd; /* (n, H), (n, H), (n) */
     float *dx, *dxn;      /* (n, H) */

@@ -1,10 +1,10 @@
 /*
  * This room, lib/engine: forward and backward through a model that need not fit into memory, one
- * layer at a time, for the full model and subnets of it together.  It has one decoder layer (layer,
- * which calls the blocks of lib/block), the loop over all layers (sweep with lm_head, actcache and
- * merge), and adapters.  Gradients are used by visitors, in lib/learn.  In reading order: layer.h,
- * layer.c; then this header, sweeping.h (what the parts of the sweep share), sweep.c, share.c
- * (micro-batches of each rank), lm_head.c, actcache, reduction, merge.c, adapter.
+ * layer at a time, for the full model and subnets of it together.  It contains one decoder layer
+ * (layer, which calls the blocks of lib/block), the loop over all layers (sweep with lm_head,
+ * actcache and merge), and adapters.  Gradients are used by visitors, in lib/learn.  In reading
+ * order: layer.h, layer.c; then this header, sweeping.h (what the parts of the sweep share),
+ * sweep.c, share.c (micro-batches of each rank), lm_head.c, actcache, reduction, merge.c, adapter.
  *
  * A sweep: micro-batches go through the model one layer at a time, forward, then backward with
  * recomputation from the stored layer boundaries.  Each layer's weights are read once per direction
