@@ -88,7 +88,7 @@ static int piece_of(const struct fm_wire_part *part, size_t at)
 }
 
 /* Each rank starts with a different partner, so that not all send to the same one.  Pieces between
- * two ranks arrive in the order they were sent. */
+ * two ranks arrive in the order in which they were sent. */
 static void exchange(const struct fm_wire_part *send, const struct fm_wire_part *recv)
 {
     MPI_Request *request = malloc(2 * (size_t)ranks * sizeof(MPI_Request));
