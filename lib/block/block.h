@@ -7,10 +7,10 @@
  *
  * A family (lib/family/family.h) names four blocks: attention, router, expert form, norm.  A block
  * is one file that contains everything specific to it: the keys it reads from config.json, its
- * tensors (names, shapes, in which models they exist), its inner values, forward and backward, and
- * its cost in bytes and in floating-point operations.  Everything else is derived from the blocks:
- * the sizes of budgets and bundles from the parameters of a channel, the estimates of a run from
- * the operations.
+ * tensors (names, shapes, in which models they exist), its inner values (those of the forward that
+ * the backward needs), forward and backward, and its cost in bytes and in floating-point
+ * operations.  Everything else is derived from the blocks: the sizes of budgets and bundles from
+ * the parameters of a channel, the estimates of a run from the operations.
  *
  * All blocks share the sizes of a model (struct fm_config, in this header) and the weights of a
  * layer in memory (struct fm_layer, in layerweights.h).  This header also has the descriptor of
