@@ -1,6 +1,6 @@
 /*
  * Rules for the files that a run may write.  Every output is checked at the start, before hours of
- * work, and again before a file gets its final name:
+ * work; the last rule is checked again before a file gets its final name:
  *
  * - No file that the run reads is written, and no file is written twice.  Existing files are
  * compared by device and inode, so links do not matter; others by directory and name.  A token
