@@ -87,7 +87,7 @@ void fm_adapter_release(struct fm_adapter *a)
     *a = (struct fm_adapter){0};
 }
 
-/* Floats of all experts. */
+/* Floats of the whole adapter. */
 static size_t count_all(const struct fm_adapter *a)
 {
     return (size_t)a->offset[(size_t)a->M * (size_t)a->E];
