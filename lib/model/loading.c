@@ -142,7 +142,7 @@ static bool is_ending(struct conversion *v, int i)
     return true;
 }
 
-/* Read piece i of a tensor outside the layers, FM_WEIGHTSUM_PIECE bytes of the file. */
+/* Read and convert piece i of a tensor outside the layers, FM_WEIGHTSUM_PIECE bytes of the file. */
 static void end_task(void *arg, int i)
 {
     struct conversion *v = arg;
