@@ -25,10 +25,9 @@ struct fm_progress {
     /* Called before a stage is reported: the stage does `work`, in FLOPs or a similar unit, and
      * `after` remains when it ends. */
     void (*phase)(void *self, double work, double after);
-    /* A warning for the user, one line: "fm-rank: warning: 3 experts saw no token". */
+    /* A warning for the user, one line: "3 experts saw no token". */
     void (*warn)(void *self, const char *text);
-    /* A note for the user that is not a warning: "fm-pack: --budget 0.4: the nearest member is
-     * ...". */
+    /* A note for the user that is not a warning: "--budget 0.4: the nearest member is ...". */
     void (*note)(void *self, const char *text);
     void *self;
 };
