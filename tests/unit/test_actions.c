@@ -1,4 +1,4 @@
-/* Ratios as decimals, widths in integers. */
+/* Test decimal ratios and the integer widths that they give. */
 #include "lib/masks/actions.h"
 #include "tests/unit/test.h"
 
@@ -19,7 +19,7 @@ TEST(seven_tenths_of_2560_is_1792)
     assert_int_equal(fm_decimal_floor(&d, 37), 25);
 }
 
-TEST(what_is_no_ratio_is_refused)
+TEST(invalid_ratios_are_refused)
 {
     static const char *const bad[] = {"",  ".",    "-0.1", "1.1",          "0.1x", "1e-1",
                                       "2", "0..1", "+1",   "0.1234567891", "10",   "nan"};
@@ -29,7 +29,7 @@ TEST(what_is_no_ratio_is_refused)
     }
 }
 
-TEST(a_decimal_prints_as_short_as_it_can)
+TEST(a_decimal_is_printed_in_its_shortest_form)
 {
     static const char *const pairs[][2] = {{"0.40", "0.4"},
                                            {"1.000", "1"},
@@ -69,7 +69,7 @@ TEST(widths_that_coincide_are_merged)
     assert_int_equal(fm_decimal_ceil(&a.ratio[1], 10), 4);
 }
 
-TEST(the_first_width_may_be_none)
+TEST(the_first_width_may_be_zero)
 {
     struct fm_actions a;
     assert_ok(fm_actions_parse(&a, "0,0.3,1", 37, 8, &err));
@@ -80,7 +80,7 @@ TEST(the_first_width_may_be_none)
     assert_int_equal(fm_actions_find(&a, 0), 0);
 }
 
-TEST(action_sets_that_make_no_sense_are_refused)
+TEST(invalid_action_sets_are_refused)
 {
     static const char *const bad[] = {"",        "0.5",       "1,0.5", "0,0,1", "0",
                                       "0.5,0,1", "0.5,0.5,1", "0.5;1", "0.1,2"};
@@ -101,7 +101,7 @@ TEST(uniform_steps_reach_until_and_keep_something)
     assert_int_equal(a.count, 81);
     assert_int_equal(a.width[0], 52);
     assert_int_equal(a.width[80], 256);
-    /* The budgets of the table in the documentation. */
+    /* 20, 40 and 60 % removed */
     assert_int_equal(a.width[80 - 20], 205);
     assert_int_equal(a.width[80 - 40], 154);
     assert_int_equal(a.width[80 - 60], 103);

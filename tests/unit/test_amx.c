@@ -36,7 +36,7 @@ static void free_edge(struct edge e)
     assert_int_equal(munmap(e.block, e.mapped), 0);
 }
 
-/* Copy the numbers to the end of such memory. */
+/* Copy `bytes` bytes to memory that ends before an inaccessible page. */
 static struct edge at_edge(const void *from, size_t bytes)
 {
     struct edge e = take_edge(bytes);
@@ -44,7 +44,7 @@ static struct edge at_edge(const void *from, size_t bytes)
     return e;
 }
 
-/* Elements of (rows, cols), rows ld apart. */
+/* Elements that a (rows, cols) matrix with row stride ld spans. */
 static size_t span(int rows, int cols, int ld)
 {
     return (size_t)(rows - 1) * (size_t)ld + (size_t)cols;
@@ -95,7 +95,7 @@ KERNEL_TEST(every_form_agrees_at_the_edge_of_memory)
                         form & 4 ? 1.0f : 0.0f);
 }
 
-KERNEL_TEST(sums_do_not_depend_on_the_cut)
+KERNEL_TEST(sums_do_not_depend_on_the_division_of_the_product)
 {
     enum { M = 1100, N = 600, K = 700 };
     if (!fm_isa_amx())

@@ -1,5 +1,5 @@
-/* Each hostile tar is a good one with a few bytes changed, and must be refused with a sentence
- * that gives the reason. */
+/* Hostile tars must be refused with a sentence that gives the reason. Most are a good tar with a
+ * few bytes changed. */
 #include <unistd.h>
 
 #include <archive.h>
@@ -10,7 +10,6 @@
 
 #define TAR_BYTES_MAX (1 << 20)
 
-/* A tar in memory. */
 struct tar {
     char *bytes;
     size_t size;
@@ -134,7 +133,7 @@ static void expect_refusal(struct tar *t, const char *why)
     free(t->bytes);
 }
 
-/* Put bytes into a header of the good tar, and correct the checksum. */
+/* Expect a refusal of the good tar with these bytes in a header, whose checksum is corrected. */
 static void expect_edit_refused(size_t header, size_t at, const void *bytes, size_t size,
                                 const char *why)
 {
@@ -178,7 +177,7 @@ TEST(types_other_than_files_are_refused)
     expect_edit_refused(0, 156, "\0", 1, "old-style");
 }
 
-TEST(names_that_lead_elsewhere_are_refused)
+TEST(unsafe_names_are_refused)
 {
     static const char *const names[] = {"../evil",  "/etc/passwd", "a//b", "a/../b", "a/",
                                         "./a",      "a/.",         "..",   "a b",    "a\nb",
@@ -213,7 +212,7 @@ TEST(numbers_that_are_not_plain_octal_are_refused)
     expect_edit_refused(0, 108, "\0\0\0\0\0\0\0\0", 8, "user id is not an octal");
 }
 
-TEST(what_could_vary_is_refused)
+TEST(header_fields_with_other_values_are_refused)
 {
     expect_edit_refused(0, 100, "006755 ", 7, "mode is 6755");
     expect_edit_refused(0, 100, "000600 ", 7, "mode is 600");
@@ -243,17 +242,17 @@ TEST(a_wrong_checksum_is_refused)
     expect_refusal(&t, "checksum");
 }
 
-TEST(sizes_that_lie_are_refused)
+TEST(wrong_sizes_are_refused)
 {
     expect_edit_refused(1024, 124, "00000004000 ", 12, "the file ends");
     expect_edit_refused(1024, 124, "77777777777 ", 12, "the file ends");
     expect_edit_refused(1024, 124, "777777777777", 12, "no pax size");
     expect_edit_refused(0, 124, "00000000004 ", 12, "padding");
-    /* One block more: the next header becomes data, and only one zero block is left. */
+    /* One block more: the first zero block becomes data, and only the second is left. */
     expect_edit_refused(1024, 124, "00000001001 ", 12, "second zero block");
 }
 
-TEST(names_that_come_twice_are_refused)
+TEST(duplicate_names_are_refused)
 {
     struct tar t = good_tar();
     t.size -= FM_ARCHIVE_END_BYTES;
@@ -262,7 +261,7 @@ TEST(names_that_come_twice_are_refused)
     expect_refusal(&t, "'one.txt' appears twice");
 }
 
-TEST(ends_that_are_not_ends_are_refused)
+TEST(wrong_ends_are_refused)
 {
     struct tar t = good_tar();
     t.size -= FM_ARCHIVE_END_BYTES;
@@ -303,7 +302,7 @@ TEST(more_members_than_the_limit_are_refused)
     expect_refusal(&t, "more than 10 members");
 }
 
-TEST(every_cut_is_refused)
+TEST(every_truncation_is_refused)
 {
     struct tar t = good_tar();
     for (size_t size = 0; size < t.size; size += 31) {
@@ -314,8 +313,8 @@ TEST(every_cut_is_refused)
     free(t.bytes);
 }
 
-/* Without CHECKSUMS over the data, flips inside the data (5 and 6 bytes) may pass; others must
- * not. */
+/* Flips inside the data (5 and 6 bytes) pass, because only CHECKSUMS covers it; all others are
+ * refused. */
 TEST(every_flip_outside_data_is_refused)
 {
     struct tar t = good_tar();
@@ -333,7 +332,7 @@ TEST(every_flip_outside_data_is_refused)
     free(t.bytes);
 }
 
-/* A file with a hole, so that 8 GiB take no disk. */
+/* Make a sparse file, so that 8 GiB take no disk space. */
 static FILE *big_file(struct fm_file *file, uint64_t size, const char *edit, size_t edit_at)
 {
     char header[FM_ARCHIVE_HEADER_MAX];

@@ -149,7 +149,7 @@ KERNEL_TEST(arithmetic_on_arrays)
     const float accumulated[] = {-5.5f, 1, 1.5f, 14}, none[4] = {0};
     expect_close(x, accumulated, 4, 0, "accumulated");
     assert_memory_equal(part, none, sizeof part);
-    double total[] = {1, 2}, more[] = {0x1p-40, 4}; /* not representable in float32 */
+    double total[] = {1, 2}, more[] = {0x1p-40, 4}; /* 1 + 0x1p-41 is not a float32 */
     ref()->accumulate((struct fm_out){total, FM_F64}, (struct fm_out){more, FM_F64}, 0.5, 2);
     assert_true(total[0] == 1 + 0x1p-41 && total[1] == 4 && more[0] == 0 && more[1] == 0);
     ref()->copy(x, by, sizeof x);
@@ -158,7 +158,7 @@ KERNEL_TEST(arithmetic_on_arrays)
     assert_true(x[0] == 2 && x[1] == 0 && x[2] == 0 && x[3] == 0.5f);
 }
 
-KERNEL_TEST(widths_sum_channels_and_pairs_come_apart)
+KERNEL_TEST(channels_are_summed_by_width_and_pairs_are_split)
 {
     const double c[] = {1, -2, 3, 0.5, 9}; /* the last channel is not in any width */
     const uint32_t width[] = {0, 1, 3, 4};
@@ -175,7 +175,7 @@ KERNEL_TEST(widths_sum_channels_and_pairs_come_apart)
     expect_close(b, odd, 4, 0, "odd elements");
 }
 
-/* n elements of y are x rounded to bfloat16. */
+/* Check that the n elements of y are those of x rounded to bfloat16. */
 static void expect_rounded(struct fm_out y, const float *x, size_t n, const char *what)
 {
     float *want = copied(x, n), *got = floats(n);
@@ -185,7 +185,7 @@ static void expect_rounded(struct fm_out y, const float *x, size_t n, const char
 }
 
 /* Inputs read as bfloat16 give the results of their values in float32; outputs are rounded. */
-KERNEL_TEST(arrays_of_bfloat16_are_the_same_operations)
+KERNEL_TEST(operations_accept_arrays_of_bfloat16)
 {
     enum { n = 5, I = 7, H = 9, k = 4 };
     float *x = normals(n * H, 1), *w = normals(2 * I * H, 1), *gu = floats(n * 2 * I);
@@ -262,8 +262,8 @@ static double clamped_value(const struct scalar *s)
     return weighted(s->y, s->r, (size_t)s->n[0] * s->n[1]);
 }
 
-/* Compare values with the formula and gradients with differences, far enough from the bounds. */
-KERNEL_TEST(clamped_swiglu_bends_where_it_says)
+/* Compare values with the formula, and gradients with finite differences, away from the bounds. */
+KERNEL_TEST(clamped_swiglu_agrees_with_its_formula)
 {
     enum { N = 3, I = 17, WIDTH = 11 };
     struct scalar s = {.value = clamped_value, .n = {N, I}};
@@ -285,7 +285,7 @@ KERNEL_TEST(clamped_swiglu_bends_where_it_says)
         expect_close(dgu + 2 * row * WIDTH, full + 2 * row * I, 2 * WIDTH, 0, "dgu of a prefix");
 }
 
-KERNEL_TEST(biases_score_as_their_own_gradient_says)
+KERNEL_TEST(biases_are_scored_by_their_gradients)
 {
     const float dgu[] = {1, 2, 3, 4, -1, 5, 1, 0}, b[] = {2, -1, 0.5f, 3};
     double s[2] = {10, 0};

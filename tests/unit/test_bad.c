@@ -300,7 +300,7 @@ TEST(every_file_is_expected)
         if (f->d_name[0] == '.' || strcmp(f->d_name, "EXPECT") == 0)
             continue;
         size_t i = 0;
-        size_t n = strlen(f->d_name); /* a directory is in the list by a file in it: DIR/t.bin */
+        size_t n = strlen(f->d_name); /* a directory is listed by a file in it: DIR/t.bin */
         while (i < count && (strncmp(expected[i].file, f->d_name, n) != 0 ||
                              (expected[i].file[n] && expected[i].file[n] != '/')))
             i++;

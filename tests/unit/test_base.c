@@ -1,6 +1,6 @@
 /*
- * Test lib/base, which all other code uses, against definitions: all values of float16 and
- * bfloat16, and nested loops that must give the same bytes on any number of threads.
+ * Test lib/base, which all other code uses: for example, conversions of all float16 and bfloat16
+ * values, and nested loops, which must give the same bytes on any number of threads.
  */
 #include <errno.h>
 #include <math.h>
@@ -47,7 +47,7 @@ TEST(advice_stays_with_its_sentence)
     assert_int_equal(err.advice, FM_ADVISE_NONE);
 }
 
-TEST(bytes_that_terminals_obey_are_replaced)
+TEST(control_bytes_in_messages_are_replaced)
 {
     fm_fail(&err, FM_EFORMAT, "name '%s'", "\x1b[2J\n\x7f\xc3\xa9");
     assert_string_equal(err.text, "name '?[2J??\xc3\xa9'");
@@ -55,7 +55,7 @@ TEST(bytes_that_terminals_obey_are_replaced)
     assert_string_equal(err.text, "a?b: name '?[2J??\xc3\xa9'");
 }
 
-TEST(what_a_terminal_obeys_is_not_printed)
+TEST(terminal_controls_are_not_printed)
 {
     static const struct {
         const char *text, *plain, *json;
@@ -192,7 +192,7 @@ TEST(names_and_sizes_agree)
     assert_null(fm_dtype_name((enum fm_dtype) - 1));
 }
 
-/* The definition: sign, exponent and fraction, by powers of two. */
+/* The value of these bits by definition, from sign, exponent and fraction. */
 static double value_of(uint32_t bits, int exponent_bits, int fraction_bits)
 {
     int bias = (1 << (exponent_bits - 1)) - 1;
@@ -233,8 +233,8 @@ TEST(every_half_and_bfloat_widens_exactly)
     widens_like_the_definition(FM_BF16, 8, 7);
 }
 
-/* For neighbours a < b: values below the middle round to a, those above it to b, the middle to
- * the even one.  All pairs of finite neighbours, positive and negative. */
+/* For neighbours a < b: values below the middle round to a, those above it to b, the middle to the
+ * even one.  Check all neighbours from 0 to infinity, and their negatives. */
 static void narrows_to_the_nearest(enum fm_dtype dtype, int exponent_bits, int fraction_bits)
 {
     int last = ((1 << exponent_bits) - 1) << fraction_bits; /* Inf, the result of overflow */
@@ -242,7 +242,7 @@ static void narrows_to_the_nearest(enum fm_dtype dtype, int exponent_bits, int f
         double a = value_of((uint32_t)i, exponent_bits, fraction_bits);
         double b = i + 1 < last ? value_of((uint32_t)i + 1, exponent_bits, fraction_bits)
                                 : ldexp(1, 1 << (exponent_bits - 1));
-        float middle = (float)((a + b) / 2); /* exact, because floats have at least one bit more */
+        float middle = (float)((a + b) / 2); /* exact, because float32 has at least one bit more */
         float in[6] = {nextafterf(middle, 0), middle, nextafterf(middle, INFINITY)};
         uint16_t out[6], even = (uint16_t)(i + (i & 1));
         for (int k = 0; k < 3; k++)
@@ -385,7 +385,7 @@ static void begin_together(void *arg, int i)
         fm_pool_for(2, meet, m);
 }
 
-TEST(who_waits_helps_with_loops_inside)
+TEST(a_waiting_thread_helps_with_inner_loops)
 {
     struct meeting m = {.lock = PTHREAD_MUTEX_INITIALIZER,
                         .came = PTHREAD_COND_INITIALIZER,
@@ -531,7 +531,7 @@ static int killed_after(void)
     return 101;
 }
 
-TEST(a_watched_crash_is_a_lack_of_memory_where_there_is_none)
+TEST(a_watched_crash_without_free_memory_is_a_lack_of_memory)
 {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     skip();
@@ -623,7 +623,7 @@ TEST(sizes_for_options_are_rounded_up)
     assert_string_equal(text, "8.0000GB");
 }
 
-/* fm_scratch_reserve replaces the chunks of earlier uses by one, for blocks of any size. */
+/* fm_scratch_reserve replaces the chunks of earlier uses with one. */
 TEST(reserved_scratch_is_one_chunk)
 {
     struct fm_mark mark = fm_scratch_mark();

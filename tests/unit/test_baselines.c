@@ -11,7 +11,7 @@
 #include "tests/unit/runs.h"
 #include "tests/unit/test.h"
 
-/* These belong to the model that was opened last. */
+/* The config of the model that baselines_open opened last. */
 static struct fm_config config_of_baselines(void)
 {
     struct fm_err err = {0};
@@ -66,7 +66,7 @@ TEST(experts_are_scored_as_by_pytorch)
 }
 
 /* Remove one expert of every layer, or of every group of experts. */
-TEST(the_lowest_are_closed)
+TEST(experts_with_the_lowest_scores_are_closed)
 {
     for (size_t i = 0; i < BASELINES; i++) {
         struct golden g;
@@ -119,8 +119,7 @@ TEST(draws_are_seeded_and_differ)
     free(c);
 }
 
-/* Two layers of two experts of four channels. */
-TEST(channels_are_compared_as_far_as_the_scope_says)
+TEST(channels_are_compared_within_the_scope)
 {
     double scores[16] = {9, 8, 7, 6, 1, 2, 3, 4, 50, 50, 50, 50, 5, 5, 5, 0};
     struct fm_ranking r = {.M = 2, .E = 2, .I = 4, .scores = scores};
@@ -138,7 +137,7 @@ TEST(channels_are_compared_as_far_as_the_scope_says)
     assert_memory_equal(w, ((uint32_t[]){4, 4, 4, 4}), sizeof w);
 }
 
-/* Loss of the checkpoint without these experts, from transformers. */
+/* The loss of the checkpoint without the closed experts, from transformers. */
 static double golden_loss(const struct golden *g)
 {
     size_t n;
@@ -191,7 +190,7 @@ TEST(a_comparison_is_at_equal_bytes)
     }
 }
 
-TEST(the_figures_depend_on_nothing_else)
+TEST(figures_do_not_depend_on_memory_or_threads)
 {
     struct golden g;
     struct runs r;
@@ -216,10 +215,10 @@ TEST(the_figures_depend_on_nothing_else)
     golden_close(&g);
 }
 
-/* One layer of four experts of eight channels in multiples of two.  15 of 32 channels are
- * removed: the shares of the 17 best are 8, 5, 3 and 1.  The last expert is removed.  Of 8
- * multiples, 4, 2 and 1 are whole; the remaining one goes to the lower of the second and third,
- * which both lack one channel. */
+/* One layer with four experts of eight channels, in multiples of two. 15 of 32 channels are
+ * removed; the experts' shares of the 17 best are 8, 5, 3 and 1.  The last share is less than a
+ * multiple, so that expert is removed.  The other shares contain 4, 2 and 1 of the 8 multiples; the
+ * remaining one goes to the lower of experts 1 and 2, whose remainders are equal. */
 TEST(a_multiple_goes_to_the_largest_remainder)
 {
     double scores[32];
@@ -230,7 +229,7 @@ TEST(a_multiple_goes_to_the_largest_remainder)
     uint32_t w[4];
     assert_ok(fm_channelcut_multiple(w, &r, 15, 2, 2, &err));
     assert_memory_equal(w, ((uint32_t[]){8, 6, 2, 0}), sizeof w);
-    /* the router takes four, so the last stays, with the remaining channels */
+    /* the router takes four, so the last expert keeps a multiple, and none remains */
     assert_ok(fm_channelcut_multiple(w, &r, 15, 2, 4, &err));
     assert_memory_equal(w, ((uint32_t[]){8, 4, 2, 2}), sizeof w);
     /* nothing is removed */

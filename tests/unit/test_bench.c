@@ -76,7 +76,7 @@ static void label_inner(void *arg, int i)
     assert_int_equal(fm_pool_label(before), 8);
 }
 
-TEST(tasks_are_labelled_as_who_opened_their_loop)
+TEST(tasks_have_the_label_of_the_task_that_opened_their_loop)
 {
     for (int threads = 1; threads <= 4; threads += 3) {
         int wrong = 0;
@@ -133,8 +133,8 @@ TEST(io_and_engine_measure_a_small_model)
     free(engine);
 }
 
-/* With the vocabularies of the published models, they have the published sizes. */
-TEST(models_with_latent_attention_are_made_as_what_they_are)
+/* With the published numbers of layers and tokens of the vocabulary. */
+TEST(synthetic_models_have_the_published_sizes)
 {
     const struct {
         const char *name;

@@ -152,7 +152,7 @@ static void edit_gone(cJSON *m, uint32_t *w)
     cJSON_DeleteItemFromObjectCaseSensitive(m, "budgets");
 }
 
-TEST(families_that_cannot_be_are_refused)
+TEST(invalid_families_are_refused)
 {
     static const struct {
         void (*edit)(cJSON *manifest, uint32_t *widths);

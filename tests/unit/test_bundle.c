@@ -351,7 +351,7 @@ static void expect_manifest_refused(const char *from, const char *to, const char
     assert_fails(fm_bundle_open(&b, path_a, &err), FM_EFORMAT, why);
 }
 
-TEST(manifests_that_lie_are_refused)
+TEST(false_manifests_are_refused)
 {
     expect_manifest_refused("\"schema\": 1", "\"schema\": 0",
                             "schema is 0, and this program reads schema 1 only");
@@ -378,7 +378,7 @@ TEST(manifests_that_lie_are_refused)
     expect_manifest_refused("\"name\": \"build.json\"", "\"nama\": \"build.json\"", "'name'");
 }
 
-TEST(digests_that_are_none_are_refused)
+TEST(invalid_digests_are_refused)
 {
     struct fm_digest d;
     char hex[FM_DIGEST_HEX], bad[FM_DIGEST_HEX];
@@ -392,7 +392,7 @@ TEST(digests_that_are_none_are_refused)
         bad[i] = (char)(hex[i] >= 'a' ? hex[i] - 32 : hex[i]);
     expect_manifest_refused(hex, bad, "not 32 lower-case");
     memcpy(bad, hex, sizeof bad);
-    bad[31] = '"'; /* one digit fewer, and so an odd number */
+    bad[31] = '"'; /* 31 digits, an odd number */
     char longer[40], shorter[40];
     snprintf(longer, sizeof longer, "\"%s\"", hex);
     snprintf(shorter, sizeof shorter, "\"%.31s\" ", hex);
@@ -459,8 +459,7 @@ TEST(a_name_that_tar_cannot_hold_is_an_error)
     assert_int_not_equal(access(path_a, F_OK), 0);
 }
 
-/* Names that are not carried from a checkpoint are refused in a bundle: reader and writer have the
- * same rule. */
+/* A name that would not be carried from a checkpoint is refused in a bundle. */
 TEST(a_name_that_is_not_carried_is_an_error)
 {
     static const char *const names[] = {"carried/a/b", "carried/.netrc", "carried/x.safetensors",
@@ -501,7 +500,7 @@ TEST(a_corrupt_input_is_found_while_copied)
     fm_bundle_close(&in);
 }
 
-TEST(any_number_of_members_lays_out)
+TEST(manifests_of_any_size_are_laid_out)
 {
     /* Manifests of many sizes, because the size has to agree with offsets that depend on it. */
     char text[3000];

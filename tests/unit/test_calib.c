@@ -88,7 +88,7 @@ TEST(the_length_has_a_default_and_bounds)
     expect(&run, &few, FM_EFORMAT, "999");
 }
 
-TEST(most_tokens_cut_whole_sequences)
+TEST(max_tokens_removes_whole_sequences)
 {
     struct fm_run_options run = numbered();
     run.inputs.seq_len = 10;
@@ -225,7 +225,8 @@ TEST(sources_are_interleaved_by_weight)
                                  .inputs.token_dtype = FM_TOKEN_U16,
                                  .inputs.seq_len = 10};
     struct fm_calib c = open_calib(&run);
-    /* 0.7 (i + 1) - a against 0.3 (i + 1) - b, until the 7 sequences of b are used up. */
+    /* After a and b sequences, i in all, the next is taken from the first input if 0.7 (i + 1) - a
+     * is at least 0.3 (i + 1) - b, until the 7 sequences of the second are used up. */
     static const int first[] = {0, 500, 10, 20, 30, 510, 40, 50, 520, 60, 70};
     assert_int_equal(c.inputs, 2);
     for (size_t i = 0; i < sizeof first / sizeof *first; i++)

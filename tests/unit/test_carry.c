@@ -112,7 +112,7 @@ TEST(gives_the_bytes_that_were_there)
     fm_hfdir_close(&dir);
 }
 
-TEST(carries_so_many_and_no_more)
+TEST(carries_as_many_files_as_the_limit)
 {
     const char *name = make();
     char file[32], names[2048] = "";
@@ -213,7 +213,7 @@ TEST(refuses_links_that_lead_elsewhere)
     is_refused(name, NULL, FM_ECONFIG, "'config.json' is a link to '");
 }
 
-/* Next to a downloaded model, the cache may have private ones. */
+/* The cache may also contain private repositories. */
 TEST(refuses_blobs_of_another_repository)
 {
     static const char snapshot[] = "models--c--d/snapshots/0123";

@@ -33,7 +33,7 @@ TEST(the_least_limit_counts)
 }
 
 /* In a container the mount point is the container's own group, but the path is that of the host. */
-TEST(a_group_that_is_not_there_is_passed_over)
+TEST(an_absent_group_is_skipped)
 {
     put("inside/memory.max", "5000\n");
     put("own3", "0::/far/away\nnonsense\n::\n");
@@ -42,7 +42,7 @@ TEST(a_group_that_is_not_there_is_passed_over)
     assert_int_equal(fm_cgroup_memory("own4", "inside"), 5000);
 }
 
-TEST(without_a_limit_there_is_none)
+TEST(without_a_limit_memory_is_unlimited)
 {
     put("none/memory.max", "max\n");
     put("own5", "0::/\n");

@@ -1,5 +1,4 @@
-/* The last member of a stream, CHECKSUMS: its digests are checked even if the manifest is well
- * formed. */
+/* CHECKSUMS, the last member of a stream, is checked even if the manifest is well formed. */
 #include "formats/bundle/archive.h"
 #include "formats/bundle/bundle.h"
 #include "formats/json/json.h"
@@ -63,7 +62,7 @@ TEST_AROUND(a_manifest_without_its_digest_is_refused, make_stream, NULL)
 }
 
 /* All sizes and digests are correct; only the number of lines is wrong. */
-TEST_AROUND(a_line_for_nothing_is_refused, make_stream, NULL)
+TEST_AROUND(a_surplus_line_is_refused, make_stream, NULL)
 {
     static const char more[] = "more\n";
     char from[40], to[40], hex[FM_DIGEST_HEX], header[FM_ARCHIVE_HEADER_MAX];

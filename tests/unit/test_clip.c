@@ -152,7 +152,7 @@ KERNEL_TEST(a_row_has_the_bits_it_has_alone)
     free_arrays();
 }
 
-/* Compute a product of `lanes` columns by the tile's panels, for comparison with its function for
+/* Compute a product of `lanes` columns by the tile's panels, for comparison with its functions for
  * few rows. */
 static void by_panels(const struct fm_clip_tile *tile, bool rows_are_columns, float *c, int ldc,
                       const float *const *x, int rows, const char *w, int64_t ld, int lanes,
@@ -234,7 +234,7 @@ KERNEL_TEST(one_expert_may_get_all_tokens_and_another_none)
     }
 }
 
-KERNEL_TEST(width_zero_gives_zero_and_no_tokens_are_no_work)
+KERNEL_TEST(width_zero_gives_zero_and_a_call_may_have_no_tokens)
 {
     struct layer s = make_layer(FM_CLIP_BF16, 20, 30, 2);
     struct call c = make_call(&s, 5, 2);
@@ -249,7 +249,7 @@ KERNEL_TEST(width_zero_gives_zero_and_no_tokens_are_no_work)
     free_arrays();
 }
 
-/* Give the layer's experts biases, and bounds outside of which many gates and ups are; biases of
+/* Give the layer's experts biases, and a limit that many gate and up values exceed; biases of
  * channels without an expert are NaN. */
 static void clamp_layer(struct layer *s)
 {
@@ -290,7 +290,7 @@ KERNEL_TEST(clamped_experts_with_biases_agree_with_the_definition)
 }
 
 /* Compare one channel with the formula of clip.h; width 0 gives only down's bias. */
-KERNEL_TEST(a_clamped_channel_and_none_are_by_the_formula)
+KERNEL_TEST(a_clamped_channel_agrees_with_the_formula)
 {
     struct layer s = make_layer(FM_CLIP_F32, 1, 1, 1);
     struct call c = make_call(&s, 1, 1);
@@ -311,7 +311,7 @@ KERNEL_TEST(a_clamped_channel_and_none_are_by_the_formula)
     free_arrays();
 }
 
-KERNEL_TEST(cuda_refuses_biases_by_name)
+KERNEL_TEST(cuda_refuses_clamped_experts)
 {
     struct layer s = make_layer(FM_CLIP_F32, 4, 4, 2);
     struct fm_clip_error error;
@@ -329,7 +329,7 @@ KERNEL_TEST(freed_tails_give_the_same_bits)
 {
     for (int type = FM_CLIP_F32; type <= FM_CLIP_BF16; type++) {
         struct layer s = make_layer(type, 35, 120, 4);
-        for (int e = 0; e < 4; e++) /* budget 0 is not loaded */
+        for (int e = 0; e < 4; e++) /* budget 0 used all channels */
             s.widths[e] = 0;
         struct layer small = free_tails(&s);
         assert_true(small.l.channels < s.l.channels);

@@ -1,6 +1,6 @@
 /*
- * Test the bfloat16 tile on CPUs without its instruction, which a function replaces in the same
- * source.  The two treat denormals differently, but none occur here.
+ * Test the bfloat16 tile with its instruction replaced by a function, so that CPUs without the
+ * instruction run the test, too. The two treat denormals differently, but none occur here.
  */
 #include "tests/unit/clip.h"
 
@@ -10,7 +10,7 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-/* sum + low a low b + high a high b of each pair. */
+/* sum + a.low * b.low + a.high * b.high for each pair. */
 __attribute__((target("avx512f"))) static __m512 add_pairs(__m512 sum, __m512i a, __m512i b)
 {
     __m512i high = _mm512_set1_epi32((int)0xffff0000u);
@@ -22,7 +22,7 @@ __attribute__((target("avx512f"))) static __m512 add_pairs(__m512 sum, __m512i a
 
 #define _mm512_dpbf16_ps(sum, a, b) add_pairs(sum, (__m512i)(a), (__m512i)(b))
 #define fm_isa_avx512_bf16() (fm_isa() >= FM_ISA_AVX512)
-#include "kernels/clip/clip_bf16.c" /* the name fm_clip_tile_bf16 is the library's */
+#include "kernels/clip/clip_bf16.c" /* its fm_clip_tile_bf16 replaces the library's */
 
 static uint16_t *bf16_numbers(size_t n)
 {
@@ -93,7 +93,7 @@ KERNEL_TEST(the_bf16_tile_multiplies_what_was_packed)
             }
 }
 
-/* Odd sizes: rows of pairs end in half a pair, and the workspace contains NaN before each call. */
+/* With odd sizes, rows of pairs end in half a pair. The workspace contains NaN before each call. */
 KERNEL_TEST(a_call_by_pairs_agrees_with_the_definition)
 {
     static const int sizes[][2] = {{48, 37}, {67, 131}, {33, 400}, {1, 1}};

@@ -60,7 +60,7 @@ KERNEL_TEST(a_switch_is_one_number_of_any_type)
     free_arrays();
 }
 
-KERNEL_TEST(faults_are_met_by_the_nearest_end_and_told_once)
+KERNEL_TEST(values_out_of_range_are_clamped_and_reported_once)
 {
     struct layer s = make_layer(FM_CLIP_F32, 30, 80, 3);
     struct call a = make_call(&s, 11, 2), b = copy_call(&s, &a);
@@ -91,7 +91,7 @@ KERNEL_TEST(faults_are_met_by_the_nearest_end_and_told_once)
     free_arrays();
 }
 
-KERNEL_TEST(a_float_is_the_budget_nearest_to_it)
+KERNEL_TEST(a_float_is_rounded_to_a_budget)
 {
     static const struct {
         float value;

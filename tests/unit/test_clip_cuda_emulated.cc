@@ -399,7 +399,7 @@ static void all_forms(path p, const char *name, int type, bool brief)
     c.one_block = false;
     c.ids[4] = -1;
     c.ids[7] = 99;
-    c.ids[8] = c.ids[9] = c.ids[10] = l.E - 1; /* all of token 3: duplicates add */
+    c.ids[8] = c.ids[9] = c.ids[10] = l.E - 1; /* two of token 3: duplicates add */
     c.ids[15] = c.ids[16] = c.ids[17] = -1;    /* a padded row */
     c.nan_token = 6;
     check(said("absent ids, duplicates, a padded row, a NaN row, several kernels"), p, l, c);

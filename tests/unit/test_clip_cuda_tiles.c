@@ -201,7 +201,7 @@ TEST(splits_are_whole_steps_and_no_longer_than_the_bound)
     }
 }
 
-/* The work of the busiest block relative to the mean, which the order of tiles keeps near 1. */
+/* The work of the busiest block over the mean; the order of tiles keeps it near 1. */
 static double imbalance(const struct fm_cuda_shape *shape, const struct plan *plan, int p,
                         int32_t H)
 {

@@ -124,7 +124,7 @@ KERNEL_TEST(the_definition_refuses_what_a_forward_refuses)
 }
 
 /* The sentence names a first channel whose end does not fit an int64_t. */
-KERNEL_TEST(channels_past_all_numbers_are_named)
+KERNEL_TEST(channels_that_overflow_are_named)
 {
     struct layer s = make_layer(FM_CLIP_F32, 16, 20, 2);
     struct call c = make_call(&s, 3, 2);
@@ -141,7 +141,7 @@ KERNEL_TEST(channels_past_all_numbers_are_named)
     free_arrays();
 }
 
-KERNEL_TEST(a_share_of_nonsense_is_nothing)
+KERNEL_TEST(shards_with_invalid_arguments_are_empty)
 {
     static const int32_t wrong[][4] = {
         {8, 0, 2, 0}, {8, -1, 2, 0}, {8, 2, 0, 0},  {8, 2, -2, 0},
@@ -253,7 +253,7 @@ KERNEL_TEST(fields_not_known_here_are_refused)
     free_arrays();
 }
 
-KERNEL_TEST(the_workspace_depends_on_bounds_alone)
+KERNEL_TEST(the_workspace_depends_only_on_bounds)
 {
     struct fm_clip_layer l = {.size = sizeof l, .type = FM_CLIP_BF16, .H = 64, .E = 8};
     l.cap_max = 100;

@@ -1,7 +1,7 @@
 /*
- * libfm_clip gives the same bits in a program whose signal handlers run on any stack.  A kernel
- * that used the stack pointer for other data would lose it, because a handler's frame is written
- * below the stack pointer.
+ * libfm_clip gives the same bits in a program whose signal handlers run on the stack of the
+ * interrupted thread. Code that used the stack pointer as a general register would fail, because a
+ * handler's frame is written below the address in it.
  */
 #include "tests/unit/clip.h"
 
@@ -11,9 +11,9 @@
 
 enum { CALLERS = 3, FRAME_BYTES = 8192, HITS = 200, CALLS_MIN = 4, CALLS_MAX = 20000 };
 
-static atomic_int hits; /* handlers that ran on a caller's stack */
+static atomic_int hits; /* handlers that ran */
 
-/* No SA_ONSTACK, and a frame that is written completely. */
+/* The handler: installed without SA_ONSTACK, it writes its whole frame. */
 static void dirty_the_stack(int sig)
 {
     volatile unsigned char frame[FRAME_BYTES];

@@ -1,4 +1,4 @@
-/* Closed experts, against golden/baselines: checkpoints from which these were removed. */
+/* Compare closed experts with checkpoints without these experts (golden/baselines). */
 #include "lib/block/pass.h"
 #include "lib/engine/sweep.h"
 #include "tests/unit/baselines.h"

@@ -29,13 +29,13 @@ static void every_piece_has_one_owner(struct fm_comm *comm)
         }
         RANKS_CHECK(at == n && done == (int)n);
     }
-    /* No product overflows. */
+    /* Products do not overflow. */
     int from, own;
     fm_comm_share(comm, ranks - 1, INT32_MAX, &from, &own);
     RANKS_CHECK(from + own == INT32_MAX && own >= INT32_MAX / ranks);
 }
 
-static void ranks_know_who_is_beside_them(struct fm_comm *comm)
+static void ranks_on_the_same_host_are_counted(struct fm_comm *comm)
 {
     char host[64] = "";
     int nth, rank = fm_comm_rank(comm);
@@ -60,7 +60,7 @@ static unsigned char *bytes_of(int rank, size_t n)
     return p;
 }
 
-static void what_rank_0_has_is_told(struct fm_comm *comm)
+static void rank_0_broadcasts_its_data(struct fm_comm *comm)
 {
     static const size_t sizes[] = {0, 1, 4096, 3000001};
     for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
@@ -134,7 +134,7 @@ static void pairs_exchange(struct fm_comm *comm)
     }
 }
 
-static void the_least_is_everyones(struct fm_comm *comm)
+static void all_ranks_get_the_least(struct fm_comm *comm)
 {
     int value = 100 - fm_comm_rank(comm);
     RANKS_CHECK(fm_comm_least(comm, &value, &never) == FM_OK);
@@ -144,7 +144,7 @@ static void the_least_is_everyones(struct fm_comm *comm)
 /* ---- agreement ---- */
 
 /* If one rank was stopped, all ranks return its status, and communication continues. */
-static void a_stop_is_agreed_and_no_end(struct fm_comm *comm)
+static void a_stop_is_agreed_and_communication_continues(struct fm_comm *comm)
 {
     struct fm_err err = {0};
     int rank = fm_comm_rank(comm), last = fm_comm_size(comm) - 1;
@@ -153,11 +153,11 @@ static void a_stop_is_agreed_and_no_end(struct fm_comm *comm)
     RANKS_CHECK(strcmp(err.text, "stopped by a signal") == 0);
     /* Outer callers agree on the same error again; it is not sent twice. */
     RANKS_CHECK(fm_comm_agree(comm, FM_ESAVED, &err) == FM_ESAVED);
-    what_rank_0_has_is_told(comm);
+    rank_0_broadcasts_its_data(comm);
 }
 
 /* Rank 0 fails while the others make other calls: they return its error. */
-static void the_error_of_rank_0_is_everyones(struct fm_comm *comm)
+static void all_ranks_get_the_error_of_rank_0(struct fm_comm *comm)
 {
     struct fm_err err = {0};
     char word[8] = "";
@@ -220,13 +220,13 @@ static void a_fact_that_differs_is_named(struct fm_comm *comm)
 
 static ranks_body *const bodies[] = {
     every_piece_has_one_owner,
-    ranks_know_who_is_beside_them,
-    what_rank_0_has_is_told,
+    ranks_on_the_same_host_are_counted,
+    rank_0_broadcasts_its_data,
     records_are_collected_in_order,
     slices_travel,
     pairs_exchange,
-    the_least_is_everyones,
-    a_stop_is_agreed_and_no_end,
+    all_ranks_get_the_least,
+    a_stop_is_agreed_and_communication_continues,
     slices_travel,
     facts_that_are_the_same_pass,
 };
@@ -241,7 +241,7 @@ TEST(ranks_on_threads)
 
 /* ---- a single process ---- */
 
-TEST(nothing_is_said_alone)
+TEST(a_single_process_does_not_communicate)
 {
     double all = 0, mine = 3;
     int value = 7, first, count, nth;
@@ -264,7 +264,8 @@ TEST(nothing_is_said_alone)
     assert_int_equal(fm_comm_close(NULL, FM_ESAVED, &err), FM_ESAVED);
 }
 
-/* fm_comm_open in a single process, with a launcher's environment variable set (NULL: not set). */
+/* Call fm_comm_open in a single process, with a launcher's environment variable set if value is not
+ * NULL. */
 static int open_alone(const char *name, const char *value, const struct fm_wire *wire, bool alone,
                       const char **warning, struct fm_err *err)
 {
@@ -278,7 +279,7 @@ static int open_alone(const char *name, const char *value, const struct fm_wire 
     return rc;
 }
 
-TEST(one_of_many_that_is_alone_is_refused)
+TEST(a_single_process_of_several_is_refused)
 {
     static const char *const names[] = {"SLURM_STEP_NUM_TASKS", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"};
     const char *warning = NULL;
@@ -302,7 +303,7 @@ TEST(one_of_many_that_is_alone_is_refused)
 }
 
 /* A value that is not a number above 1 is ignored. */
-TEST(values_of_others_are_ignored)
+TEST(other_values_are_ignored)
 {
     static const char *const values[] = {"", "abc", "0", "-3", "1", "2x", " 2", "0x10", "1e9"};
     const char *warning = NULL;
@@ -324,7 +325,7 @@ TEST(a_hint_only_warns)
 
 TEST(errors_end_all)
 {
-    static ranks_body *const ends[] = {the_error_of_rank_0_is_everyones,
+    static ranks_body *const ends[] = {all_ranks_get_the_error_of_rank_0,
                                        the_error_of_the_lowest_ends_all,
                                        a_fact_that_differs_is_named};
     for (int size = 2; size <= 5; size++)

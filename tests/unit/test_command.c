@@ -78,7 +78,7 @@ TEST(a_command_may_answer_at_once_or_at_the_end)
     }
 }
 
-TEST(it_is_stopped_where_there_is_enough)
+TEST(a_command_is_stopped_after_enough_tokens)
 {
     /* The command would never end; its later output does not matter. */
     struct answer a = ask("sed -u 5q >/dev/null; printf '[1]\\n[2, 2]\\n[3,3]\\n[4]\\nrubbish'; "
@@ -100,7 +100,7 @@ TEST(it_is_stopped_where_there_is_enough)
     assert_string_equal(a.err.text, "line 11 is wrong");
 }
 
-TEST(one_that_fails_is_named)
+TEST(failing_commands_are_named)
 {
     fails("exit 3", 10, FM_EFORMAT, "ended with status 3");
     fails("cat >/dev/null; exit 1", 1000000, FM_EFORMAT, "ended with status 1");
@@ -113,7 +113,7 @@ TEST(one_that_fails_is_named)
     fails("sed 's/.*/[1]/'; echo '[]'", 3, FM_EFORMAT, "more lines than it was given");
 }
 
-TEST(one_that_hangs_is_given_up)
+TEST(hanging_commands_are_stopped)
 {
     fails("sleep 60", 10, FM_EIO, "silent for 1 seconds, after 0 lines");
     fails("sed 's/.*/[1]/'; sleep 60", 10, FM_EIO, "silent for 1 seconds, after 10 lines");
@@ -128,7 +128,7 @@ TEST(one_that_hangs_is_given_up)
     assert_true(fm_clock_now() - began < 3);
 }
 
-TEST(what_it_leaves_behind_is_not_waited_for)
+TEST(background_processes_are_not_waited_for)
 {
     static const char *const left[] = {"sleep 60 &", "(trap '' TERM; sleep 60) & sleep 0.2",
                                        "setsid sleep 6 &"};
@@ -154,7 +154,7 @@ TEST(what_it_leaves_behind_is_not_waited_for)
     fails("sleep 60 & exit 3", 10, FM_EFORMAT, "ended with status 3");
 }
 
-TEST(rubbish_is_refused_where_it_stands)
+TEST(invalid_output_is_refused_with_its_line)
 {
     static const struct {
         const char *say, *says;

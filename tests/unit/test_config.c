@@ -120,7 +120,7 @@ TEST(no_window_has_three_spellings)
     expect(NULL, "sliding_window:-1", FM_EFORMAT, "sliding_window");
 }
 
-TEST(heads_may_have_a_width_of_their_own)
+TEST(the_width_of_heads_may_be_given)
 {
     assert_int_equal(must(NULL, "head_dim:null").C, 128);
     assert_int_equal(must(NULL, "head_dim:10").C, 10);
@@ -130,7 +130,7 @@ TEST(heads_may_have_a_width_of_their_own)
     assert_true(must(NULL, "tie_word_embeddings:true").tied);
 }
 
-TEST(what_we_cannot_compute_is_refused_by_name)
+TEST(unsupported_models_are_refused_by_name)
 {
     expect("model_type", "model_type:'llama'", FM_ECONFIG, "supported: mixtral");
     expect(NULL, "hidden_act:'gelu'", FM_ECONFIG, "gelu");
@@ -155,7 +155,7 @@ TEST(sizes_have_limits)
     expect(NULL, "hidden_size:4096", FM_EFORMAT, "twice");
 }
 
-TEST(every_tensor_has_a_row_and_nothing_else_has)
+TEST(only_names_of_the_models_tensors_are_found)
 {
     struct fm_config c = must(NULL, NULL);
     const struct {
@@ -191,7 +191,7 @@ TEST(every_tensor_has_a_row_and_nothing_else_has)
     assert_null(fm_weights_find(&c, FM_NAMING_STOCK, "lm_head.weight", &l, &e));
 }
 
-/* The form of DeepSeek-V3 and MiniMax-M2. */
+/* The first quantization_config is that of DeepSeek-V3 and MiniMax-M2. */
 TEST(a_storage_is_read)
 {
     struct fm_config c = must(NULL, "quantization_config:{activation_scheme:'dynamic',fmt:'e4m3',"

@@ -25,7 +25,7 @@ static const char *model_path(const char *name)
     return path;
 }
 
-/* Elements of the tensors that belong to experts, and of all other tensors. */
+/* Elements of the tensors that contain experts' channels, and of all other tensors. */
 static void count_tensors(uint64_t *experts, uint64_t *others, const struct fm_config *c,
                           const struct fm_hfdir *dir)
 {
@@ -65,7 +65,7 @@ TEST(parameters_are_those_of_the_tensors)
 }
 
 /* Narrowing an expert by one channel removes the weights of one channel. */
-TEST(a_channel_is_what_a_width_changes)
+TEST(a_width_less_by_one_removes_one_channel)
 {
     for (size_t i = 0; i < MODELS; i++) {
         struct fm_model *m;
@@ -82,8 +82,7 @@ TEST(a_channel_is_what_a_width_changes)
     }
 }
 
-/* The inner values of a layer include the outputs of all heads. */
-TEST(inner_values_hold_what_heads_give)
+TEST(inner_values_include_the_outputs_of_all_heads)
 {
     for (size_t i = 0; i < MODELS; i++) {
         struct fm_model *m;
@@ -126,7 +125,8 @@ static void close_run(struct run *r)
     fm_model_close(r->model);
 }
 
-/* Products of a forward, or of a forward and backward through every layer. */
+/* Operations of the products in a forward pass, or in a forward and backward pass through every
+ * layer. */
 static double count_products(struct run *r, bool backward, const struct fm_visitor *visitor)
 {
     struct fm_err err = {0};
@@ -198,7 +198,7 @@ static void score(void *self, const struct fm_expert_view *v)
     free(sum);
 }
 
-TEST(gradients_of_experts_weights_take_as_many_again)
+TEST(scoring_channels_takes_as_many_products_as_a_forward_of_experts)
 {
     for (size_t i = 0; i < MODELS; i++) {
         struct run r;

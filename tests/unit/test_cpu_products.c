@@ -36,7 +36,7 @@ KERNEL_TEST(products_stay_on_the_calling_thread)
 {
     size_t n = 512;
     float *a = normals(n * n, 1), *c = floats(n * n);
-    int before = count_threads(); /* an emulator has one thread of its own */
+    int before = count_threads(); /* an emulator adds a thread */
     cpu()->gemm(false, true, (int)n, (int)n, (int)n, 1, fm_f32(a), (int)n, fm_f32(a), (int)n, 0, c,
                 (int)n);
     assert_int_equal(count_threads(), before);

@@ -54,8 +54,7 @@ TEST(scores_are_those_of_pytorch)
         }
 }
 
-/* The bytes do not depend on threads, on memory, or on an interruption. */
-TEST(the_bytes_depend_on_nothing_else)
+TEST(the_bytes_do_not_depend_on_threads_memory_or_interruptions)
 {
     struct runs r;
     struct fm_rank_options options;
@@ -85,7 +84,7 @@ TEST(the_bytes_depend_on_nothing_else)
     assert_true(runs_same("one.fm", "two.fm"));
 }
 
-/* fm-train on a ranking by energy: the code and, if it is not FM_OK, the sentence. */
+/* Run fm-train on a ranking by energy; returns its code. */
 static int train_on_energy(enum fm_method method, double prior, struct fm_err *err)
 {
     struct runs r;

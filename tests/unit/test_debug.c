@@ -10,7 +10,7 @@
 #include "tests/unit/sweeps.h"
 #include "tests/unit/test.h"
 
-/* Standard error of body() in a child, and how the child ends. */
+/* Run body() in a child.  Returns how the child ended, and its standard error in `said`. */
 static int said_by(char said[4096], int (*body)(void))
 {
     int log = memfd_create("stderr", 0), before = dup(STDERR_FILENO);
@@ -156,7 +156,7 @@ static int sweep_once(void)
     return rc;
 }
 
-/* With the table that tools use. */
+/* Sweep with the table that tools use. */
 static int traced_sweep(void)
 {
     const struct fm_ops *ops;
@@ -208,7 +208,7 @@ static int failing_sweep(void)
     return sweeps_run_on("odd-mixtral", fm_ops_scanned(&table), sweep_once);
 }
 
-TEST(a_sweep_says_in_which_layer_it_computes)
+TEST(messages_of_a_sweep_name_the_layer)
 {
     char said[4096];
     if (!FM_DEBUGGING)

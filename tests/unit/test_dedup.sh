@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Exports of further budgets add at most 5 % of their bytes, in layout ragged, to a store that keeps
-# each content-defined chunk once (tests/measure/chunks.c); so does the first one if the store has the bundle.
+# In layout ragged, exports of further budgets add at most 5 % of their bytes to a store that keeps each
+# content-defined chunk once (tests/measure/chunks.c); so does the first export if the store has the bundle.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 root=$PWD

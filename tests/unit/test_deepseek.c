@@ -47,7 +47,7 @@ static uint64_t millions(uint64_t n)
     return n / 1000000;
 }
 
-/* As their cards say: 15.7 (2.7 active), 16 (3), 671 (37) and 31 (3) billion. */
+/* As their cards say: 15.7, 16, 671 (37 active) and 30 billion. */
 TEST(the_hubs_models_have_their_size)
 {
     struct fm_config lite = must(V2_LITE, "topk_method:'greedy'," YARN);
@@ -108,7 +108,7 @@ TEST(a_list_says_which_layers_are_dense)
     refused(lite, "mlp_layer_types:3", FM_EFORMAT, "not an array");
 }
 
-TEST(what_is_not_computed_is_refused_by_name)
+TEST(unsupported_values_are_refused_by_name)
 {
     refused(MOONLIGHT, NULL, FM_EFORMAT, "'n_group' is missing");
     refused(MOONLIGHT, ONE_GROUP ",index_topk:64", FM_ECONFIG, "index_topk");

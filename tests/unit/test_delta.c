@@ -48,7 +48,7 @@ static const float want_dz[] = {-0.783648599F, -0.284164986F, -0.760780842F,  -0
                                 1.69130531F,   -0.171344337F, 1.18024288F,    0.0994836582F,
                                 0.0527022203F, 0.319825798F,  -0.0691512268F, 0.0771018563F};
 
-KERNEL_TEST(a_layer_between_its_products_is_that_of_autograd)
+KERNEL_TEST(a_layer_without_its_products_agrees_with_autograd)
 {
     const struct fm_ops *op = ref();
     size_t nm = T5 * H5, nq = T5 * Q2, no = nq * D2;
@@ -194,7 +194,7 @@ KERNEL_TEST(chunks_agree_with_tokens)
 }
 
 /* A decay of exp(-2000) must not make the results of the tokens after it less exact. */
-KERNEL_TEST(what_was_forgotten_leaves_no_trace)
+KERNEL_TEST(a_full_decay_keeps_later_results_exact)
 {
     enum { T = 60, C = 6, D = 4, WIDTH = 2 * C + D };
     struct scalar s = {.n = {1, T, 1, 1, C, D}};

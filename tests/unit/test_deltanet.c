@@ -62,7 +62,7 @@ TEST(layers_alternate_as_config_json_says)
     assert_true(m->G == 16 && m->Q == 32 && m->C == 128 && m->D == 128 && m->W == 4);
 }
 
-TEST(what_it_cannot_be_is_refused_by_name)
+TEST(unsupported_values_are_refused_by_name)
 {
     expect(PLAIN ",layer_types:['sliding_attention']", FM_ECONFIG,
            "layer_types 'sliding_attention' is not supported; supported: linear_attention, "
@@ -78,7 +78,7 @@ TEST(what_it_cannot_be_is_refused_by_name)
     expect(FULL ",linear_conv_kernel_dim:65", FM_ECONFIG, "linear_conv_kernel_dim");
 }
 
-/* Find the row of the file for each row in memory. */
+/* Check which row of the file each row in memory comes from. */
 TEST(heads_are_taken_apart)
 {
     struct fm_config c =

@@ -1,4 +1,4 @@
-/* Known answers were made by `xxhsum -H2` 0.8.1. */
+/* The expected digests are those of `xxhsum -H2` 0.8.1. */
 #include "formats/file/digest.h"
 #include "tests/unit/test.h"
 

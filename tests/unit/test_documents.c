@@ -48,8 +48,8 @@ TEST(rows_are_documents)
     DOCUMENTS("a.jsonl", "{\"text\": \"\"}\n{\"text\": \" \"}\n", false, "", " ");
 }
 
-/* Rows that lie across the 1 MiB pieces in which files are read, at different places. */
-TEST(rows_may_lie_across_pieces)
+/* Rows cross the ends of the 1 MiB pieces in which files are read, at different offsets. */
+TEST(rows_may_cross_pieces)
 {
     enum { ROWS = 300, LONG = 11003 };
     char *text = malloc(ROWS * (LONG + 64)), *dst = malloc(LONG + 64);

@@ -1,6 +1,6 @@
 /*
- * The layout of experts in tensors: the cuts of every part against its shape, element by element,
- * and the sizes that follow.
+ * Test the layout of experts in tensors: compare the cuts of every part with its shape, element by
+ * element, and check the sizes of channels and parts.
  */
 #include "lib/block/experts.h"
 #include "lib/block/swiglu.h"
@@ -34,7 +34,8 @@ static int place(enum fm_weight_part part, enum fm_weight_part of, int j, int r,
     }
 }
 
-/* Check the elements of a cut, `at` elements after the share's first; returns their number. */
+/* Check the elements of a cut that begins `at` elements into the expert's share of the tensor;
+ * returns their number. */
 static int check_cut(const struct fm_expert_cut *cut, enum fm_weight_part part, int at)
 {
     int width = (int)fm_expert_part_row(cut->of, H), n = 0;

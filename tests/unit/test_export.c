@@ -5,7 +5,7 @@
 
 /* ---- which member ---- */
 
-TEST(a_member_is_chosen_by_its_place)
+TEST(a_member_is_chosen_by_its_index)
 {
     struct fm_export_report r;
     struct fm_run_options run = run_to(scratch("never"));
@@ -19,7 +19,7 @@ TEST(a_member_is_chosen_by_its_place)
 }
 
 /* --fit counts every byte of the directory: a limit of a member's exact size admits it, and one
- * byte less admits only the next smaller one.  What is written has that size. */
+ * byte less admits only the next smaller one.  The written directory has the planned size. */
 TEST(the_largest_member_that_fits_is_taken)
 {
     for (int i = 0; !kind_of(i)->capped; i++) {
@@ -91,8 +91,8 @@ TEST(options_that_do_not_go_together_are_refused)
         err.text, "--for vllm needs layout layer; layout ragged is the same for all programs");
 }
 
-/* Properties that the option's choices, the list and its users rely on. */
-TEST(every_layout_has_a_name_of_its_own_and_a_form_in_the_list)
+/* Properties that the choices of --layout, the list and its users rely on. */
+TEST(every_layout_has_a_unique_name_and_a_form_in_the_list)
 {
     char choices[256], *name, *rest = choices;
     int n = 0, forms = 0;
@@ -112,14 +112,14 @@ TEST(every_layout_has_a_name_of_its_own_and_a_form_in_the_list)
     assert_string_equal(kind_of(n + 1)->name, "load-cap");
 }
 
-TEST(the_list_says_what_every_layout_takes)
+TEST(the_list_has_the_bytes_of_every_layout)
 {
     struct fm_list list, stage;
     struct fm_export_report r;
     GIVEN_TRY(fm_list_read(&list, bundle, true, &given_err));
     GIVEN_TRY(fm_list_read(&stage, scratch("stage.fm"), true, &given_err));
     assert_true(list.packed && !stage.packed);
-    assert_int_equal(list.params, list.row[0].params); /* widths of the full model */
+    assert_int_equal(list.params, list.row[0].params); /* row 0 is the full model */
     for (int i = 0; kind_of(i); i++) {
         for (int m = 0; m < GIVEN_BUDGETS; m++) {
             struct fm_export_options o = form(i);
@@ -213,7 +213,7 @@ static void sum_widths(const char *dir, uint64_t *sum, bool *same_in_layers, uin
     cJSON_Delete(json);
 }
 
-TEST(padding_takes_real_channels_and_tells_their_bytes)
+TEST(padding_adds_real_channels_and_reports_their_bytes)
 {
     for (int i = 0; !kind_of(i)->capped; i++) {
         struct fm_export_options o = form(i);

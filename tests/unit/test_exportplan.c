@@ -199,7 +199,7 @@ TEST(rounded_experts_are_planes_of_whole_groups)
             uint64_t codes = 0, apart = 0;
             o.quantise = fm_quantisers[q];
             if (fm_exportplan_begin(&p, &opened, &o, &err) ==
-                FM_ECONFIG) { /* sizes that only other formats have */
+                FM_ECONFIG) { /* the format does not support these sizes */
                 fm_exportplan_release(&p);
                 continue;
             }
@@ -228,8 +228,8 @@ TEST(rounded_experts_are_planes_of_whole_groups)
                                   require */
 }
 
-/* From the beginning of a bundle the same export is planned, and tensors outside the experts
- * have the same digests. */
+/* The beginning of a bundle gives the same plan of an export, and the same digests of tensors
+ * outside the experts. */
 TEST(the_beginning_of_a_bundle_gives_the_same_plan)
 {
     struct fm_opened header;

@@ -20,7 +20,7 @@ static struct fm_config config_of(const struct fm_model_family *family)
     return (struct fm_config){.family = family, .L = L};
 }
 
-TEST(names_decide)
+TEST(names_decide_what_is_extra)
 {
     struct fm_config c = config_of(&behind);
     assert_int_equal(fm_extra_layer(&c, "model.layers.46.eh_proj.weight"), 0);
@@ -56,7 +56,7 @@ static bool add(struct fm_extra *x, const struct fm_config *c, const char *name,
     return fm_extra_add(x, c, &(struct fm_tensor){.name = name, .size = size});
 }
 
-TEST(what_is_there_is_counted)
+TEST(extra_tensors_are_counted)
 {
     struct fm_config c = config_of(&behind);
     struct fm_extra x = {0};

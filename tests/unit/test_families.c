@@ -11,7 +11,7 @@
 #include "tests/unit/models.h"
 #include "tests/unit/test.h"
 
-/* Sizes as the models on the hub have them. */
+/* The sizes of the models on the hub. */
 #define QWEN15_A27B                                                                                \
     "model_type:'qwen2_moe',hidden_size:2048,intermediate_size:5632,moe_intermediate_size:1408,"   \
     "shared_expert_intermediate_size:5632,num_hidden_layers:24,num_attention_heads:16,"            \
@@ -99,7 +99,7 @@ TEST(layers_without_experts_are_found)
     refused(SPARSE, "mlp_only_layers:'1'", FM_EFORMAT, "mlp_only_layers");
 }
 
-TEST(gpt_oss_is_refused_where_it_is_another)
+TEST(gpt_oss_with_other_values_is_refused)
 {
     struct fm_config c = must(GPT_OSS, NULL);
     assert_true(c.alpha == 1.702f && c.limit == 7);
@@ -128,8 +128,8 @@ TEST(gpt_oss_is_refused_where_it_is_another)
     refused(GPT_OSS, "swiglu_alpha:0", FM_EFORMAT, "key 'swiglu_alpha' is 0");
 }
 
-/* Keys are read as transformers does: a missing key means 128, and no other key disables the
- * window.  Without a window in sliding layers, transformers fails, or attends to no key. */
+/* Keys are read as in transformers: a missing key means 128, and no other key disables the window.
+ * Without a window in sliding layers, transformers fails, or attends to no key. */
 TEST(gpt_oss_has_a_window_wherever_a_layer_slides)
 {
     static const char all_full[] = "layer_types:['full_attention','full_attention',"
@@ -152,7 +152,7 @@ TEST(gpt_oss_has_a_window_wherever_a_layer_slides)
     }
 }
 
-TEST(gpt_oss_says_its_rotation)
+TEST(gpt_oss_needs_rope_parameters)
 {
     refused(GPT_OSS_SIZES, NULL, FM_ECONFIG, "rope_parameters and rope_scaling are missing");
     refused(GPT_OSS_SIZES, "rope_scaling:{},rope_theta:150000", FM_ECONFIG,
@@ -207,7 +207,7 @@ TEST(the_tables_follow_the_config)
         fm_weights_find(&c, FM_NAMING_RAGGED, "model.layers.2.mlp.experts.gate_up", &l, &e));
 }
 
-TEST(what_is_not_computed_is_refused_by_name)
+TEST(unsupported_values_are_refused_by_name)
 {
     refused(SPARSE, "use_sliding_window:true,sliding_window:8", FM_ECONFIG,
             "use_sliding_window true with sliding_window 8 is not supported for qwen2_moe");
@@ -285,7 +285,7 @@ TEST(every_key_of_a_golden_config_is_known)
     assert_true(keys > 16 * 20);
 }
 
-/* Exports keep the keys that a family knows, and need no option for it. */
+/* Exports keep the keys that a family lists, without any option. */
 TEST(no_family_knows_a_key_that_loads_code)
 {
     static const char *const loading[] = {"auto_map",

@@ -101,7 +101,7 @@ TEST(same_size_and_other_time_is_a_change)
     fm_file_close(&f);
 }
 
-static uint64_t stdin_bytes; /* bytes still to come; 0: from a pipe */
+static uint64_t stdin_bytes; /* the expected size; 0: a pipe, not checked */
 
 static int read_stdin(void)
 {

@@ -1,4 +1,5 @@
-/* The files of a directory that are signed: all of them, and no links that lead elsewhere. */
+/* Test the list of a directory's files to sign: some names at the top are ignored, and links that
+ * lead elsewhere are refused. */
 #include "lib/publish/files.h"
 #include "tests/unit/scratch.h"
 #include "tests/unit/test.h"
@@ -10,7 +11,7 @@ static void link_to(const char *target, const char *name)
     scratch_check(symlink(target, scratch(name)) == 0, "symlink");
 }
 
-/* The names of entries, then the ignored ones, separated by blanks. */
+/* Check the names of the entries and, after '|', of the ignored files. */
 static void lists(const char *name, const struct fm_files_rule *rule, uint64_t links,
                   const char *want)
 {
@@ -84,7 +85,7 @@ TEST(links_lead_to_own_blobs)
     refuses("models--a--b/snapshots/01", FM_ECONFIG, "'g' is a link to '");
 }
 
-TEST(what_is_no_file_is_refused)
+TEST(other_types_of_files_are_refused)
 {
     scratch_mkdir("e");
     scratch_mkdir("e/sub");
@@ -97,7 +98,7 @@ TEST(what_is_no_file_is_refused)
     refuses("absent", FM_ENOENT, "cannot examine");
 }
 
-/* Two files, one large; each has the digest of the standard's examples. */
+/* Two files, one of them large, have the digests of the examples in FIPS 180-4. */
 TEST(digests_are_read_from_the_files)
 {
     struct fm_files f;
@@ -113,7 +114,7 @@ TEST(digests_are_read_from_the_files)
     assert_ok(fm_files_list(&f, path, &(struct fm_files_rule){.without = none}, &err));
     assert_int_equal(fm_files_bytes(&f), 1000003);
     assert_ok(fm_files_hash(&f, &run, &err));
-    fm_sha256_hex(hex, &f.entry[0].digest); /* FIPS 180-4's examples */
+    fm_sha256_hex(hex, &f.entry[0].digest);
     assert_string_equal(hex, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
     fm_sha256_hex(hex, &f.entry[1].digest);
     assert_string_equal(hex, "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");

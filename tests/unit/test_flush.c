@@ -169,7 +169,7 @@ static void assert_contents(const char *path, const char *text)
 }
 
 /* A lost write may be reported by fsync on a disk, and by close on a network file system. */
-TEST(what_the_disk_lost_gets_no_name)
+TEST(a_lost_write_gets_no_name)
 {
     scratch_mkdir("lost");
     const char *path = scratch_write("lost/old", "old", 3);
@@ -185,7 +185,7 @@ TEST(what_the_disk_lost_gets_no_name)
     assert_int_equal(scratch_entries(scratch("lost")), 1);
 }
 
-/* A name that a power cut may remove was not reported as written. */
+/* An output whose name a power cut may remove is not reported as written. */
 TEST(a_name_that_is_not_on_the_disk_is_an_error)
 {
     scratch_mkdir("names");
@@ -245,8 +245,9 @@ static bool is_ours(const void *self, const char *name)
     return strcmp(name, "notes.txt") != 0;
 }
 
-/* A user's file came into the old directory at the last moment, and the exchange cannot be undone:
- * the next run, which removes temporaries, must not find it under the name of one. */
+/* A user's file appeared in the old directory at the last moment, and the exchange cannot be
+ * undone: the directory must not keep the name of a temporary, because the next run removes
+ * temporaries. */
 TEST(a_directory_with_a_users_file_is_no_temporary)
 {
     static const struct fm_outdir_listed ours = {MARK, is_ours, NULL};

@@ -29,7 +29,7 @@ TEST(values_of_every_form_are_repeated)
     }
 }
 
-TEST(nothing_else_is)
+TEST(other_values_are_not_repeated)
 {
     static const char *const cards[] = {
         "",

@@ -33,7 +33,8 @@ static void add(struct fm_masks *f, const uint32_t *widths, int at)
     f->mask[f->count - 1].quality = (struct fm_quality){.ce = at, .positions = 1};
 }
 
-/* The full mask, one at 0.25 whose expert 0 is the narrowest, and one at 0.5 where it is wide. */
+/* The full mask, one at 0.25 whose expert 0 is the narrowest, and one at 0.5 whose expert 0 has all
+ * channels. */
 static void make_family(struct fm_masks *f)
 {
     struct fm_err err = {0};
@@ -44,7 +45,7 @@ static void make_family(struct fm_masks *f)
     add(f, (const uint32_t[X]){100, 50, 40, 100, 10, 40, 40, 20}, 9);
 }
 
-/* For every target, a member removes at least as many channels, and fewer than `flip` more. */
+/* For every target, some member removes at least as many channels, and fewer than `flip` more. */
 static void has_every_target(const struct fm_masks *f, uint64_t flip)
 {
     uint64_t n = fm_masks_channels(f);

@@ -26,7 +26,7 @@ static struct fm_config published(const char *family, const struct fm_router *ro
     return c;
 }
 
-TEST(published_models_are_the_same)
+TEST(published_models_are_computed_correctly)
 {
     struct fm_config c = published("mixtral", &fm_softmax);
     assert_true(fm_runtimes_llama(&c));
@@ -63,7 +63,7 @@ TEST(a_window_and_dense_layers_are_not)
     assert_false(fm_runtimes_llama(&c));
 }
 
-TEST(olmoe_with_numbers_of_its_own_is_not)
+TEST(olmoe_with_other_values_is_not)
 {
     struct fm_config c = published("olmoe", &fm_softmax_raw);
     own.clip = 8;

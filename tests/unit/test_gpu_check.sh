@@ -23,7 +23,7 @@ refuses() {
     fi
 }
 
-# emulated PART...: run parts with the products, too, in the emulator, thread by thread
+# emulated PART...: run parts in the emulator, thread by thread, including the products
 emulated() {
     FM_DOUBLE=emulated LD_LIBRARY_PATH=$doubles "$doubles/gpu_check_double" "$@" || bad=1
 }
@@ -100,7 +100,7 @@ ships() {
     done
 }
 
-# A folder with cuBLAS outside the loader's path, like a toolkit's (unless cuBLAS is also on that path).
+# A directory with cuBLAS outside the loader's path, like a toolkit's (unless cuBLAS is also on that path).
 mkdir -p "$scratch/cuda/lib64"
 ln -s "$(realpath "$doubles/libcublas.so.13")" "$scratch/cuda/lib64/"
 

@@ -1,7 +1,7 @@
 /*
  * Test grouped attention with differences between layers (numbers of heads, rotations, sinks) and
- * with values narrower than keys: the keys in config.json for these, and the backward of both types
- * of layer against finite differences along random directions.
+ * with values narrower than keys: what config.json says of these, and the backward of both types of
+ * layer against finite differences along random directions.
  */
 #include "lib/block/gqa.h"
 #include "lib/block/norm.h"
@@ -53,7 +53,7 @@ static void expect(const char *keys, int code, const char *part)
     block_expect(&sizes, &options, keys, code, part);
 }
 
-TEST(layers_have_heads_and_rotations_of_their_own)
+TEST(layers_differ_in_heads_and_rotations)
 {
     struct fm_config c = must(HEADS);
     static const int heads[] = {6, 4, 2, 8}, groups[] = {2, 4, 2, 4};
@@ -90,7 +90,7 @@ TEST(numbers_of_heads_are_checked)
     expect(KEYS ",value_scale:0", FM_EFORMAT, "value_scale is not above 0");
 }
 
-TEST(each_type_of_layer_says_its_rotation)
+TEST(each_type_of_layer_has_rope_parameters)
 {
 #define FULL ",rope_parameters:{full_attention:{rope_theta:9,rope_type:'default'}"
     struct fm_config c = must(KEYS FULL ",sliding_attention:{rope_theta:8,"
