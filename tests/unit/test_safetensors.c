@@ -46,7 +46,7 @@ static void is_refused(const char *json, uint64_t data, const char *text)
     assert_null(st.tensor);
 }
 
-TEST(finds_each_tensor_and_where_it_lies)
+TEST(finds_each_tensor_and_its_offset)
 {
     struct fm_safetensors st;
     const char *json = "{\"__metadata__\":{\"format\":\"pt\",\"a\":\"x\\ny\"},"
@@ -143,7 +143,7 @@ TEST(limits_are_exact)
     is_refused(json, 1, "too long (limit 512 bytes)");
 }
 
-/* The edges of the window: space, and an entry at every place around its end. */
+/* An entry begins at every position around the end of the reader's window. */
 TEST(header_longer_than_the_window_reads_the_same)
 {
     const char *entry = "\"w\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}";
@@ -367,7 +367,7 @@ TEST(plan_of_nothing_is_a_file_too)
     free(header);
 }
 
-TEST(plan_refuses_twins_and_giants)
+TEST(plan_refuses_duplicates_and_overflow)
 {
     struct fm_tensor twins[2] = {{.name = "a", .dtype = FM_F32}, {.name = "a", .dtype = FM_U8}};
     struct fm_tensor giant = {

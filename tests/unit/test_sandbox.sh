@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Test the sandbox of every command that has one, with a reader that acts as if malicious input had taken
-# it over (broken.c).  It can open, write, connect and execute with --no-sandbox, and must fail to without it.
-# In all other respects, the commands must do the same with and without the sandbox.
+# Test the sandbox of every command that has one, with a reader that acts as if malicious input had taken it
+# over (broken.c).  It can open, write, connect and execute with --no-sandbox, and must fail to do so without
+# it. In all other respects, the commands must do the same with and without the sandbox.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 root=$PWD odd=$PWD/golden/odd-mixtral
@@ -95,7 +95,7 @@ if [ "$landlock" -ge 1 ]; then
     grep -q 'write succeeded' said || fault "the output's directory cannot be written: $(cat said)"
 fi
 
-# Without an attempt, the bytes, messages and statuses are the same with and without the sandbox.
+# Without the broken reader, the bytes, messages and statuses are the same with and without the sandbox.
 same() { # same COMMAND...
     local flag
     for flag in --no-sandbox --quiet; do

@@ -1,9 +1,9 @@
 /*
- * Test codes with scales for blocks.  Every code and every scale is compared with the definitions
- * of the formats (OCP E4M3 and E8M0), computed here from their fields; each element of a matrix of
- * random codes, with partial blocks at the far edges, with the product of its code and scale.
- * Conversion and transposition of both tables must give exactly those floats, in any order of rows.
- * Quantisation must give the nearest code.
+ * Test codes with scales for blocks.  Every code and every scale is compared with the definition of
+ * its format (OCP E4M3 and E8M0), computed here from its fields.  Each element of a matrix of
+ * random codes, with partial blocks at the far edges, is compared with the product of its code and
+ * scale. Conversion and transposition of both tables must give exactly those floats, in any order
+ * of rows. Quantisation must give the nearest code.
  */
 #include "tests/unit/kernels.h"
 
@@ -34,7 +34,7 @@ TEST_AROUND(each_code_is_what_the_format_says, start_test, end_test)
     }
 }
 
-/* A matrix of random codes, all finite, with scales of blocks of r x c. */
+/* A matrix of random codes, all finite, with a scale for each block of r x c codes. */
 struct matrix {
     int N, K;
     uint8_t *code;

@@ -1,4 +1,4 @@
-/* Families whose routers choose by score: config.json in its spellings, sizes, models that are
+/* Families whose routers choose by score: config.json in its spellings, sizes, and models that are
  * refused. */
 #include "lib/block/gqa.h"
 #include "lib/block/scored.h"
@@ -6,7 +6,7 @@
 #include "tests/unit/configs.h"
 #include "tests/unit/test.h"
 
-/* Sizes as the models on the hub have them. */
+/* The sizes of the models on the hub. */
 #define GLM_AIR                                                                                    \
     "model_type:'glm4_moe',hidden_size:4096,intermediate_size:10944,moe_intermediate_size:1408,"   \
     "num_hidden_layers:46,num_attention_heads:96,num_key_value_heads:8,head_dim:128,"              \
@@ -73,7 +73,7 @@ TEST(a_part_of_each_head_is_rotated)
 {
     struct fm_config c = must(GLM_AIR, "rope_theta:1e6,partial_rotary_factor:0.25");
     assert_true(c.gqa->rope.R == 32 && c.gqa->rope.theta == 1e6 && !c.gqa->rope.pairs);
-    float cosines[16], sines[16]; /* angle 1 / theta^(2 i / R) at position 1 */
+    float cosines[16], sines[16]; /* of position 0, whose angles are 0 */
     struct fm_rope plain;
     fm_rope_plain(&plain, 1e4, 32);
     fm_rope_fill(cosines, sines, &plain, 1);
@@ -149,7 +149,7 @@ TEST(a_familys_other_name_needs_its_class)
     refused(other, "architectures:['MiniMaxForCausalLM']", FM_ECONFIG, "MiniMaxM2ForCausalLM");
 }
 
-TEST(what_is_not_computed_is_refused_by_name)
+TEST(unsupported_values_are_refused_by_name)
 {
     refused(GLM_AIR, "scoring_func:'softmax'", FM_ECONFIG,
             "scoring_func 'softmax' is not supported for glm4_moe; supported: sigmoid");

@@ -75,8 +75,8 @@ static const char *model_with(const char *name, const char *tokenizer_config, co
     return dir;
 }
 
-/* The text's ids are those of the sample, with `separator` after each document that has ids and
- * does not have it among its last two. */
+/* Check that the text's ids are those of the sample, with `separator` after each document that has
+ * ids and does not have it among its last two. */
 static void check(const struct fm_run_options *run, const char *rows, int32_t separator)
 {
     static int32_t ids[IDS_MAX], wanted[IDS_MAX];
@@ -186,7 +186,7 @@ TEST(a_document_that_ends_with_it_gets_no_other)
     check(&run, rows, 1000);
 }
 
-TEST(what_files_or_users_say_wrongly_is_refused)
+TEST(wrong_separators_are_refused)
 {
     static const struct {
         const char *tokenizer_config, *config, *separator;
@@ -218,7 +218,7 @@ TEST(what_files_or_users_say_wrongly_is_refused)
             .inputs.separator = bad[i].separator};
         assert_fails(fm_corpus_encode(&corpus, &t, &run, rows, 0, NULL, &err), bad[i].code,
                      bad[i].says);
-        run.inputs.separator = "none"; /* as the sentences advise */
+        run.inputs.separator = "none"; /* as the messages advise */
         check(&run, rows, -1);
     }
 }

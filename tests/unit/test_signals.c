@@ -92,7 +92,7 @@ static int run(const char *line, const char *more)
     return finish(start(line, more, false));
 }
 
-/* The set of signals after `name` in a status file of /proc; empty if it is gone. */
+/* The set of signals after `name` in a status file of /proc; empty if the file is gone. */
 static uint64_t signal_set(const char *path, const char *name)
 {
     char line[256], format[32];
@@ -130,7 +130,7 @@ static bool has_ended(pid_t pid)
     return waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == pid;
 }
 
-/* Wait until the tool catches stop signals; before that, they end it as they end any program. */
+/* Wait until the tool catches SIGTERM; before that, signals end it as they end any program. */
 static void await_catching(pid_t pid)
 {
     char path[64];
@@ -284,7 +284,8 @@ static void check_result(const struct job *job, const char *name, struct tally *
     unlink(scratch(name));
 }
 
-/* One signal for the run that is resumed again and again, or for one without a state. */
+/* Send one signal to a run that the next one resumes, if `keeps`, or to one without a state, and
+ * check its status and result. */
 static void hit_and_judge(const struct job *job, int threads, bool keeps, int sig, double moment,
                           struct tally *t)
 {
@@ -347,8 +348,8 @@ TEST_AROUND(signals_at_any_moment_change_no_result, tidy, NULL)
 
 struct masks {
     int threads;
-    int open;    /* that block no signal */
-    int handled; /* that block the signals of users and terminals, and not those of a fault */
+    int open;    /* threads that block no signal */
+    int handled; /* threads that block the signals of users and terminals, but not faults */
 };
 
 static bool are_right(struct masks m)
@@ -408,7 +409,7 @@ static void expect_heeded(const char *line, const char *more, int sig, int expec
     assert_true(now() - began < 20); /* at once, even on a busy machine */
 }
 
-TEST_AROUND(a_silent_pipe_does_not_keep_it, tidy, NULL)
+TEST_AROUND(a_silent_pipe_does_not_delay_a_signal, tidy, NULL)
 {
     static const char train[] = "fm-train " ON, recover[] = "fm-recover " ON;
     int entries = scratch_entries(scratch_root);
@@ -419,7 +420,7 @@ TEST_AROUND(a_silent_pipe_does_not_keep_it, tidy, NULL)
     assert_int_equal(scratch_entries(scratch_root), entries);
 }
 
-TEST_AROUND(a_silent_pytorch_does_not_keep_it, tidy, NULL)
+TEST_AROUND(a_silent_pytorch_does_not_delay_a_signal, tidy, NULL)
 {
     static const char script[] = "#!/bin/sh\ngrep Sig /proc/self/status >python.status\n"
                                  "exec sleep 60\n";
@@ -449,7 +450,7 @@ TEST_AROUND(a_tokenizer_command_has_no_signal_blocked, tidy, NULL)
                                                   test */
 }
 
-TEST_AROUND(it_stops_and_goes_on_as_a_terminal_says, tidy, NULL)
+TEST_AROUND(terminal_signals_stop_and_continue_a_tool, tidy, NULL)
 {
     for (int i = 0; i < 2 * JOBS; i++) {
         const struct job *job = &jobs[i / 2];
@@ -521,9 +522,9 @@ static pid_t start_unread(const char *line, int to)
     _exit(98);
 }
 
-/* One signal ends a tool whose pipe or socket is full; it leaves the flags, which other
- * processes share, as they are. */
-TEST_AROUND(a_stalled_reader_does_not_keep_it, tidy, NULL)
+/* One signal ends a tool whose pipe or socket is full.  The tool does not change the status flags
+ * of its standard output, which other processes share. */
+TEST_AROUND(a_stalled_reader_does_not_delay_a_signal, tidy, NULL)
 {
     char line[8400];
     snprintf(line, sizeof line, "exec %s/fm-pack --model model -q -T 2 trained 2>/dev/null", bin);

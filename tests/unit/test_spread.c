@@ -1,4 +1,4 @@
-/* Percentiles, intervals and agreement, from numbers computed by hand. */
+/* Compare percentiles, intervals and agreement with numbers computed by hand. */
 #include <math.h>
 
 #include "lib/masks/spread.h"

@@ -103,7 +103,7 @@ TEST(a_config_of_another_model_is_refused)
     struct fm_ranking r = stages_ranking();
     struct fm_bundle b;
     struct fm_hfdir was = stages_dir;
-    /* The identity is of an edited text, the carried file is as it is on disk. */
+    /* The identity is that of an edited text, but the carried file is the one on disk. */
     char *edited = malloc(stages_dir.config_bytes + 1);
     assert_non_null(edited);
     memcpy(edited, was.config, was.config_bytes);
@@ -117,7 +117,7 @@ TEST(a_config_of_another_model_is_refused)
     free(edited);
 }
 
-TEST(histories_that_cannot_be_are_refused)
+TEST(invalid_histories_are_refused)
 {
     static const char *const stages[] = {"train", "rank"};
     static const char *const histories[] = {

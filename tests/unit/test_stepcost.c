@@ -90,7 +90,7 @@ TEST(worth_is_the_mean_of_both_ends)
     for (int x = 0; x < X; x++)
         for (int a = x < 3 ? 1 : 2; a <= (x < 3 ? 2 : 3); a++)
             assert_true(fabs(fm_stepcost_of(&w, x, a) - (x + 1) * (A - a)) < 1e-9);
-    /* Range 1 of the last was not measured; its square gives 3 * 6. */
+    /* Range 1 of the last expert was not measured; its square gives 3 * 6. */
     assert_true(isnan(w.value[5 * A + 1]));
     assert_true(fabs(fm_stepcost_of(&w, 5, 1) - 18) < 1e-9);
     fm_stepcost_release(&w);
@@ -107,7 +107,7 @@ static double error_of(const struct fm_stepcost *w, bool raw)
     return sqrt(sum / X);
 }
 
-TEST(noise_is_told_from_worth)
+TEST(noise_is_reduced)
 {
     struct fm_stepcost w;
     const uint32_t widths[X] = {30, 30, 30, 30, 30, 30};
@@ -167,7 +167,7 @@ TEST(pairs_gain_and_share_no_expert)
     make(&w);
     uint32_t widths[X] = {30, 30, 30, 30, 30, 30};
     add_sweep(&w, widths, 0, 0);
-    /* A step down costs 2 (x + 1), one up is worth x + 1. */
+    /* A step down costs 2 (x + 1), and a step up is worth x + 1. */
     int pairs = fm_stepcost_pairs(&w, widths, 1, pair, &err);
     assert_int_equal(pairs, 2);
     assert_int_equal(pair[0].down, 0);

@@ -1,4 +1,5 @@
-/* Channel groups of storages: whole blocks of every plane, whole bytes of codes. */
+/* Test the groups of channels of each storage format: a group has whole blocks of every plane, and
+ * whole bytes of codes. */
 #include "lib/block/block.h"
 #include "lib/block/storage.h"
 #include "tests/unit/test.h"
@@ -9,7 +10,7 @@ static int group_of(const struct fm_storage *storage, int rows, int columns)
     return fm_storage_group(&c);
 }
 
-TEST(plain_weights_leave_one_by_one)
+TEST(plain_weights_have_groups_of_one)
 {
     assert_int_equal(group_of(NULL, 0, 0), 1);
 }

@@ -44,7 +44,7 @@ TEST(records_come_back_whatever_the_limit)
     }
 }
 
-TEST(parts_of_a_record_change_alone)
+TEST(a_part_of_a_record_is_changed)
 {
     for (uint64_t memory = 0; memory <= 4096; memory += 4096) {
         struct fm_store s = {0};

@@ -92,7 +92,8 @@ static int most_probable(const float *logits, int V)
     return best;
 }
 
-/* Positions with a next token at which two models' logits (S, T, V) have the same largest entry. */
+/* Positions with a next token at which two models' logits (S, T, V) have their largest entry at the
+ * same token. */
 static int64_t count_agreements(const struct sweeps *u, const float *a, const float *b)
 {
     int64_t n = 0;
@@ -147,13 +148,11 @@ TEST(a_subnet_learns_as_autograd_says)
     sweeps_close(&u);
 }
 
-/* odd-q35 has one badly conditioned token, the third of its second sequence: in the last layer one
- * head's k and q are nearly orthogonal (their cosine is 0.0021), so o is small, and the norm after
- * it multiplies o, the gradient and both their errors by 360.  An absolute error of 1e-6 in the
- * cosine, usual for float32, is 5e-4 of it.  The layers below get gradients of up to 3.1 through
- * it, where those of the last layer are below 0.17: they differ by 3.7e-5 for ref and by 1.8e-4
- * with FM_ISA=base, and changing the adapter's values by one ulp moves ref's by 5e-5.  Every other
- * model is within 2e-5. */
+/* odd-q35 has one badly conditioned token, the third of its second sequence.  In the last layer, k
+ * and q of one head are nearly orthogonal (their cosine is 0.0021), so o is small, and the norm
+ * after it multiplies the errors of o and of its gradient by 360.  The gradients of the layers
+ * below differ from autograd's by 3.7e-5 for ref and by 1.8e-4 with FM_ISA=base.  Every other model
+ * is within 2e-5. */
 static double gradient_limit(void)
 {
     return strcmp(sweeps_model, "golden/odd-q35") == 0 ? 3 * NEAR : NEAR;

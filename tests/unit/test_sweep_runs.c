@@ -23,7 +23,7 @@ static void run_pieces(struct outcome *o, int threads, uint64_t memory, bool tap
     sweeps_open_adapter(&adapter, &u);
     sweeps_seen_init(&seen, &u, &adapter);
     seen.lane = 1;
-    /* The first two are together in a block, the others alone. */
+    /* The first two share a block. */
     struct fm_batch batch[4] = {{u.ids, 1, u.T, 0},
                                 {u.ids + u.T, 1, u.T, 0},
                                 {u.ids, 2, u.T, 0},
@@ -191,7 +191,7 @@ static int run_until(struct stopper *s, int nth, bool forward, bool *once_more)
     int seen, rc = fm_sweep_run(u.sweep, &batch, 1, &lane, 1, &visitor, u.measure, NULL, &told);
     if (rc)
         assert_non_null(strstr(told.text, "interrupted in layer"));
-    /* The same sweep is complete when it is no longer asked to stop. */
+    /* Without the stop, the same sweep runs to its end. */
     seen = s->seen;
     *s = (struct stopper){0};
     SWEEPS_TRY(fm_sweep_run(u.sweep, &batch, 1, &lane, 1, &visitor, u.measure, NULL, &told));

@@ -1,6 +1,6 @@
 /*
  * Compare the encoder with the ids of the tokenizers library: golden/text/NAME.json is a tokenizer,
- * NAME.ids has strings and their ids (tests/judge/textjudge.py).
+ * and NAME.ids has strings and their ids (tests/judge/textjudge.py).
  */
 #include "formats/text/tokenizerparts.h"
 #include "formats/text/unicode.h"
@@ -146,7 +146,7 @@ TEST(merges_across_words_are_made)
     }
 }
 
-/* The pieces of a text by a pattern, each preceded by a bar. */
+/* Check the pieces into which a pattern divides a text; `wanted` has a bar before each. */
 static void pieces_are(const char *pattern, const char *text, const char *wanted)
 {
     struct fm_pretoken p;
@@ -235,7 +235,7 @@ TEST(classes_are_those_of_unicode_16)
     assert_true(class['_'] & FM_WORD);
 }
 
-TEST(the_template_and_the_largest_id_are_told)
+TEST(the_template_and_the_largest_id_are_reported)
 {
     struct fm_tokenizer *t = open_tokenizer("llama3");
     const int32_t *front, *back;

@@ -5,7 +5,7 @@
 #include "tests/unit/scratch.h"
 #include "tests/unit/test.h"
 
-/* A .npy file of version 1 with that dict; padded as numpy pads. */
+/* Write a .npy file of version 1 with this dict, padded as by numpy; returns its path. */
 static const char *npy(const char *dict, const void *data, size_t size)
 {
     char bytes[8192];
@@ -174,7 +174,7 @@ TEST(reads_llmc_files)
     fm_tokens_close(&t);
 }
 
-TEST(reads_raw_files_when_told)
+TEST(reads_raw_files_of_a_given_type)
 {
     unsigned char b[8] = {1, 0, 2, 0, 3, 0, 4, 0};
     struct fm_tokens t;
@@ -261,7 +261,7 @@ TEST(reads_pairs_with_an_index)
         is_refused(scratch(names[k]), FM_TOKEN_U32, FM_EUSAGE, "gives their type");
         assert_int_equal(advice_on(scratch(names[k]), FM_TOKEN_U32), FM_ADVISE_NO_TOKEN_TYPE);
     }
-    /* Negative ids are found in words of fewer than four bytes, too. */
+    /* Negative ids of two bytes are found, too. */
     static const int16_t i2[5] = {1, 2, 3, 4, -5};
     struct fm_tokens t;
     put_index("pair.idx", 3, sizes, 3);
@@ -272,7 +272,7 @@ TEST(reads_pairs_with_an_index)
     fm_tokens_close(&t);
 }
 
-TEST(a_pair_knows_its_other_file)
+TEST(the_other_file_of_a_pair_is_found)
 {
     static const struct {
         const char *path, *beside[3];

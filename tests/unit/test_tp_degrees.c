@@ -1,4 +1,4 @@
-/* Over how many devices an export can be split, and which card has memory for it. */
+/* Test over how many devices an export can be split, and which card has memory for it. */
 #include "lib/block/deltanet.h"
 #include "lib/block/gqa.h"
 #include "lib/block/mla.h"
@@ -28,7 +28,7 @@ static const struct fm_config plain = {.family = &fm_mixtral,
                                        .gqa = &attention};
 static const uint32_t odd[] = {7, 9, 12, 48}, even[] = {24, 24, 16, 16}, full[] = {48, 48, 48, 48};
 
-TEST(attention_alone_limits_where_experts_stay_whole)
+TEST(only_attention_limits_where_experts_stay_whole)
 {
     expect(&plain, &fm_layout_ragged, odd, "1 2 3 6");
     expect(&plain, &fm_layout_elastic, odd, "1 2 3 6");
@@ -101,7 +101,7 @@ TEST(latent_attention_is_split_by_heads)
 }
 
 /* Servers' own code splits sinks and linear attention; their code for modelling files does not. */
-TEST(sinks_and_states_are_split_by_stock_code_alone)
+TEST(only_stock_code_splits_sinks_and_states)
 {
     struct fm_config c = plain;
     struct fm_gqa sinks = {.sinks = true};

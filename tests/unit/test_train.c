@@ -1,4 +1,4 @@
-/* Compare mask gradients with transformers' autograd; test whole training runs on the odd model. */
+/* Compare mask gradients with transformers' autograd; test whole training runs on odd-mixtral. */
 #include <signal.h>
 #include <sys/time.h>
 
@@ -81,7 +81,7 @@ TEST(the_walk_takes_the_cheapest_channels)
 {
     struct fm_actions a;
     assert_ok(fm_actions_parse(&a, "0.25,0.5,1", 8, 1, &err));
-    /* Per channel, expert 0 costs 1 and then 3, expert 1 costs 1 and then 9. */
+    /* Per channel, expert 0 costs 1 and then 3, and expert 1 costs 1 and then 9. */
     const double squares[] = {100, 6, 4, 100, 18, 4};
     uint32_t widths[] = {8, 8};
     assert_ok(fm_walk_lower(widths, squares, &a, 2, 3, &err));
@@ -113,7 +113,7 @@ static void must_train(const char *in, const char *out, enum fm_method method,
     training_must(&r, &options, report);
 }
 
-/* The stream can be read, and agrees with the report. */
+/* Check that the stream can be read, and agrees with the report. */
 static void assert_stream(const char *name, const struct fm_masks *masks)
 {
     struct fm_bundle b;
@@ -188,7 +188,7 @@ TEST(exchange_has_finer_actions)
 
 /* The number of tokens that a sweep of exchange reads is recorded only for methods that exchange.
  */
-TEST(a_state_knows_only_what_shaped_it)
+TEST(a_state_records_only_options_in_use)
 {
     static const struct {
         enum fm_method method;
@@ -332,8 +332,8 @@ TEST(refining_goes_on_to_the_same_bytes)
     }
 }
 
-/* The sequences on which rounds decide are among those that are measured here.  Rounds end if
- * they find no improvement. */
+/* The sequences by which rounds are accepted are among those that are measured here.  Refinement
+ * ends when a round finds no improvement. */
 TEST(refining_lowers_the_loss_it_is_decided_by)
 {
     const int rounds = 40, many = 1 << 30;
@@ -368,7 +368,7 @@ TEST(exchange_visits_few_budgets)
     assert_int_equal(fm_walk_sweeps(&coarse, &until, 100000), 1 + 2 * 16);
 }
 
-TEST(nested_masks_lie_in_each_other)
+TEST(nested_masks_are_contained_in_each_other)
 {
     struct fm_train_report report = {0};
     struct runs r;
@@ -450,7 +450,7 @@ TEST(options_shape_the_run)
     options.width_multiple = 10;
     options.prior = 0;
     training_must(&r, &options, &report);
-    /* 10 20 30 37 of ten: six were merged, with a warning. */
+    /* Of ten widths, 10, 20, 30 and 37 remain: six were merged, with a warning. */
     assert_int_equal(report.actions.count, 4);
     assert_int_equal(report.actions.merged, 6);
     assert_true(r.warnings >= 1);
@@ -461,7 +461,7 @@ TEST(options_shape_the_run)
     assert_int_equal(plan.sweeps, 30 + 1);
 }
 
-TEST(options_that_make_no_sense_are_refused)
+TEST(invalid_options_are_refused)
 {
     struct {
         const char *step, *until, *actions;

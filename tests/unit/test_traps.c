@@ -10,7 +10,7 @@
 #include "tests/unit/configs.h"
 #include "tests/unit/test.h"
 
-/* Sizes of the models on the hub, with as few layers as the test needs. */
+/* Sizes of models on the hub, or small ones. */
 #define SOLAR_KEYS                                                                                 \
     "model_type:'solar_open',hidden_size:4096,num_hidden_layers:48,num_attention_heads:64,"        \
     "moe_intermediate_size:1280,n_routed_experts:128,num_experts_per_tok:8,vocab_size:196608"
@@ -74,7 +74,7 @@
     "qk_norm_type:'per_head',use_routing_bias:true,scoring_func:'sigmoid',"                        \
     "attention_output_gate:false,rope_theta:5000000,max_position_embeddings:1048576"
 #define M3_HUB M3_WHOLE ",rotary_dim:64,partial_rotary_factor:0.5," M3_SPARSE(M3_LIST)
-/* What the text class saves, with fewer layers. */
+/* The keys that the text class saves, with small sizes. */
 #define M3_KEYS                                                                                    \
     "model_type:'minimax_m3_vl_text',hidden_size:16,intermediate_size:6,"                          \
     "shared_intermediate_size:10,num_hidden_layers:4,num_attention_heads:4,"                       \
@@ -85,7 +85,7 @@
     ",layer_types:['full_attention','minimax_m3_sparse','full_attention','minimax_m3_sparse']"
 #define M3 M3_KEYS M3_TYPES "," M3_INDEX("4", "5")
 
-/* The config.json of granite-3.1-1b-a400m. */
+/* The sizes of granite-3.1-1b-a400m. */
 #define GRANITE_SIZES                                                                              \
     "hidden_size:1024,intermediate_size:512,num_hidden_layers:24,num_attention_heads:16,"          \
     "num_key_value_heads:8,num_local_experts:32,num_experts_per_tok:8,vocab_size:49155,"           \
@@ -138,7 +138,7 @@ TEST(no_part_of_solars_heads_is_rotated)
 }
 
 /* transformers would use 128 and 8, whatever the other sizes are. */
-TEST(heads_that_transformers_would_make_up_are_missed)
+TEST(missing_keys_of_solars_heads_are_refused)
 {
     refused(SOLAR_KEYS, "num_key_value_heads:8", FM_EFORMAT, "key 'head_dim' is missing");
     refused(SOLAR_KEYS, "head_dim:64", FM_EFORMAT, "key 'num_key_value_heads' is missing");
@@ -210,7 +210,7 @@ TEST(hy3s_names_are_its_own_on_disk)
 
 /* ---- GLM-5 and DeepSeek-V3.2 ---- */
 
-/* Beyond that length the indexer chooses keys, which is not supported here. */
+/* Beyond index_topk positions the indexer chooses keys, which is not supported here. */
 TEST(sequences_end_where_an_indexer_would_choose)
 {
     struct fm_config c = must(V32 GROUPS, "max_position_embeddings:163840");
@@ -355,7 +355,7 @@ TEST(exaones_bias_is_beside_the_router_on_disk)
 
 /* Published checkpoints have this norm in dense layers, too; transformers writes it only in the
  * others. */
-TEST(axk1s_norm_behind_the_experts_is_spare_in_dense_layers)
+TEST(axk1s_norm_after_the_experts_is_spare_in_dense_layers)
 {
     const char *axk1 = "model_type:'axk1',hidden_size:8,intermediate_size:5,num_hidden_layers:4,"
                        "num_attention_heads:2,q_lora_rank:4,qk_nope_head_dim:4,v_head_dim:4,"
@@ -587,7 +587,7 @@ TEST(the_makers_keys_of_mimo_say_what_transformers_computes)
 
 /* ---- MiniMax-M3 ---- */
 
-/* The card says 428, which includes the parts for images. */
+/* The card says 428 billion parameters, which include the parts for images. */
 TEST(m3_is_read_as_its_makers_write_it)
 {
     struct fm_config c = must(M3_HUB, NULL);
@@ -656,7 +656,7 @@ TEST(m3_has_other_names_with_images_than_the_text_class)
     assert_true(has(&hub, FM_NAMING_STOCK, "model.layers.0.mlp.up_proj.weight"));
 }
 
-TEST(the_part_of_m3s_heads_that_turns_is_not_rotary_dim)
+TEST(rotary_dim_of_m3_is_not_the_rotated_part)
 {
     struct fm_config c = must(M3, NULL);
     assert_int_equal(c.gqa->rope.R, 8);
@@ -711,7 +711,7 @@ TEST(keys_of_m3_that_transformers_does_not_read)
 }
 
 /* transformers would use 128 and 4. */
-TEST(heads_that_m3s_class_would_make_up_are_missed)
+TEST(missing_keys_of_m3s_heads_are_refused)
 {
     const char *none = "model_type:'minimax_m3_vl_text'";
     refused(none, "num_key_value_heads:4", FM_EFORMAT, "key 'head_dim' is missing");
@@ -762,7 +762,7 @@ TEST(granites_experts_are_fused_outside_mlp)
 }
 
 /* 0 is transformers' default, and means none; an expert's width is another key. */
-TEST(granites_shared_expert_exists_where_its_width_is_said)
+TEST(granites_shared_expert_exists_if_its_width_is_given)
 {
     static const char shared[] = "model.layers.0.shared_mlp.input_linear.weight";
     struct fm_config c = must(GRANITE_SHARED, "shared_intermediate_size:1024");
@@ -802,7 +802,7 @@ TEST(lfm2s_layers_are_convolutions_or_attention)
 }
 
 /* transformers' class would use 8. */
-TEST(key_heads_that_lfm2s_class_would_make_up_are_missed)
+TEST(a_missing_number_of_lfm2s_key_heads_is_refused)
 {
     refused(LFM2_KEYS LFM2_TYPES, NULL, FM_EFORMAT, "key 'num_key_value_heads' is missing");
 }
@@ -817,7 +817,7 @@ TEST(lfm2_has_keys_of_its_own_for_usual_things)
     assert_true(!must(LFM2, "tie_word_embeddings:true,tie_embedding:false").tied);
 }
 
-TEST(two_layers_of_lfm2_are_dense_where_nothing_is_said)
+TEST(two_layers_of_lfm2_are_dense_by_default)
 {
     struct fm_config c = must(LFM2, NULL);
     assert_true(c.M == 2 && c.moe[0] == 2 && c.dense == 20 && c.shared == 0);
@@ -825,7 +825,7 @@ TEST(two_layers_of_lfm2_are_dense_where_nothing_is_said)
     refused(LFM2, "num_dense_layers:4", FM_ECONFIG, "no layer is a mixture of experts");
 }
 
-TEST(what_lfm2_can_switch_is_refused_or_obeyed)
+TEST(switches_of_lfm2_are_refused_or_used)
 {
     struct fm_config c = must(LFM2, "norm_topk_prob:false,routed_scaling_factor:2.5");
     assert_true(!c.scored->rule.renormalised && c.scored->rule.scale == 2.5f);

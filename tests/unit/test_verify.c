@@ -239,7 +239,8 @@ TEST(a_nan_under_right_checksums_is_found)
     assert_string_equal(verify_found,
                         "weights/layers-00002.safetensors: layers.2.down: expert 0 has a "
                         "value that is not finite\n");
-    /* Only the weights change: their digest in the tar matches, their segment checksum does not. */
+    /* Only the weights change: their digest in the tar matches, but their segment checksum does
+     * not. */
     rewrite(changes, 1);
     assert_int_equal(verify(verify_edited, NULL), FM_EDIFF);
     assert_non_null(strstr(verify_found, "channels 0 to 3 differ from their segment checksum"));
@@ -248,8 +249,8 @@ TEST(a_nan_under_right_checksums_is_found)
     fm_bundle_close(&b);
 }
 
-/* A member without a tensor, with right checksums. */
-TEST(weights_that_are_not_there_are_found)
+/* A member without tensors, but with correct checksums. */
+TEST(missing_weights_are_found)
 {
     static char empty[] = "\2\0\0\0\0\0\0\0{}";
     static const char *const names[] = {"weights/rest.safetensors",

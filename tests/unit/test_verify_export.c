@@ -198,7 +198,7 @@ TEST(an_export_that_claims_what_cannot_be_is_malformed)
     assert_non_null(strstr(verify_found, "model-00001-of-"));
 }
 
-/* As fm-pack --export --force would, while the weights are read. */
+/* Replace the export as fm-pack --export --force would, while the weights are read. */
 static void replace_once(void *self, const char *stage, uint64_t done, uint64_t total,
                          const char *unit)
 {

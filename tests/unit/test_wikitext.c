@@ -1,4 +1,4 @@
-/* The detokeniser of lm-eval's wikitext task, against its own results (0.4.13, Python 3.11). */
+/* Compare the detokeniser with results of lm-eval's wikitext task (0.4.13, Python 3.11). */
 #include <unistd.h>
 
 #include "lib/bench/wikitext.h"
