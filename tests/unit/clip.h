@@ -89,8 +89,8 @@ static inline void *numbers(size_t n, int32_t type, double scale)
     return y;
 }
 
-/* E experts of I channels, with three rows that belong to no expert before, between and after
- * them; budgets: all channels, mixed widths, and widths 0, 1, I in turn. */
+/* E experts of I channels, each followed by three channels that belong to no expert.  Budgets: all
+ * channels, mixed widths, and widths 0, 1, I in turn. */
 static inline struct layer make_layer(int32_t type, int H, int I, int E)
 {
     const int gap = 3;
@@ -150,7 +150,7 @@ static inline struct call make_call(const struct layer *s, int N, int K)
     return c;
 }
 
-/* A call with the same inputs, and an output and a workspace of its own. */
+/* A call with the same inputs, but another output and workspace. */
 static inline struct call copy_call(const struct layer *s, const struct call *from)
 {
     struct call c = *from;

@@ -148,7 +148,7 @@ inline int __popc(unsigned x)
 
 /* --- threads */
 
-/* A barrier of `wanted` threads; the last one releases all of them. */
+/* A barrier of threads; the last one to arrive releases all of them. */
 struct emu_meeting {
     int come = 0;
     uint64_t times = 0;

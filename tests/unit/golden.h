@@ -1,6 +1,6 @@
 /*
- * Golden numbers for tests: tensors of a golden.safetensors by name, and the largest
- * difference from one relative to its largest value.
+ * Golden numbers for tests: tensors of a golden.safetensors by name, and the largest difference of
+ * an array from one, relative to the tensor's largest value.
  */
 #ifndef FM_TESTS_GOLDEN_H
 #define FM_TESTS_GOLDEN_H
@@ -37,8 +37,8 @@ static inline void golden_close(struct golden *g)
     fm_file_close(&g->file);
 }
 
-/* The bytes of a tensor in the file; free() them.  *count, if not NULL, becomes its number of
- * elements. */
+/* The bytes of a tensor in the file; free() them.  *count becomes its number of elements, unless
+ * count is NULL. */
 static inline void *golden_read(const struct golden *g, const char *name, enum fm_dtype dtype,
                                 size_t *count)
 {
@@ -56,7 +56,7 @@ static inline void *golden_read(const struct golden *g, const char *name, enum f
     return data;
 }
 
-/* max |a - b| / max |b|; NaN if either has one. */
+/* max |a - b| / max |b|, or max |a| if b is zero; NaN if either has one. */
 static inline double golden_error(const float *a, const float *b, size_t n)
 {
     double most = 0, largest = 0;

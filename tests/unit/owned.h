@@ -16,7 +16,7 @@ static inline void owned_release(void)
         fm_config_release(&owned.config[--owned.count]);
 }
 
-/* The same config, which the caller does not release. */
+/* The same config, which the caller must not release. */
 static inline struct fm_config owned_config(const struct fm_config *c)
 {
     assert_in_range(owned.count, 0, sizeof owned.config / sizeof *owned.config - 1);

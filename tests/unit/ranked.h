@@ -1,5 +1,5 @@
 /*
- * A ranking in the scratch directory, and the difference between its scores and stored ones.
+ * A ranking in the scratch directory, and the difference of its scores from expected ones.
  */
 #ifndef FM_TESTS_RANKED_H
 #define FM_TESTS_RANKED_H
@@ -21,8 +21,8 @@ static inline void ranked_read(struct fm_ranking *ranking, const char *name)
 }
 
 /* The largest difference between the scores of experts with `channels` channels each, relative to
- * the largest stored score of the expert.  If all stored scores of an expert are 0, any difference
- * counts as infinite. */
+ * the largest expected score of the expert.  If all expected scores of an expert are 0, any
+ * difference counts as infinite. */
 static inline double ranked_error(const double *got, const double *want, int experts, int channels)
 {
     double worst = 0;

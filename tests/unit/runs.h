@@ -1,7 +1,6 @@
 /*
- * Whole runs of rank, train and recover on the odd golden model, in the test's own directory:
- * options, a count of warnings, a stop after a number of progress reports, and the bytes of the
- * outputs.
+ * Whole runs of rank, train and recover on golden/odd-mixtral, in the scratch directory: options, a
+ * count of warnings, a stop after a number of progress reports, and the bytes of the outputs.
  */
 #ifndef FM_TESTS_RUNS_H
 #define FM_TESTS_RUNS_H

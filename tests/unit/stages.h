@@ -1,5 +1,5 @@
 /*
- * Stage streams of the odd golden model for tests: a ranking, a family of masks and an adapter made
+ * Stage streams of golden/odd-mixtral for tests: a ranking, a family of masks and an adapter made
  * by simple formulas, and each stage's stream written to the scratch directory.  An `edit` may
  * corrupt what is written; NULL changes nothing.  The model is open between stages_open_model and
  * stages_close_model, the setup and the teardown of a group.

@@ -6,7 +6,7 @@
 
 #include "formats/tensor/hfdir.h"
 
-/* NULL if no shard has it; *shard, if not NULL, becomes the shard. */
+/* NULL if no shard has it; *shard becomes the shard, unless shard is NULL. */
 static const struct fm_tensor *find_tensor(const struct fm_hfdir *dir, const char *name,
                                            const struct fm_shard **shard)
 {

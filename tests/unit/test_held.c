@@ -27,7 +27,7 @@ static void expect_same(struct fm_in got, struct fm_in want, size_t n)
     free(b);
 }
 
-/* Dense layers, shared experts, routed ones; read from a checkpoint in its own order and ranked. */
+/* Dense layers, shared and routed experts, in the checkpoint's order and in that of a ranking. */
 TEST(values_are_the_same_in_either_type)
 {
     struct fm_model *wide = open_model("golden/odd-qwen2", 0, fm_ops_ref());

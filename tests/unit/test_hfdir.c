@@ -1,6 +1,6 @@
 /*
- * Directories made by the test: shards and an index that agree, each way in which they may differ;
- * links as in the hub's cache, and links that lead elsewhere.
+ * Test checkpoint directories: shards and an index that agree or differ, links as in the hub's
+ * cache, and links that lead elsewhere.
  */
 #include "formats/tensor/hfdir.h"
 #include "tests/unit/scratch.h"
@@ -139,7 +139,7 @@ TEST(links_decide_nothing_dangerous)
     is_refused(name, FM_EFORMAT, "is a directory");
 }
 
-TEST(two_models_in_one_directory_are_one_too_many)
+TEST(two_models_in_one_directory_are_refused)
 {
     struct fm_hfdir dir;
     const char *name = make(MAP(SHARD_A, SHARD_B, SHARD_B));

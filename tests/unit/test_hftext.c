@@ -39,7 +39,7 @@ TEST(a_wrapper_has_a_text_part)
     free(text);
 }
 
-/* As MiniMax-M3's is published. */
+/* The published MiniMax-M3 has such a config.json. */
 TEST(a_text_part_without_a_model_type_is_the_wrappers)
 {
     char *text = text_of("{\"model_type\":\"xy\",\"text_config\":{\"hidden_size\":8}}");
@@ -69,7 +69,7 @@ TEST(a_text_without_its_wrapper_is_not_wrapped)
     }
 }
 
-TEST(other_texts_stay)
+TEST(other_configs_are_not_converted)
 {
     static const char *const none[] = {
         "{\"model_type\":\"xy\"}",

@@ -16,7 +16,7 @@ fail() {
     echo "$*"
     bad=1
 }
-# The environment of make, without the options of the caller's make.
+# Run make on this build; its warning about the caller's jobserver is left out.
 in_make() {
     make -s --no-print-directory BUILD="$build" SAN="${SAN:-}" PREFIX=/usr DESTDIR="$dest" "$@" 2>&1 |
         grep -v 'jobserver unavailable'

@@ -153,7 +153,7 @@ KERNEL_TEST(another_value_is_a_mistake)
     assert_string_equal(line, "none: fine\n");
 }
 
-/* An invalid value, and libfm_clip's error for it. */
+/* Print FM_ISA if it is invalid, or "none", and libfm_clip's message. */
 static int print_mistake(void)
 {
     struct fm_clip_error error = {.text = "fine"};

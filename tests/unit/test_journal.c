@@ -107,7 +107,7 @@ TEST(no_file_is_no_state)
     assert_int_equal(access(path, F_OK), -1);
 }
 
-/* Neither a file of another program nor one of another tool is accepted. */
+/* Neither a file of another program nor one of another tool is replaced or removed. */
 TEST(another_file_is_never_replaced)
 {
     struct arrays x;

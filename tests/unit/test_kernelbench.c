@@ -31,7 +31,7 @@ TEST(shapes_are_names_or_four_numbers)
     fm_kernelbench_release(&b);
 }
 
-TEST(lists_that_make_no_sense_are_refused)
+TEST(invalid_lists_are_refused)
 {
     static const char *const tokens[] = {"", "0", "1,", "x", "1,70000", "1;2"};
     static const char *const budgets[] = {"x", "0.4,0.2", "0.95", "-0.1", "0.2,0.2", "nan"};

@@ -499,9 +499,9 @@ static struct outputs run(int c, const struct fm_ops *ops)
     return o;
 }
 
-/* The softmax of a single key is 1, and the gradients of query and key are differences of equal
- * sums of products of order 1: 0 in the definition, a few roundings if products sum in another
- * order (arm64). */
+/* The softmax of a single key is 1, so the gradients of query and key are differences of equal
+ * sums, of order 1: 0 in the definition, and a few roundings if one sum is in another order
+ * (arm64). */
 #define ROUNDINGS (16 * FLT_EPSILON)
 static void expect_floats(const float *got, const float *want, size_t n, double tol,
                           const char *what)

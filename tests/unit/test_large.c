@@ -1,4 +1,4 @@
-/* A checkpoint larger than 4 GiB, with holes that take no disk: the weights after them are
+/* A checkpoint larger than 4 GiB, with holes that take no disk space: the weights after them are
  * found. */
 #include <inttypes.h>
 #include <unistd.h>
@@ -112,7 +112,7 @@ static size_t layer_floats(const struct fm_config *c)
     return (size_t)c->E * (size_t)c->I * (size_t)c->H;
 }
 
-TEST(weights_behind_4_gib_are_those_of_the_small_checkpoint)
+TEST(weights_after_4_gib_are_those_of_the_small_checkpoint)
 {
     struct fm_model *small, *large;
     assert_ok(fm_model_open(&small, ODD, 1 << 30, &err));

@@ -1,7 +1,7 @@
 /*
- * Compare one layer with finite differences along random directions, at sizes that are neither
- * round nor equal, and the fast table with the definition.  If one path of the gradient is wrong,
- * the difference is 10 % or more; float32 causes about 1e-4.
+ * Compare one layer with finite differences along random directions, at sizes that are not round,
+ * and the fast table with the definition.  If one path of the gradient is wrong, the difference is
+ * 10 % or more; float32 causes about 1e-4.
  */
 #include <math.h>
 
@@ -15,7 +15,6 @@
 #include "lib/engine/layer.h"
 #include "tests/unit/test.h"
 
-/* No size is round, and no two are equal. */
 static struct fm_config config = {.attention = &fm_gqa,
                                   .router = &fm_softmax,
                                   .expert = &fm_swiglu,
@@ -151,10 +150,6 @@ static double probe(const struct fm_pass *pass, const float *x, const float *v, 
     return dot(r, y);
 }
 
-/*
- * Central differences along random directions.  With float32 activations a directional derivative
- * has an error of about 1e-4 at this step; an error in a path costs 10 % and more.
- */
 static void check_directions(const uint32_t *widths)
 {
     struct fm_pass pass = pass_with(fm_ops_ref(), widths);
@@ -278,7 +273,7 @@ static void take_share(void *self, const struct fm_expert_view *v)
     assert_int_equal(v->slot, 5 - v->batch);
 }
 
-TEST(micro_batches_of_a_pass_are_seen_apart)
+TEST(micro_batches_of_a_pass_are_visited_separately)
 {
     struct fm_pass pass = pass_with(fm_ops_ref(), narrow);
     const struct fm_expert_view where[2] = {{.batch = 0, .slot = 5}, {.batch = 1, .slot = 4}};
@@ -305,9 +300,8 @@ TEST(micro_batches_of_a_pass_are_seen_apart)
     free(r);
 }
 
-/* With narrow operands, the rows of an expert go backward in several spans if there are more than
- * can be processed at once.  Results do not change: those of every micro-batch are as if it were
- * alone.
+/* With narrow operands, the backward of an expert is computed in several spans of rows if there are
+ * more than can be processed at once.  The results are those of each micro-batch alone.
  */
 enum { MANY = 160, PART = MANY / 4 * T * H };
 

@@ -22,7 +22,7 @@ static struct runs *run_to(const char *input, const char *output)
     return &r;
 }
 
-/* ranked, trained, recovered in the scratch directory. */
+/* Write ranked, trained and recovered to the scratch directory. */
 static int make_stages(void **state)
 {
     struct fm_err err = {0};
@@ -48,8 +48,8 @@ static int make_stages(void **state)
     return 0;
 }
 
-/* The stream `from` with an adapter that overflows the weights of one expert of the m-th layer
- * of experts. */
+/* Write to `to` the stream `from` with an adapter that overflows the weights of one expert in layer
+ * m of those with experts. */
 static void spoil(const char *to, const char *from, int m)
 {
     struct fm_err err = {0};

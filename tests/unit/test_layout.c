@@ -1,4 +1,5 @@
-/* Experts between the checkpoint's matrices and the online layout, against the definition. */
+/* Compare conversions of experts between a checkpoint's matrices and the bundle's layout with the
+ * definition. */
 #include "lib/model/interleave.h"
 #include "tests/unit/test.h"
 

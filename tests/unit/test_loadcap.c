@@ -37,7 +37,7 @@ static void expect_cap(const cJSON *cap)
     assert_true(cJSON_GetArrayItem(cap, 1)->valuedouble == HIGH);
 }
 
-TEST(it_says_the_widest_of_its_members_and_no_others)
+TEST(an_export_has_the_widths_of_the_widest_of_its_members)
 {
     struct fm_export_report r = export_as(scratch("cap"), capped(LOW, HIGH));
     assert_int_equal(r.index, FIRST);
@@ -132,7 +132,7 @@ static void expect_flip_found(const char *tensor, uint64_t from_end, const char 
 }
 
 /* The bundle's first members are enough, because the resident widths are boundaries of segments. */
-TEST(every_byte_is_proved_by_the_checksums)
+TEST(every_byte_is_verified_by_the_checksums)
 {
     write_head();
     export_as(scratch("cap"), capped(LOW, HIGH));
@@ -194,7 +194,7 @@ TEST(padding_is_counted_on_the_resident_widths)
     assert_int_equal(tensor_bytes(scratch("cap")), plain + r.bytes_pad);
 }
 
-TEST(what_lies_outside_of_the_cap_is_refused)
+TEST(choices_outside_of_the_cap_are_refused)
 {
     struct fm_export_report r;
     struct fm_run_options run = run_to(scratch("never"));

@@ -69,7 +69,7 @@ static void assert_gradient(double (*f)(void), double factor)
         z.alpha[i] = alpha;
         fm_logits_refresh(&z);
         double want = factor * (up - down) / (2 * h);
-        /* h^2 of the truncation, and rounding over h. */
+        /* the truncation error of order h^2, and rounding divided by h */
         assert_true(fabs(z.grad[i] - want) <= 1e-9 * (1 + fabs(want)));
     }
 }
@@ -227,7 +227,7 @@ TEST(loads_are_a_running_mean_with_a_floor)
     assert_true(fabs(q[0] - 0.675) < 1e-15 && fabs(q[1] - 0.325) < 1e-15);
 }
 
-/* A toy problem: expert x loses w_x (1 - width)^2, with noise. */
+/* A toy problem: expert x loses w_x (1 - width)^2. */
 TEST_AROUND(pacing_reaches_the_target_on_a_toy, start, stop)
 {
     enum { STEPS = 300 };

@@ -62,7 +62,7 @@ static void expect_refused(const struct fm_bundle *train, const struct fm_adapte
     stages_expect(code, &err, FM_EFORMAT, edit->why);
 }
 
-TEST(adapters_that_cannot_be_are_refused)
+TEST(invalid_adapters_are_refused)
 {
     static const struct edit cases[] = {
         {"\"rank\":\"3\"", "\"rank\":\"4\"", "as the manifest implies"},
@@ -106,7 +106,7 @@ TEST(routers_read_back)
     fm_bundle_close(&train);
 }
 
-TEST(routers_that_cannot_be_are_refused)
+TEST(invalid_routers_are_refused)
 {
     static const struct edit cases[] = {
         {"\"router\"", "\"tunnel\"", "metadata train is 'tunnel', not 'router'"},
@@ -118,7 +118,7 @@ TEST(routers_that_cannot_be_are_refused)
     struct fm_budgets budgets;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         expect_refused(&train, &a, &cases[i]);
-    /* stages_write_recover's manifest has no "train", so the adapter is of experts. */
+    /* The manifest of stages_write_recover has no "train", so it describes an experts' adapter. */
     struct fm_bundle b = stages_open(stages_write_recover("bad", &train, &a, NULL));
     assert_ok(fm_budgets_open(&budgets, &b, &err));
     int code = fm_lorafile_check(&a, &b, &budgets.masks, &err);

@@ -17,7 +17,7 @@ for a; do [ "$last" = -o ] && : >"$a"; last=$a; done
 exit 0
 EOF
 chmod +x "$scratch/cc"
-# The environment of a shell that was not started by make.
+# Run make as from a shell that was not started by make.
 a_make() {
     env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS make --no-print-directory CUDA=0 CC="$scratch/cc" \
         DNNL_LIBS= BUILD="$scratch/build" "$@" 2>&1

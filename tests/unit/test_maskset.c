@@ -69,7 +69,7 @@ TEST(another_count_than_the_manifests_is_refused)
     free(frame);
 }
 
-TEST(every_cut_is_refused)
+TEST(every_truncation_is_refused)
 {
     size_t size;
     unsigned char *frame = good_frame(&size);

@@ -27,7 +27,7 @@ static void expect(const char *keys, int code, const char *part)
     block_expect(&sizes, &options, keys, code, part);
 }
 
-TEST(heads_have_two_parts_and_values_a_width_of_their_own)
+TEST(heads_have_two_parts_and_values_another_width)
 {
     struct fm_config c = must(PLAIN);
     const struct fm_mla *m = c.mla;
@@ -39,7 +39,7 @@ TEST(heads_have_two_parts_and_values_a_width_of_their_own)
     assert_int_equal(fm_mla.has(&c, 0), FM_MLA_Q_RANK | FM_MLA_BIAS);
 }
 
-TEST(what_it_cannot_be_is_refused_by_name)
+TEST(unsupported_values_are_refused_by_name)
 {
     expect(HEADS, FM_EFORMAT, "'q_lora_rank' is missing");
     expect(PLAIN ",num_key_value_heads:1", FM_ECONFIG, "num_key_value_heads 1");
@@ -144,8 +144,8 @@ TEST(the_fast_table_agrees_with_the_definition)
     }
 }
 
-/* The norms of latents have an eps of 1e-6, whatever rms_norm_eps is: they divide zeros by 1e-3. */
-TEST(latents_have_an_eps_of_their_own)
+/* The norms of latents use 1e-6, not rms_norm_eps: their factor for a row of zeros is 1000. */
+TEST(norms_of_latents_have_a_fixed_eps)
 {
     struct block b;
     open_block(&b, HEADS ",q_lora_rank:7");

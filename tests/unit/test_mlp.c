@@ -90,7 +90,7 @@ static void check_backward(struct block *b)
     free(r);
 }
 
-TEST(its_activation_is_the_experts)
+TEST(the_activation_is_that_of_the_experts)
 {
     const struct fm_expert_form *forms[] = {&fm_swiglu, &fm_swiglu_clamped};
     for (int f = 0; f < 2; f++) {

@@ -142,7 +142,7 @@ static void expect_same(const float *got, size_t n, const char *format, int l)
     free(want);
 }
 
-TEST(a_checkpoint_is_read_into_the_online_layout)
+TEST(a_checkpoint_is_read_into_the_bundles_layout)
 {
     const struct fm_nonlayer *nonlayer;
     /* Memory for all layers, for one of three besides the slot, for none. */
@@ -426,8 +426,8 @@ static void release(struct spoiled *s)
         free(s->data[i]);
 }
 
-/* Write it as directory `name`; returns the result of opening it, and of reading all layers and the
- * tensors outside them. */
+/* Write the checkpoint as directory `name`; returns the result of opening it and of reading all
+ * layers and the tensors outside them. */
 static int open_spoiled(const struct spoiled *s, const char *name, struct fm_model **m,
                         struct fm_err *err)
 {
@@ -483,7 +483,7 @@ TEST(spoiled_checkpoints_are_refused_by_name)
     release(&s);
 }
 
-TEST(tensors_beyond_the_model_are_let_be)
+TEST(tensors_outside_the_model_are_ignored)
 {
     struct spoiled s = {0};
     struct fm_model *m = NULL;
@@ -496,7 +496,7 @@ TEST(tensors_beyond_the_model_are_let_be)
     release(&s);
 }
 
-TEST(what_is_no_model_is_refused)
+TEST(paths_without_a_model_are_refused)
 {
     struct fm_model *m;
     assert_int_equal(fm_model_open(&m, scratch("nowhere"), 0, &err), FM_ENOENT);
@@ -506,8 +506,8 @@ TEST(what_is_no_model_is_refused)
     assert_null(m);
 }
 
-/* The model remains the directory that was opened, even if another one has its name later. */
-TEST(a_model_is_of_the_directory_that_was_open)
+/* The model is read from the directory that was opened, even if another one has its name later. */
+TEST(a_model_is_read_from_the_directory_that_was_opened)
 {
     struct fm_hfdir dir = {0};
     struct fm_model *m;

@@ -1,4 +1,4 @@
-/* Entries of lists of modules: names, patterns with `*`, and expressions as Python writes them. */
+/* Entries of lists of modules: names, patterns with `*`, and regular expressions of Python. */
 #include "lib/block/modules.h"
 #include "tests/unit/test.h"
 
@@ -29,7 +29,7 @@ TEST(a_star_means_any_text)
     assert_false(match("*.mlp*", Q_PROJ));
 }
 
-TEST(an_expression_is_pythons_and_matches_the_start)
+TEST(an_expression_is_a_python_regex_that_matches_the_start)
 {
     struct fm_modules m;
     assert_true(match("re:.*self_attn.*", Q_PROJ));
@@ -75,7 +75,7 @@ TEST(an_expression_has_limits)
     reads(false, "re:a\\");
 }
 
-TEST(escapes_are_pythons)
+TEST(escapes_are_those_of_python)
 {
     assert_true(match("re:model\\.layers\\.[\\d]+\\.", Q_PROJ));
     assert_true(match("re:[\\w.]*$", Q_PROJ));

@@ -33,7 +33,7 @@ static void expect(uint16_t got, unsigned code, unsigned scale)
         assert_true((double)x == value_of(code, scale) && !signbit(x) == !(code & 8));
 }
 
-/* Blocks in the form of the storage: codes, and scales of one byte each. */
+/* Decode n blocks as they are stored: codes, and a scale of one byte for each block. */
 static void decode(uint16_t *got, const unsigned char *codes, const unsigned char *scales, size_t n)
 {
     float *wide = malloc(n * sizeof *wide), *values_of = malloc(32 * n * sizeof *wide);
@@ -85,7 +85,7 @@ TEST(random_blocks_have_their_own_scales)
 #define LAYER "model.layers.0."
 #define EXPERTS LAYER "mlp.experts."
 
-/* One layer of three experts of width 96 in a model of width 64, all zero. */
+/* Write a checkpoint of zeros: width 64, one layer, and three experts of width 96. */
 static const char *zeros_in_blocks(void)
 {
     static const struct {

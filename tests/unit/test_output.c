@@ -67,7 +67,7 @@ TEST(an_output_that_came_meanwhile_stays)
     assert_int_equal(scratch_entries(scratch("race")), 1);
 }
 
-TEST(output_names_that_cannot_be)
+TEST(invalid_output_names_are_refused)
 {
     struct fm_output o;
     char longest[600];
@@ -100,7 +100,7 @@ static bool is_listed(const void *self, const char *name)
 static const struct fm_outdir_listed force = {MARK, is_listed, NULL};
 
 /* Before anything is written, fm_output_check must give the error that opening the output would. */
-TEST(a_look_ahead_makes_nothing)
+TEST(a_check_in_advance_creates_nothing)
 {
     scratch_mkdir("ahead");
     assert_ok(fm_output_check(scratch("ahead/file"), false, &err));
@@ -182,7 +182,7 @@ static int write_limited(void)
     return rc == FM_EIO && strstr(err.text, "File too large") ? FM_OK : 100;
 }
 
-TEST(a_file_too_large_is_an_error_and_no_file)
+TEST(a_file_too_large_is_an_error_and_leaves_no_file)
 {
     assert_int_equal(in_child(write_limited, -2, -2), FM_OK);
     assert_int_equal(access(scratch("limited"), F_OK), -1);
@@ -309,7 +309,7 @@ TEST(a_directory_with_directories_is_never_replaced)
                      FM_ECREATE);
 }
 
-TEST(what_no_export_listed_stays)
+TEST(files_of_no_export_stay)
 {
     struct fm_outdir d;
     scratch_mkdir("mixed");
@@ -318,7 +318,7 @@ TEST(what_no_export_listed_stays)
     scratch_write("mixed/my-adapter", "mine", 4);
     assert_fails(fm_outdir_open(&d, scratch("mixed"), &force, &err), FM_ECREATE, "'my-adapter'");
     assert_int_equal(scratch_entries(scratch("mixed")), 3);
-    /* The file appears while the new one is being written. */
+    /* The file appears while the new directory is being written. */
     scratch_check(unlink(scratch("mixed/my-adapter")) == 0, "unlink");
     assert_ok(fm_outdir_open(&d, scratch("mixed"), &force, &err));
     put(&d, "only", "2");
@@ -334,7 +334,7 @@ TEST(what_no_export_listed_stays)
 
 /* Two runs with --force: the later one does not replace the result of the other, and its error
  * does not mention files of an export. */
-TEST(what_another_run_put_there_stays)
+TEST(the_result_of_another_run_stays)
 {
     struct fm_outdir first, second;
     scratch_mkdir("two");
@@ -403,7 +403,7 @@ static int be_killed(void)
     return 103;
 }
 
-/* As many descriptors as possible are open, except for `spare`. */
+/* The number of descriptors that take_descriptors leaves unused. */
 static int spare;
 
 static void take_descriptors(void)
@@ -482,7 +482,7 @@ static int be_out_of_memory(void)
 TEST(a_loop_without_memory_leaves_nothing)
 {
 #if defined(__SANITIZE_ADDRESS__)
-    skip(); /* the process itself ends at such a size */
+    skip(); /* the sanitizer ends the process at such a size */
 #endif
     scratch_mkdir("starved");
     assert_int_equal(in_child(be_out_of_memory, -2, -2), FM_ENOMEM);
@@ -525,7 +525,7 @@ TEST(nothing_appears_once_temporaries_are_removed)
     assert_int_equal(scratch_entries(scratch("late")), 0);
 }
 
-TEST(the_table_of_temporaries_is_given_back)
+TEST(entries_of_the_table_of_temporaries_are_reused)
 {
     struct fm_output o[64], more;
     char name[32];

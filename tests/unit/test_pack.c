@@ -264,7 +264,7 @@ TEST(the_nearest_budget_is_taken_and_none_beyond_the_end)
     assert_int_not_equal(access(scratch("never"), F_OK), 0);
 }
 
-TEST(the_list_says_what_the_manifest_does)
+TEST(the_list_agrees_with_the_manifest)
 {
     struct fm_list list;
     pack(given_stage("in.fm", true), scratch("a.fm"));
@@ -293,7 +293,7 @@ TEST(the_list_says_what_the_manifest_does)
     fm_list_release(&list);
 }
 
-/* Channels under the adapter's mask change; all others have the same bits. */
+/* Only channels under the adapter's mask may change. */
 TEST(the_adapter_touches_only_the_channels_under_its_mask)
 {
     pack(given_stage("in.fm", false), scratch("plain.fm"));

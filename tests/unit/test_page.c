@@ -3,7 +3,7 @@
 #include "lib/page/pagewidths.h"
 #include "tests/unit/test.h"
 
-TEST(words_are_escaped_where_they_stand)
+TEST(strings_are_escaped_for_their_context)
 {
     struct fm_text html = {0}, json = {0};
     fm_pagetext_html(&html, "a<b>&\"c'");
@@ -29,8 +29,8 @@ TEST(a_page_is_its_template_filled)
     free(page.data);
 }
 
-/* 2 layers of 3 experts of 200 channels, any width: more than 52 actions. */
-TEST(masks_are_what_differs_from_the_one_before)
+/* 2 layers of 3 experts with 200 channels, any width: more than 52 actions. */
+TEST(masks_are_differences_from_the_previous_mask)
 {
     struct fm_budgets b = {0};
     static const uint32_t widths[3][6] = {

@@ -98,7 +98,7 @@ TEST(the_rotation_has_short_factors_and_scale)
         }
 }
 
-TEST(what_it_cannot_be_is_refused_by_name)
+TEST(unsupported_values_are_refused_by_name)
 {
     expect("3", "", FM_ECONFIG, "num_experts_per_tok is 3; sparsemixer chooses 2");
     expect("2", ",rope_scaling:{type:'yarn'}", FM_ECONFIG, "default, longrope");

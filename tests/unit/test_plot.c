@@ -33,7 +33,7 @@ TEST(the_document_is_whole)
     free(text);
 }
 
-TEST(a_plot_is_known_as_ours)
+TEST(our_plots_are_recognised)
 {
     static const char theirs[] = "<svg width=\"1\">\n<path/>\n</svg>\n";
     struct fm_plot plot = example("family", 4);
@@ -85,7 +85,7 @@ TEST(names_cannot_break_the_document)
 
 /* Budgets 0 to 0.8 and losses 1.8 to 2.6 have round ends, so both axes end where the numbers do:
  * the field is 670 by 362 pixels from (70, 406), upwards. */
-TEST(every_point_lies_where_its_numbers_say)
+TEST(every_point_is_at_its_numbers)
 {
     struct fm_plot plot = example("family", 4);
     char *text = draw(&plot);
@@ -108,8 +108,8 @@ TEST(every_point_lies_where_its_numbers_say)
     free(text);
 }
 
-/* A number at an axis is at the place of its line in the grid. */
-TEST(ticks_stand_at_their_numbers)
+/* The label of a tick is at its number's position on the axis. */
+TEST(ticks_are_at_their_numbers)
 {
     struct fm_plot plot = example("family", 4);
     char *text = draw(&plot), *p = text;
@@ -131,7 +131,7 @@ TEST(ticks_stand_at_their_numbers)
     free(text);
 }
 
-TEST(one_point_and_none_can_be_drawn)
+TEST(one_point_or_none_can_be_drawn)
 {
     for (int points = 0; points < 2; points++) {
         struct fm_plot plot = example("family", points);
@@ -143,7 +143,7 @@ TEST(one_point_and_none_can_be_drawn)
 }
 
 /* A full chart: every series is drawn, and no two look alike. */
-TEST(as_many_series_as_there_may_be_are_told_apart)
+TEST(the_largest_number_of_series_can_be_told_apart)
 {
     struct fm_plot plot = example("", 4);
     char name[FM_PLOT_SERIES_MAX][24], look[FM_PLOT_SERIES_MAX][96];
@@ -187,7 +187,7 @@ TEST(the_field_is_that_of_the_family)
 }
 
 /* Twenty names, next to the field and on the page, which is wide enough. */
-TEST(a_legend_aside_covers_no_line)
+TEST(a_legend_beside_the_field_covers_no_line)
 {
     struct fm_plot plot = example("fisher-global (default)", 4);
     for (; plot.count < FM_PLOT_SERIES_MAX; plot.count++)

@@ -36,7 +36,7 @@ static const char *fake(const char *name, const char *script)
     return path;
 }
 
-/* A script that says hello and reads the layer, then does `rest`. */
+/* A script that answers with a version, reads the layer, and then does `rest`. */
 static const char *fake_ready(const char *name, const char *rest)
 {
     char script[768];
@@ -104,7 +104,7 @@ TEST(silence_has_an_end)
     assert_null(p);
 }
 
-TEST(without_need_the_rows_are_left_out)
+TEST(optional_rows_are_left_out)
 {
     struct fm_kernelbench b;
     assert_ok(run(&b, "/nowhere/python3", false, &err));
@@ -119,8 +119,7 @@ TEST(without_need_the_rows_are_left_out)
     fm_kernelbench_release(&b);
 }
 
-/* Rows are between ours and the GPU's; the error is that of the returned numbers, which are all
- * zeros. */
+/* PyTorch's rows follow ours; their error is that of the returned numbers, which are all zeros. */
 TEST(its_seconds_and_results_are_taken)
 {
     struct fm_kernelbench b;
@@ -160,7 +159,7 @@ TEST(requests_name_kernel_tokens_budget_and_rows)
     fclose(f);
 }
 
-TEST(what_it_cannot_do_is_left_out_and_said)
+TEST(unsupported_rows_are_left_out_and_reported)
 {
     struct fm_kernelbench b;
     const char *python =
@@ -175,7 +174,7 @@ TEST(what_it_cannot_do_is_left_out_and_said)
 }
 
 /* The child ends after some answers, or gives an answer that is not a valid time. */
-TEST(a_child_that_is_lost_takes_no_row_of_ours_along)
+TEST(our_rows_remain_if_the_child_fails)
 {
     static const char *const bad[][3] = {
         {"quits", "for i in 1 2 3 4 5; do read -r line; echo 0.25 >&0; rows; done; exit 4",

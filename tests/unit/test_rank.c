@@ -39,7 +39,7 @@ static void assert_order(const struct fm_ranking *r, const struct golden *g)
     free(order);
 }
 
-/* The ranking of a model in golden/ equals the stored one; returns the report and the warnings. */
+/* Check that the ranking of a model in golden/ equals the stored one; `r` receives the warnings. */
 static void assert_golden(struct runs *r, const char *model, const char *device, int batch,
                           struct fm_rank_report *report)
 {
@@ -98,7 +98,7 @@ TEST(scores_are_the_golden_ones)
     assert_all_golden("ref");
 }
 
-TEST(an_expert_out_of_reach_is_told)
+TEST(an_unreached_expert_is_reported)
 {
     struct runs r;
     struct fm_rank_report report = {0};
@@ -376,7 +376,7 @@ static void assert_close(double a, double b)
         fail_msg("%.9g, not %.9g", a, b);
 }
 
-/* A second implementation of percentiles: the value at rank 1 + at (n - 1). */
+/* A second implementation of percentiles: the value at rank 1 + p (n - 1). */
 static void assert_percentiles(const double at[FM_SPREAD_AT], double *x, int n)
 {
     qsort(x, (size_t)n, sizeof *x, rising);

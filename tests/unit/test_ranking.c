@@ -15,7 +15,7 @@ TEST(a_ranking_reads_back)
     assert_memory_equal(back.order, r.order, channels * sizeof *r.order);
     assert_memory_equal(back.tokens, r.tokens,
                         (size_t)(stages_config.M * stages_config.E) * sizeof *r.tokens);
-    for (int j = 0; j < stages_config.I; j++) /* no scores: the order is kept */
+    for (int j = 0; j < stages_config.I; j++) /* all scores are 0: the order is kept */
         assert_int_equal(back.order[3 * stages_config.I + j], j);
     fm_ranking_release(&back);
     fm_ranking_release(&r);
@@ -53,7 +53,7 @@ static void expect_ranking_refused(const struct fm_ranking *r, const char *order
     stages_expect(code, &err, FM_EFORMAT, why);
 }
 
-TEST(rankings_that_cannot_be_are_refused)
+TEST(invalid_rankings_are_refused)
 {
     struct fm_ranking r = stages_ranking();
     size_t at = (size_t)(stages_config.E + 2) * (size_t)stages_config.I; /* layer 1, expert 2 */

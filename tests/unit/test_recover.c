@@ -1,4 +1,4 @@
-/* Compare the training of adapters with transformers' autograd and AdamW on the odd model. */
+/* Compare the training of adapters with transformers' autograd and AdamW on odd-mixtral. */
 #include "lib/base/pool.h"
 #include "lib/learn/recover.h"
 #include "lib/learn/train.h"
@@ -12,7 +12,7 @@
 
 enum { L = 3, E = 5, X = L * E, I = 37, H = 48, T = 23, STEPS = 3 };
 
-/* The ranked odd model, its subnet as a family of two masks, and two sequences. */
+/* odd-mixtral, ranked; the full mask and that of the golden subnet; and two sequences. */
 struct fixture {
     struct golden golden;
     struct fm_run_options run;
@@ -251,7 +251,7 @@ static double largest_difference(const float *a, const float *b, size_t n)
     return most;
 }
 
-/* A subnet's weight is |L_full| / (|L_sub| + eps): with an infinite eps it is 0. */
+/* A subnet's weight is |L_full| / (|L_sub| + eps): with a very large eps it is nearly 0. */
 TEST(cross_weighs_a_subnet_by_its_loss)
 {
     const double lr = 1e-4;
@@ -436,7 +436,7 @@ TEST(a_recovery_that_diverges_says_what_to_turn_down)
     fm_recover_report_release(&report);
 }
 
-TEST(recovery_options_that_make_no_sense_are_refused)
+TEST(invalid_recovery_options_are_refused)
 {
     struct runs r;
     struct fm_recover_report report = {0};

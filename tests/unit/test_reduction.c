@@ -14,7 +14,7 @@ struct shape {
     double share;
 };
 
-/* A value whose sum depends on the order of its terms. */
+/* Terms whose sum depends on their order. */
 static double term(const struct shape *s, size_t contribution, size_t i)
 {
     uint64_t x = (contribution + 1) * 0x9e3779b97f4a7c15u + i * 0xbf58476d1ce4e5b9u;
@@ -140,13 +140,14 @@ static void sums_have_the_bits_of_one_process(struct fm_comm *comm)
 }
 
 /* More than fits in one message. */
-static void long_sums_go_in_pieces(struct fm_comm *comm)
+static void long_sums_are_sent_in_pieces(struct fm_comm *comm)
 {
     const struct shape s = {FM_F64, 130, 1, 1, 66001, 66001, 1};
     reduce(comm, &s);
 }
 
-static ranks_body *const bodies[] = {sums_have_the_bits_of_one_process, long_sums_go_in_pieces};
+static ranks_body *const bodies[] = {sums_have_the_bits_of_one_process,
+                                     long_sums_are_sent_in_pieces};
 
 TEST(alone_and_on_threads)
 {

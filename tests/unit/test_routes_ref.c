@@ -99,9 +99,9 @@ KERNEL_TEST(scored_routes_choose_with_the_bias_and_weigh_without)
          .renormalised = true,
          .least = 4},
         {.sigmoid = false, .groups = 4, .topk_group = 3, .group_sum = 1, .scale = 16}};
-    /* 1.25 for expert 1, 1 for 4, .75 for 2 and 6.  Sums of groups: 1.75, 1, 1.625, 1.3125;
-     * best: 1.25, .75, 1, .75.  Probabilities are equal except for experts 2, 3 and 6; on a tie
-     * the lower expert is chosen. */
+    /* With the bias, the scores are 1.25 for expert 1, 1 for 4, and .75 for 2 and 6.  Sums of
+     * groups: 1.75, 1, 1.625, 1.3125; best: 1.25, .75, 1, .75.  Probabilities are equal except for
+     * experts 2, 3 and 6; on a tie the lower expert is chosen. */
     const int32_t want[][K] = {{1, 4, 2}, {1, 4, 5}, {1, 4, 5}, {2, 6, 0}};
     const float weights[][K] = {{.5f, .5f, .75f},
                                 {2 / 3.f, 2 / 3.f, 2 / 3.f},
@@ -156,8 +156,7 @@ KERNEL_TEST(sparsemixer_weighs_among_those_near_the_largest)
 {
     enum { N = 5, E = 4 };
     const float logits[N * E] = {4,   3.75f, 1,
-                                 -2, /* 1/16 is close; 12/15 of the second is
-                                        not */
+                                 -2, /* 1/16 is close; 11/15, from the second, is not */
                                  0,   0,     0,
                                  0, /* 0/0 is close, and the lower index comes
                                        first */

@@ -1,5 +1,5 @@
 /*
- * Short runs of fm-train on the ranked odd model.
+ * Short runs of fm-train on a ranking of golden/odd-mixtral.
  */
 #ifndef FM_TESTS_TRAINING_H
 #define FM_TESTS_TRAINING_H
