@@ -105,15 +105,15 @@ static void add_kind(struct fm_estimate *estimate, double flops,
         leaves ? leaves : fm_sweep_leaves(sequences / micro, micro * sweep->T, 0);
 }
 
-/* How many times the sweeps read a layer; `first`: no earlier sweep has read any.  Resident layers
- * are read once.  Where a sweep turns, the layer in the shared slot is still in memory. */
-static double layers_read(const struct fm_model *model, const struct fm_estimate_sweep *sweep,
-                          bool first)
+/* Number of layers that all sweeps read.  Resident layers are read once.  Where a sweep turns, the
+ * layer in the shared slot is still in memory, also for the first sweep after one that turned. */
+static double layers_read(const struct fm_estimate *estimate, const struct fm_model *model,
+                          const struct fm_estimate_sweep *sweep)
 {
     int stay = fm_model_pinned(model), rest = fm_model_config(model)->L - stay;
-    double count = (double)sweep->count, begin = first ? stay : 0;
+    double count = (double)sweep->count, begin = estimate->read == 0 ? stay : -estimate->turned;
     if (rest <= 1)
-        return first ? stay + rest : 0;
+        return estimate->read == 0 ? stay + rest : 0;
     return begin + (sweep->backward ? count * 2 * (rest - 1) + 1 : count * rest);
 }
 
@@ -148,10 +148,10 @@ void fm_estimate_add(struct fm_estimate *estimate, const struct fm_model *model,
     add_kind(estimate, flops, sweep);
     uint64_t layers, once;
     fm_model_read_bytes(model, &layers, &once);
-    bool first = estimate->read == 0;
-    uint64_t read =
-        (first ? once : 0) + (uint64_t)(layers_read(model, sweep, first) * (double)layers / c->L);
+    uint64_t read = (estimate->read == 0 ? once : 0) +
+                    (uint64_t)(layers_read(estimate, model, sweep) * (double)layers / c->L);
     estimate->read += read;
+    estimate->turned = sweep->backward > 0;
     fm_storage_names(estimate->storage, c);
     estimate->longest = c->T_exact;
     estimate->exact = c->exact;

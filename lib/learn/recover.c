@@ -34,7 +34,8 @@ struct recovery {
     struct fm_task task;
     const struct fm_recover_options *options;
     struct fm_decimal budget;
-    struct fm_budgets budgets; /* of the stream */
+    struct fm_budgets budgets; /* of the stream; empty in a dry run without one */
+    int mask;                  /* of these, the one to recover at */
     struct fm_tune tune;
     double work_steps, work_measure; /* FLOPs, as estimated */
     double *before, *after;          /* (masks, QUALITIES); positions 0: not measured yet */
@@ -194,22 +195,26 @@ static int resume(struct recovery *r, struct fm_err *err)
     return rc;
 }
 
-/* Choose the mask to recover at. */
-static int choose(int *mask, const struct recovery *r, struct fm_err *err)
+/* Read the masks of the stream and choose the one to recover at. */
+static int open_masks(struct recovery *r, struct fm_err *err)
 {
+    int rc = fm_budgets_open(&r->budgets, &r->task.in, err);
+    if (rc)
+        return rc;
     const struct fm_masks *masks = &r->budgets.masks;
     const struct fm_recover_options *o = r->options;
     const struct fm_masks_wish wish = {.budget = (double)r->budget.num / (double)r->budget.den,
                                        .step = fm_stage_budget_step(&r->task.in),
                                        .exact = o->exact};
-    *mask = fm_masks_nearest(masks, &r->budget);
-    int rc = FM_OK, last = masks->count - 1;
-    if (o->budget && o->strategy == FM_RECOVER_SINGLE)
-        rc = fm_masks_choose(mask, masks, 0, last, &wish, err);
-    if (!rc && o->strategy == FM_RECOVER_SINGLE && !fm_masks_is_near(masks, *mask, wish.budget))
+    r->mask = fm_masks_nearest(masks, &r->budget);
+    if (o->strategy != FM_RECOVER_SINGLE)
+        return FM_OK;
+    if (o->budget)
+        rc = fm_masks_choose(&r->mask, masks, 0, masks->count - 1, &wish, err);
+    if (!rc && !fm_masks_is_near(masks, r->mask, wish.budget))
         fm_run_note(r->task.run, "%s %g: the nearest member is mask %d, budget %.4f",
-                    o->budget ? "--budget" : "recovery at", wish.budget, *mask,
-                    fm_masks_budget(masks, *mask));
+                    o->budget ? "--budget" : "recovery at", wish.budget, r->mask,
+                    fm_masks_budget(masks, r->mask));
     return rc;
 }
 
@@ -238,61 +243,82 @@ static void take_measured(struct recovery *r)
         get_quality(r->before + (size_t)b * QUALITIES, &masks->mask[b].quality);
 }
 
-/* Number of values in the adapter; for experts, computed from their mean width under the mask. */
-static double adapter_floats(const struct fm_recover_options *o, const struct fm_config *c,
-                             double kept)
-{
-    return o->train == FM_RECOVER_ROUTER ? (double)c->M * c->E * (c->H + 1)
-                                         : 3.0 * c->M * c->E * o->rank * (c->H + kept * c->I);
-}
-
-static double kept_by(const struct fm_recover_options *o, const struct fm_decimal *budget)
-{
-    bool cross = o->strategy == FM_RECOVER_CROSS;
-    return cross ? 1 : 1 - (double)budget->num / (double)budget->den;
-}
-
 static int lanes_of(const struct fm_recover_options *o)
 {
     return o->strategy == FM_RECOVER_CROSS ? 2 + o->middle : 2;
 }
 
-/*
- * The part of task->memory that a run takes in addition to its sweeps: the adapter, and a layer's
- * gradients in every slot; and *stores, for moments and gradients of all layers, which may spill to
- * a file and get at most half of the remaining memory.
- */
-static uint64_t memory_beside(uint64_t *stores, const struct fm_recover_options *o,
-                              const struct fm_task *task, const struct fm_decimal *budget)
+/* Channels that the students of layer m keep, over its experts: those of the mask, or, in a dry run
+ * without masks, the mean of its budget. */
+static double layer_channels(const struct recovery *r, int m)
 {
-    const struct fm_config *c = task->config;
+    const struct fm_config *c = r->task.config;
+    double all = (double)c->E * c->I, kept = 0;
+    if (r->options->strategy == FM_RECOVER_CROSS)
+        return all;
+    if (r->budgets.masks.count == 0)
+        return all * (1 - (double)r->budget.num / (double)r->budget.den);
+    const uint32_t *widths = fm_masks_widths(&r->budgets.masks, r->mask) + (size_t)m * (size_t)c->E;
+    for (int e = 0; e < c->E; e++)
+        kept += widths[e];
+    return kept;
+}
+
+struct size {
+    uint64_t all, layer; /* bytes of the adapter, and of the largest layer's part */
+    double kept;         /* mean share of the channels */
+};
+
+static struct size adapter_size(const struct recovery *r)
+{
+    const struct fm_config *c = r->task.config;
+    const struct fm_recover_options *o = r->options;
+    struct size size = {0};
+    for (int m = 0; m < c->M; m++) {
+        double kept = layer_channels(r, m);
+        double floats = o->train == FM_RECOVER_ROUTER
+                            ? (double)c->E * (c->H + 1)
+                            : 3.0 * o->rank * ((double)c->E * c->H + kept);
+        uint64_t bytes = (uint64_t)(floats * sizeof(float));
+        size.all += bytes;
+        size.layer = bytes > size.layer ? bytes : size.layer;
+        size.kept += kept / ((double)c->M * c->E * c->I);
+    }
+    return size;
+}
+
+/*
+ * The part of the run's memory that is not for its sweeps: the adapter, a layer's gradients in
+ * every slot, and *stores, for moments and gradients of all layers.  These have records of the
+ * largest layer's size, get at most half of the remaining memory, and spill the rest, *spill, to
+ * files.
+ */
+static uint64_t memory_beside(uint64_t *stores, uint64_t *spill, const struct recovery *r)
+{
+    const struct fm_task *task = &r->task;
     int T = task->calib.T, batch = batch_of(task->run), micro = fm_sweep_micro(batch, T);
-    uint64_t values = (uint64_t)(adapter_floats(o, c, kept_by(o, budget)) * sizeof(float));
-    uint64_t slots = (uint64_t)fm_sweep_turns(batch / micro, micro * T, task->cut, lanes_of(o));
-    uint64_t fixed = values + (2 + slots) * (values / (uint64_t)c->M);
+    struct size size = adapter_size(r);
+    uint64_t slots =
+        (uint64_t)fm_sweep_turns(batch / micro, micro * T, task->cut, lanes_of(r->options));
+    uint64_t fixed = size.all + (2 + slots) * size.layer;
     uint64_t left = task->memory > fixed ? task->memory - fixed : 0;
-    *stores = 3 * values < left / 2 ? 3 * values : left / 2;
+    uint64_t records = 3 * (uint64_t)task->config->M * (size.layer + FM_ALIGN);
+    *stores = records < left / 2 ? records : left / 2;
+    *spill = records - *stores;
     return fixed + *stores;
 }
 
 static int prepare(struct recovery *r, struct fm_err *err)
 {
     struct fm_task *task = &r->task;
-    int rc = fm_budgets_open(&r->budgets, &task->in, err);
-    if (rc)
-        return rc;
     const struct fm_masks *masks = &r->budgets.masks;
-    int mask = 0;
-    rc = choose(&mask, r, err);
-    if (rc)
-        return rc;
-    uint64_t stores, beside = memory_beside(&stores, r->options, task, &r->budget);
+    uint64_t stores, spill, beside = memory_beside(&stores, &spill, r);
     task->memory = task->memory > beside ? task->memory - beside : 0;
     r->tune = (struct fm_tune){.task = task,
                                .memory = stores,
                                .options = r->options,
                                .masks = masks,
-                               .mask = mask,
+                               .mask = r->mask,
                                .batch = batch_of(task->run)};
     if (r->options->strategy == FM_RECOVER_CROSS && masks->count < 2)
         return fm_fail(err, FM_ECONFIG,
@@ -300,7 +326,7 @@ static int prepare(struct recovery *r, struct fm_err *err)
                        task->run->inputs.stream);
     r->before = fm_alloc((size_t)masks->count, QUALITIES * sizeof *r->before, "quality", err);
     r->after = fm_alloc((size_t)masks->count, QUALITIES * sizeof *r->after, "quality", err);
-    rc = r->before && r->after ? digest_params(r, err) : FM_ENOMEM;
+    int rc = r->before && r->after ? digest_params(r, err) : FM_ENOMEM;
     if (!rc)
         take_measured(r);
     if (!rc)
@@ -515,20 +541,15 @@ static uint64_t count_measured(const struct fm_bundle *in)
     return n ? n : 17;
 }
 
-struct planned {
-    const struct fm_recover_options *options;
-    const struct fm_decimal *budget;
-};
-
 static void estimate_steps(struct fm_estimate *estimate, struct fm_task *task, void *self)
 {
-    const struct planned *p = self;
-    const struct fm_recover_options *o = p->options;
+    const struct recovery *r = self;
+    const struct fm_recover_options *o = r->options;
     *estimate = (struct fm_estimate){0};
     const struct fm_config *c = task->config;
     bool cross = o->strategy == FM_RECOVER_CROSS, router = o->train == FM_RECOVER_ROUTER;
-    double kept = kept_by(o, p->budget), floats = adapter_floats(o, c, kept);
-    uint64_t stores, beside = memory_beside(&stores, o, task, p->budget);
+    struct size size = adapter_size(r);
+    uint64_t stores, spill, beside = memory_beside(&stores, &spill, r);
     uint64_t memory = task->memory > beside ? task->memory - beside : 0;
     uint64_t masks = count_measured(&task->in);
     int group = fm_quality_group(c, &task->held, memory);
@@ -540,7 +561,7 @@ static void estimate_steps(struct fm_estimate *estimate, struct fm_task *task, v
                                       .lanes = lanes_of(o),
                                       .backward = cross ? 2 + o->middle : 1,
                                       .merged = router ? 0 : 1,
-                                      .kept = cross ? 0.6 : kept};
+                                      .kept = cross ? 0.6 : size.kept};
     fm_estimate_add(estimate, task->model, &sweep, memory);
     sweep.count = (is_measured(task) ? 1 : 2) * ((masks + (uint64_t)group - 1) / (uint64_t)group);
     sweep.rows = (uint64_t)task->held.count * (uint64_t)task->held.T;
@@ -549,9 +570,10 @@ static void estimate_steps(struct fm_estimate *estimate, struct fm_task *task, v
     sweep.backward = 0;
     sweep.kept = 0.6;
     fm_estimate_add(estimate, task->model, &sweep, memory);
-    estimate->disk = (uint64_t)(floats * sizeof(float)) + ADAPTER_FILE +
-                     (uint64_t)c->M * (uint64_t)c->E * FM_LORA_PARTS * ADAPTER_TENSOR;
+    estimate->disk =
+        size.all + ADAPTER_FILE + (uint64_t)c->M * (uint64_t)c->E * FM_LORA_PARTS * ADAPTER_TENSOR;
     estimate->memory += beside;
+    estimate->spill += spill;
 }
 
 static int make_all(struct recovery *r, struct fm_recover_report *report, struct fm_err *err)
@@ -572,7 +594,10 @@ static int run_task(struct recovery *r, struct fm_recover_report *report, struct
     const struct fm_uptodate_inputs inputs = {TOOL,        &r->params,   NULL,
                                               &r->task.in, &r->task.dir, false};
     struct fm_estimate estimate;
-    fm_task_plan(&estimate, &r->task, estimate_steps, &(struct planned){r->options, &r->budget});
+    int rc = open_masks(r, err);
+    if (rc)
+        return rc;
+    fm_task_plan(&estimate, &r->task, estimate_steps, r);
     r->work_steps = estimate.kind[0].flops;
     r->work_measure = estimate.kind[1].flops;
     if (fm_estimate_check(&estimate, run, r->task.in.file.size, err) || prepare(r, err) ||
@@ -605,22 +630,25 @@ int fm_recover(const struct fm_run_options *run, const struct fm_recover_options
 int fm_recover_estimate(const struct fm_run_options *run, const struct fm_recover_options *options,
                         struct fm_estimate *estimate, struct fm_err *err)
 {
-    struct fm_task task = {0};
-    struct fm_decimal budget;
+    struct recovery r = {.options = options};
+    struct fm_task *task = &r.task;
     int rc = FM_OK;
-    if (check_options(options, &budget, err) || fm_task_open_inputs(&task, run, true, err) ||
-        fm_task_open_named(&task, FM_MEMBER_MASKS, err)) {
+    if (check_options(options, &r.budget, err) || fm_task_open_inputs(task, run, true, err) ||
+        fm_task_open_named(task, FM_MEMBER_MASKS, err) ||
+        (task->in.members && open_masks(&r, err))) {
         rc = err->code;
         goto out;
     }
-    fm_task_plan(estimate, &task, estimate_steps, &(struct planned){options, &budget});
+    fm_task_plan(estimate, task, estimate_steps, &r);
     struct fm_recover_options half = *options;
     struct fm_estimate changed;
     half.steps = (options->steps + 1) / 2;
-    estimate_steps(&changed, &task, &(struct planned){&half, &budget});
+    r.options = &half;
+    estimate_steps(&changed, task, &r);
     fm_estimate_suggest(estimate, changed.flops, "--steps %d", half.steps);
-    rc = fm_task_estimate_end(&task, estimate, err);
+    rc = fm_task_estimate_end(task, estimate, err);
 out:
-    fm_task_close(&task);
+    fm_budgets_release(&r.budgets);
+    fm_task_close(task);
     return rc;
 }

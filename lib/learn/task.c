@@ -317,6 +317,9 @@ int fm_task_measure(const struct fm_task *task, const struct fm_masks *f, const 
     struct fm_run_options run = *task->run;
     run.progress = (struct fm_progress){.report = report_piece, .self = &pieces};
     run.machine.memory = task->memory ? task->memory : 1;
+    /* fm_quality_measure subtracts the adapter, which task->memory does not include. */
+    if (adapter && !adapter->router)
+        run.machine.memory += adapter->offset[adapter->M * adapter->E] * sizeof(float);
     group = group < count ? group : count;
     struct fm_quality *quality = fm_alloc((size_t)group, sizeof *quality, "quality", err);
     uint32_t *widths =

@@ -30,5 +30,14 @@ import sys
 member, planned = map(int, sys.argv[1:])
 print(member > 6e6, (16 << 20) + 2 * member <= planned <= (17 << 20) + 2 * member)
 PYTHON
-rm -r wide tokens.npy ranked trained
+echo "-- fm-recover spills nothing where its forecast says so"
+fm-train -q --model wide --tokens tokens.npy --seq-len 16 --precision f32 --method saliency --budget-step 0.5 --until 0.5 \
+    -f -o trained ranked >/dev/null
+recover() {
+    fm-recover -q --model wide --tokens tokens.npy --seq-len 16 --precision f32 --budget 0.5 --steps 2 --batch 1 \
+        --memory 1GB -o recovered trained "$@"
+}
+recover -n --json | grep '"spill"'
+TMPDIR=nowhere recover >/dev/null && echo recovered
+rm -r wide tokens.npy ranked trained recovered
 ls -A
