@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Add layers for multi-token prediction to a checkpoint, with random bytes, in a separate file.
 
-    ahead.py FROM TO LAYERS COUNT [KEY=VALUE] [WORD...]
+    ahead.py FROM TO LAYERS COUNT [KEY=VALUE...] [WORD...]
 
 LAYERS are the indices of the added layers, separated by commas.  In config.json, COUNT is the value of
 num_nextn_predict_layers, and VALUE, which is JSON, that of KEY.

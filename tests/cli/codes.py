@@ -7,8 +7,8 @@ These make a checkpoint OUT from MODEL:
                                       fewer; shared experts get n_shared_experts times I channels
     codes.py grow MODEL OUT H         a hidden size of H, repeating the first elements
     codes.py plain MODEL OUT          decode the codes of compressed-tensors or ModelOpt to F32
-    codes.py join MODEL OTHER EXPRESSION OUT   take modules that match from OTHER: a mixture of schemes
-    codes.py ease MODEL EXPRESSION OUT         store modules that match in BF16, listed in `ignore`
+    codes.py join MODEL OTHER EXPRESSION OUT   take matching modules from OTHER, for a mixture of schemes
+    codes.py ease MODEL EXPRESSION OUT         store matching modules in BF16, and ignore them
     codes.py gptq MODEL OUT [CASE]    store W4A16 in GPTQ's format; `codes.py gptqs` lists its faults
     codes.py whole MODEL OUT          store fp8.py's blocks, one per matrix, as ModelOpt's FP8
     codes.py unite MODEL WHOLE OUT    routed experts from MODEL, in ModelOpt's NVFP4, all else from WHOLE
@@ -19,10 +19,10 @@ These check bundles and exports, comparing bytes, not values:
 
     codes.py bundle MODEL BUNDLE      channels are permuted in whole groups, and no byte changes
     codes.py export MODEL BUNDLE DIR  a uniform export has the first channels in the bundle's order
-    codes.py blank MODEL BUNDLE DIR   so has a padded export, followed by codes of zero
+    codes.py blank MODEL BUNDLE DIR   a padded export has them, too, followed by codes of zero
     codes.py flat MODEL BUNDLE DIR [PLAIN]   a native, ragged, elastic or layer export has the first
                                       groups of every expert, expert after expert; everything else is
-                                      as in the checkpoint, or as in PLAIN, an export with values
+                                      as in the checkpoint, or as in PLAIN, an export of values
 """
 import json
 import re
@@ -238,7 +238,7 @@ CASES = {  # by format; faults.py has the faults that every format can have
 
 
 def join(model, other, expression, out):
-    """Copy a compressed-tensors model, with the modules that match taken from another."""
+    """Copy a compressed-tensors model, with matching modules taken from another."""
     tensors = {k: t for k, t in read(model).items() if not re.match(expression, k)}
     tensors |= {k: t for k, t in read(other).items() if re.match(expression, k)}
     theirs = json.loads((Path(other) / "config.json").read_text())["quantization_config"]
@@ -253,7 +253,7 @@ def join(model, other, expression, out):
 
 
 def ease(model, expression, out):
-    """Copy a model, with the modules that match stored in BF16."""
+    """Copy a model, with matching modules stored in BF16."""
     values, tensors = decoded(model), {k: t for k, t in read(model).items() if not re.match(expression, k)}
     for name, (shape, x) in values.items():
         if re.match(expression, name):
@@ -312,7 +312,7 @@ def whole(model, out):
 
 
 def unite(model, rest, out):
-    """ModelOpt's MIXED_PRECISION: NVFP4 for the routed experts, FP8 for all else."""
+    """ModelOpt's MIXED_PRECISION: NVFP4 for the routed experts, FP8 for the other matrices of a layer."""
     routed = re.compile(r"\.(?<!shared_)experts\.")
     tensors = {k: t for k, t in read(rest).items() if not routed.search(k)}
     tensors |= {k: t for k, t in read(model).items() if routed.search(k)}
@@ -604,7 +604,7 @@ def flat(model, path, directory, plain=None):
 
 
 def twist(directory, out, case):
-    """Change one tensor of a layer's experts, or the description of the codes in config.json."""
+    """Change one tensor of layer 0's experts, or a key of config.json."""
     name, _, how = case.partition(" ")
     tensor, config = {}, {}
     for f in Path(directory).glob("*.safetensors"):

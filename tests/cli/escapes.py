@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Put a terminal's control sequence into each kind of string in the files that the tools read.
+"""Put a terminal control sequence into each kind of string in the files that the tools read.
 
     escapes.py GOLDEN
 

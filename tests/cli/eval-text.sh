@@ -14,7 +14,7 @@ train() { # train NAME OPTION...
     local name=$1
     shift
     fm-train -q "${calib[@]}" --method saliency --budget-step 0.4 "$@" -o "$name" ranked >said || cat said
-    tar xOf "$name" masks.zst >"$name.both" # and the manifest, except the source of the tokens
+    tar xOf "$name" masks.zst >"$name.both" # and the manifest, except token sources and sizes
     tar xOf "$name" manifest.json |
         sed '/"held_out"/,/^      }/{/"sources"/,/^        \]/d}; /"size"/d' >>"$name.both"
     cmp tokens.both "$name.both" && echo "$name: the same"

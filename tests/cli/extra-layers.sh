@@ -1,5 +1,5 @@
-# Layers for multi-token prediction: no figure of any tool includes them, bundles keep them byte
-# for byte, exports leave them out or keep them; and layers that only resemble them.
+# Layers for multi-token prediction: the ranking, the masks and all other weights are as without them;
+# bundles keep them byte for byte, exports leave them out or keep them.  Also layers that only resemble them.
 set -o pipefail
 ahead=$(dirname "$0")/ahead.py
 forge=$(dirname "$0")/forge.py

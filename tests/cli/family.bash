@@ -1,4 +1,4 @@
-# Sourced by tests that need a small family of the odd model.
+# Sourced by tests that need a small family of odd-mixtral.
 odd=$GOLDEN/odd-mixtral
 
 # family METHOD OPTION...: make ranked, trained and family.fm in the test's own folder

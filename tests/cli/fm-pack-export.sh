@@ -1,5 +1,5 @@
-# Exports: which member of the family is exported, its widths, the number of files, and texts.  The
-# family has uniform widths, which are the same on every machine.
+# Exports: which member of the family is exported, its widths, the number of files, and the README.
+# The family has uniform widths, which are the same on every machine.
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"
 family uniform --until 0.5

@@ -54,7 +54,7 @@ def unpack_safetensors(data):
 
 
 def pack_safetensors(tree, tensors):
-    """Make a file whose header is padded as by the tools: tensors begin at a multiple of 4096."""
+    """Make a file whose header is padded as the tools pad it: tensors begin at a multiple of 4096."""
     text = json.dumps(tree, separators=(",", ":")).encode()
     text += b" " * (-(len(text) + 8) % 4096)
     return struct.pack("<Q", len(text)) + text + tensors
@@ -81,7 +81,7 @@ class Bundle:
         self.config = json.loads(self.member[CONFIG])
 
     def add_tensor(self, name, dtype, shape, data):
-        """Add a tensor to the model, with its checksum, and its size to the bytes of all budgets."""
+        """Add a tensor and its checksum to the model, and its size to the bytes of all budgets."""
         def put(member, entry, dtype, shape, data, described=None):
             tree, tensors = unpack_safetensors(self.member[member])
             tree[entry] = {"dtype": dtype, "shape": shape,
@@ -97,8 +97,7 @@ class Bundle:
             budget["bytes"] += len(data)
 
     def poke(self, member, entry, expert=None, experts=1, segments=1):
-        """Flip the last bit of a tensor, or of an expert's part of one, in its last segment, and correct the
-        checksum."""
+        """Flip a bit in the last byte of a tensor, or of an expert's part of one, and correct the checksum."""
         def change(name, key, edit):
             tree, data = unpack_safetensors(self.member[name])
             begin, end = tree[key]["data_offsets"]

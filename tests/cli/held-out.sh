@@ -38,7 +38,7 @@ for name in same other again; do
 done
 echo "-- what is held out of the calibration data is not ranked on"
 few=(--model "$tiny" --tokens "$tiny/calib.npy" --seq-len 64 --max-tokens 4096 --precision f32)
-train() { # train STREAM OPTION...: print the held-out tokens of the losses, and the warning
+train() { # train STREAM OPTION...: print the record of the held-out tokens, and the warning
     fm-train "${few[@]}" "${@:2}" --method uniform --budget-step 0.4 -f -o t "$1" 2>&1 >/dev/null | grep -v ' of '
     tar xOf t manifest.json | sed -n '/"held_out"/,/"sequences"/p' | tail -n 2
 }

@@ -15,7 +15,7 @@ type_of() {
     *) echo auto ;;
     esac
 }
-with() { # with FILE NAME: copy the odd model and replace its file FILE
+with() { # with FILE NAME: copy odd-mixtral, and replace its file NAME by FILE
     rm -rf model
     mkdir model
     cp "$odd"/config.json "$odd"/model* model

@@ -1,5 +1,5 @@
-# Sparse indexers: a sequence may be only as long as attention still sees all keys, their tensors are
-# carried byte for byte, and a missing or unexpected indexer is refused.
+# Sparse indexers: sequences are limited to the length at which attention still sees all keys; the
+# indexers' tensors are carried byte for byte; a missing or unexpected indexer is refused.
 model=$GOLDEN/odd-glm5
 echo "== as far as it sees all keys"
 fm-rank --model "$model" --tokens "$model/tokens.npy" --dry-run | grep '^longest'

@@ -1,4 +1,4 @@
-# Elastic exports of a part of the budgets: contents, texts, verification.  The family has uniform
+# Elastic exports of a range of budgets: contents, README, verification.  The family has uniform
 # widths, which are the same on every machine.
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"

@@ -1,4 +1,4 @@
-# An output whose name is too long for any file system cannot be made: status 73, before the work.
+# An output whose name is too long for any file system cannot be made: status 73, before any work.
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"
 family uniform --until 0.5

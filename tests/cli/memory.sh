@@ -1,4 +1,4 @@
-# Limited memory: from the smallest limit at which the libraries can be loaded to 78 MB above it, every run
+# Limited memory: from the smallest limit at which the libraries can be loaded to 76 MB above it, every run
 # ends with status 71 or 0 and leaves nothing except a complete output.
 odd=$GOLDEN/tiny-mixtral
 on=(--model "$odd" --tokens "$odd/calib.npy" --seq-len 128 --max-tokens 1024)
@@ -15,7 +15,7 @@ limited() { # limited KB COMMAND...
     )
 }
 try() { # try COMMAND...: run it with increasing limits, from the smallest at which libraries can be loaded
-    local least=60000 kb status # sanitizers need more than any limit
+    local least=60000 kb status # sanitizers need more than any limit tried here
     until limited $least "$1" --version >/dev/null 2>&1 || [ $least -gt 400000 ]; do
         least=$((least + 2000))
     done

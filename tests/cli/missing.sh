@@ -1,4 +1,4 @@
-# A missing input gives status 66 and no output.
+# Missing inputs, and a missing directory for the output: the messages and statuses; nothing is written.
 odd=$GOLDEN/odd-mixtral
 try() {
     echo "\$ $*" | sed "s|$GOLDEN|GOLDEN|g"

@@ -10,7 +10,7 @@ prepare
 "${recover[@]}" -o recovered trained >/dev/null
 ranks 3 "${rank[@]}" -o ranked3 --report report
 members ranked ranked3
-ranks 2 "${rank[@]}" --memory "$(least "${rank[@]}" -o ranked2)" -o ranked2 # layers are added up one by one
+ranks 2 "${rank[@]}" --memory "$(least "${rank[@]}" -o ranked2)" -o ranked2 # layers are reduced one by one
 members ranked ranked2
 "${rank[@]}" --means -o means >/dev/null
 ranks 3 "${rank[@]}" --means -o means3

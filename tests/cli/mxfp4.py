@@ -2,7 +2,7 @@
 """Make and decode MXFP4 checkpoints by the format's definition, in plain Python.
 
     mxfp4.py make MODEL OUT           make a gpt-oss checkpoint in MXFP4 from a fixed seed, with MODEL's
-                                      config except 64 channels and a hidden width of 64
+                                      config except 64 channels and a hidden size of 64
     mxfp4.py plain MODEL OUT          decode the values to BF16, fused and transposed as in transformers
     mxfp4.py spoil MODEL OUT CASE     a copy with one fault
     mxfp4.py cases                    list the faults

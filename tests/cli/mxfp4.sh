@@ -1,5 +1,5 @@
-# MXFP4 as published for gpt-oss: all results have exactly the values of the format, and faulty tensors
-# are refused.
+# MXFP4 as published for gpt-oss: results are exactly those of the same values in BF16, and faulty
+# tensors are refused.
 # shellcheck source=tests/cli/least.bash
 . "$(dirname "$0")/least.bash"
 mxfp4=$(dirname "$0")/mxfp4.py

@@ -1,5 +1,5 @@
-# fm-bench quality on exports of every layout: the loss is that of their files.  --record writes it into
-# them, fm-verify accepts the result, and a second --record changes nothing.
+# fm-bench quality on exports of every layout: --record writes the loss into the export, fm-verify accepts
+# the result, and a second --record changes nothing.
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"
 family saliency --until 0.5

@@ -10,7 +10,7 @@ numbers() {
 rank() { # rank MODEL OUT [OPTION...]
     fm-rank -q -m "$1" -t made/tokens.npy --device ref -f -o "$2" "${@:3}" >/dev/null 2>&1
 }
-check() { # check LAYOUT...: compare the scores, the bundle and the exports of made with those of twin
+check() { # check LAYOUT...: compare the scores of made with those of twin; verify the bundle and the exports
     local group layout
     group=$(fm-rank -n -m made -t made/tokens.npy 2>/dev/null | sed -n '/not kept/d; s/^codes.*groups of \([0-9]*\).*/\1/p')
     rank made ranked

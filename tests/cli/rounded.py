@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Round experts by the formats' definitions, in plain Python, and compare exports of fm-pack --weights.
 
-    rounded.py make OUT DTYPE        make a small Qwen3-MoE, F32, F16 or BF16, with blocks hard to round
+    rounded.py make OUT DTYPE        make a small Qwen3-MoE, F32, F16 or BF16, with blocks that are hard to round
     rounded.py compare PLAIN DIR     check that the uniform export DIR has the rounded experts of the export
                                      PLAIN, and everything else as in PLAIN
     rounded.py flat PLAIN DIR        the same for a ragged, elastic or layer export with PLAIN's widths
-    rounded.py integers MODEL OUT G  make experts and shared experts in compressed-tensors' W4A16, groups of G
+    rounded.py integers MODEL OUT G  quantise routed and shared experts to compressed-tensors' W4A16, groups of G
     rounded.py values MODEL DIR      gpt-oss: check that the gate and up blocks of DIR have MODEL's values, in any
                                      order of channels
 """

@@ -31,7 +31,7 @@ for dtype in F32 F16 BF16; do
     done
 done
 echo "== experts one after another"
-flat() { # flat LAYOUT FORMAT: compare it with plain weights of the same widths
+flat() { # flat LAYOUT FORMAT: compare the export with one of plain weights and the same widths
     local multiple
     fm-pack -q -x out -b 0.5 --layout "$1" --weights "$2" -f family.fm >/dev/null
     multiple=$(sed -n 's/.*"block".*"group": \([0-9]*\),.*/\1/p' out/config.json)
@@ -53,7 +53,7 @@ sed -n '/"fm_codes"/,/^  }/p' out/config.json
 printf '\1' | dd of=out/model.safetensors bs=1 seek=20000 conv=notrunc status=none
 said fm-verify -q -a family.fm out
 for layout in native padded 'layer --for vllm' 'ragged --for sglang'; do
-    # shellcheck disable=SC2086 # two words
+    # shellcheck disable=SC2086 # several words
     said fm-pack -q -x none -b 0.5 --layout $layout --weights fp8 family.fm
 done
 echo "== messages"

@@ -1,4 +1,4 @@
-# Text and the ids that the tokenizers library made of it, without separators, give the same ranking,
+# Text and the ids that the tokenizers library made from it, without separators, give the same ranking,
 # byte for byte.
 tiny=$GOLDEN/tiny-mixtral
 rank() { # rank NAME OPTION...
