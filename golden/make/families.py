@@ -1495,7 +1495,7 @@ GPTOSS = Odd(
 
 QWEN3_NEXT = Odd(
     seed=141,
-    T=70,  # more than a chunk
+    T=70,  # more than a chunk of DeltaNet (64)
     own={  # as its authors write it
         "architectures": ["Qwen3NextForCausalLM"],
         "attention_bias": False,
@@ -1538,7 +1538,7 @@ QWEN3_NEXT = Odd(
 
 QWEN35 = Odd(
     seed=169,
-    T=67,  # more than a chunk
+    T=67,  # more than a chunk of DeltaNet (64)
     own={  # of text_config
         "attention_bias": False,
         "attn_output_gate": True,

@@ -118,7 +118,7 @@ def tap_boundaries(model, taps):
 
 
 def backward_with_taps(model, loss_of):
-    """Run loss_of(model) backward; returns the loss and dx (L + 1, S, T, H) at the layer
+    """Differentiate loss_of(model); returns the loss and dx (L + 1, S, T, H) at the layer
     boundaries: entry l is the gradient at the input of layer l, the last one at the norm."""
     taps = []
     with tap_boundaries(model, taps):

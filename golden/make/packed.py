@@ -3,7 +3,7 @@ quantised by these packages.
 
     packed.py OUT       (compressed-tensors 0.20.0, nvidia-modelopt 0.47.0, torch 2.15.0)
 
-Experts have 64 channels in a model of width 32.  In some of the formats attention is quantised,
+Experts have 64 channels, and the hidden size is 32.  In some of the formats attention is quantised,
 too.  The values that the packages decode in float32 are compared with those of
 tests/cli/codes.py.
 """

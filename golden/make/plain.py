@@ -93,7 +93,7 @@ def yarn(rope, R):
 
 
 def rotate(x, rope, neighbours=False):
-    """RoPE on the first R of C elements of (..., T, C), in pairs (i, i + R / 2) or of neighbours, with
+    """RoPE on the first R of C elements of (..., T, C), in pairs (i, i + R / 2) or (2 i, 2 i + 1), with
     longrope's factors for short sequences."""
     T, C = x.shape[-2:]
     R = int(C * rope.get("partial_rotary_factor", 1.0))

@@ -77,7 +77,7 @@ ROWS = {
 
 
 def make(row, folder, log=print):
-    """Write weights, tokenizer and sets of tokens to a new folder."""
+    """Write weights, tokenizer and sets of tokens to the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     documents = row.documents(row.seed, TRAIN_CHARACTERS)
     tokenizer = tiny.make_tokenizer(documents[:2000])
