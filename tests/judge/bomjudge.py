@@ -3,7 +3,7 @@
 
     judge.sh --publish      this and signjudge.py, in their own environment
 
-The bills of a bundle and of exports, with and without a parent in a Hugging Face cache, are validated by
+The bills of a bundle, whose parent is in a Hugging Face cache, and of exports are validated by
 cyclonedx-python-lib, which contains the schema, and parsed into objects.  Digests are compared with hashlib's,
 and a bill that is broken on purpose must fail.  Prints one line per check; the exit status is 1 if one fails.
 """

@@ -74,7 +74,7 @@ def figures(ours, theirs, target):
 
 
 def encode(base):
-    """Scale, lowest log-probability and 16-bit codes of one row of logits, as llama.cpp's log_softmax does."""
+    """Scale, lowest log-probability and 16-bit codes of one row of logits, as in llama.cpp's log_softmax."""
     f = np.float32
     most = base.max()
     least = max(base.min(), most - f(16))

@@ -84,7 +84,7 @@ def decode(out, twin, weights, tokens):
 
 
 def by_package(name, w, both):
-    """The tensors that the package makes of a matrix, and their values.  NVFP4's second scale is computed
+    """The tensors that the package makes from a matrix, and their values.  NVFP4's second scale is computed
     from `both`: gate and up together, or down."""
     if name == "fp8-block":  # DeepSeek's scales are float32, so compressed-tensors must compute in float32
         made, back = packed.compress(name, w.float())
