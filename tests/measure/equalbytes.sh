@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Compare pruning and quantising with only quantising: held-out losses and bytes of uniform exports.  Prints
+# Compare pruning and quantising with quantising only: held-out losses and bytes of uniform exports.  Prints
 # the table of fm-guide(7).
 #
 #   BUILD=build tests/measure/equalbytes.sh MODELS [OUT]

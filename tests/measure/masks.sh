@@ -7,8 +7,8 @@
 #
 # usage: tests/measure/masks.sh [-d DIR] [-m MODEL,...] [-k METHOD,...] [-s SEED,...] [-t]
 #
-# Run make and `tests/judge/judge.sh --golden trained real` first: the latter makes all models except
-# golden/tiny-mixtral, and tiny-mixtral's third split.  A METHOD is one of fm-train's; or `default`, for
+# Run make and `tests/judge/judge.sh --golden trained real` first: the latter makes the third split of
+# golden/tiny-mixtral, and all other models.  A METHOD is one of fm-train's; or `default`, for
 # fm-train without --method; or a method with more options: exchange+refine=8+nested is --method
 # exchange --refine=8 --nested.  The last METHOD is compared with the others.
 #

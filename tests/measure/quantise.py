@@ -3,7 +3,7 @@
 
 usage: BUILD=build tests/measure/quantise.py DIR [LAYERS]
 
-Needs NumPy.  A Qwen3-MoE with BF16 weights is made: width 2048, layers of 128 experts with 768 channels;
+Needs NumPy.  A Qwen3-MoE with BF16 weights is made: hidden size 2048, layers of 128 experts with 768 channels;
 four layers are 4.9 GB.  It is ranked on a few tokens, packed and exported at budget 0.25.  `ratio` is the time of cp
 divided by that of the export, each the shortest of three, with files in the page cache and synced to disk."""
 
