@@ -3,7 +3,7 @@
  * FUZZ_MAIN.  For a format with checksums, lengths or a grammar it also defines
  * LLVMFuzzerCustomMutator, which changes the contents and then corrects checksums and lengths.
  *
- * With -DFM_FUZZ (clang -fsanitize=fuzzer,address,undefined) libFuzzer has the main function.
+ * With -DFM_FUZZ (clang -fsanitize=fuzzer,address,undefined) libFuzzer provides the main function.
  * Without it, main runs the entry on every file given, or on all files of a directory, and on RUNS
  * mutations of each:
  *

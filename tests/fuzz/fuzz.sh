@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Run each target of tests/fuzz under libFuzzer for FUZZ_SECONDS, starting from
 # golden/fuzz, all hostile files in golden/bad, and the inputs that earlier runs kept in
-# build/fuzz/corpus.  Prints the number of inputs of each.  Status 1 if one crashed or hung; its input is
-# kept in build/fuzz/NAME.
+# build/fuzz/corpus.  Prints how many inputs each target ran.  Status 1 if one crashed or hung; its input
+# is kept in build/fuzz/NAME.
 #
 #   CLANG=clang-19 FUZZ_SECONDS=120 tests/fuzz/fuzz.sh [NAME...]      NAME: fuzz_bundle ...
 #   tests/fuzz/fuzz.sh --table      inputs and coverage of all runs so far, in Markdown

@@ -1,8 +1,8 @@
 /*
  * Fuzz the opening of a checkpoint directory, config.json and one safetensors file, as the tools
  * open it (names and shapes of the family, codes and scales, GPTQ, exports).  The input is
- * config.json, the header of the safetensors file and its data, each after a NUL; the length before
- * the header is right, and the file is as long as the header says.
+ * config.json, the header of the safetensors file and its data, separated by NULs; the length
+ * before the header is right, and the file is as long as the header says.
  */
 #include "tests/fuzz/fuzz.h"
 

@@ -1,7 +1,7 @@
 /*
- * Fuzz the readers of private and public keys.  No passphrase is given, because the file of an
- * encrypted key sets how long decryption takes.  A key that is read must have one of the three
- * curves and a hint, and a public key must reject a false signature.
+ * Fuzz the readers of private and public keys.  No passphrase is given, because an encrypted key
+ * determines how long its decryption takes.  A key that is read must have one of the three curves
+ * and a hint, and a public key must reject a false signature.
  */
 #include "tests/fuzz/fuzz.h"
 

@@ -41,7 +41,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     return 0;
 }
 
-/* Mutate the values; the header has a small shape, and the file the size of that shape. */
+/* Mutate what follows the header; the header has a small shape, and the file the size of that
+ * shape. */
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t capacity, unsigned seed)
 {
     if (size < 20 || fuzz_draw(&seed, 4) == 0)
