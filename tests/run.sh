@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Run the tests of `make check`: unit tests, command-line tests, the demo; print one line per test.
+# Run the tests of `make check`: unit tests, command-line tests, fuzz programs, the demo; print one line
+# per test.
 #
 #   BUILD=build tests/run.sh [PATTERN]     only tests whose name matches the pattern
 #   BLESS=1 tests/run.sh cli/NAME          write the goldens of a command-line test again

@@ -360,7 +360,8 @@ class Signals(Sweep):
 
 
 class Readers(Sweep):
-    """While a file or an export is replaced by a similar one, a reader sees a complete one, or says so."""
+    """While a file or an export is replaced by a similar one, a reader must see a complete one, or report the
+    replacement."""
 
     def plan(self, place):
         self.pack = Course("replace a bundle", f"fm-pack --model {MODEL} -T 1 -q --force -o out trained")
