@@ -273,9 +273,10 @@ int fm_cli_end(const struct fm_cli *cli, int code, struct fm_err *err)
     }
     if (ended && speaks && (cli->groups & FM_CLI_STATE)) {
         fm_units_time(words, fm_clock_now() - began);
-        fprintf(stderr,
-                "%s%s: stopped by a signal; work of %s is lost; use --state FILE to save it\n",
-                fm_progress_stamp(stamp), cli->tool, words);
+        fprintf(
+            stderr,
+            "%s%s: stopped by a signal; %s of work is lost; use --state FILE to save progress\n",
+            fm_progress_stamp(stamp), cli->tool, words);
     }
     /* A launcher may end the other ranks when the first exits with a status that is not 0. */
     code = fm_comm_close(cli->run.machine.comm, code, err);

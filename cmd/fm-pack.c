@@ -107,7 +107,7 @@ static int bom(const struct fm_cli *cli, const struct fm_bom_options *options, s
     char bytes[32];
     int rc = options->target ? fm_bom_write(&cli->run, options, &r, err)
                              : fm_fail(err, FM_EUSAGE,
-                                       "--bom needs the BUNDLE or the DIR of an "
+                                       "--bom needs a BUNDLE or the DIR of an "
                                        "export; see fm-pack --help");
     if (!rc)
         rc = fm_cli_text_open(&text, err);

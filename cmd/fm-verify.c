@@ -30,7 +30,7 @@ static void add_finding(void *self, const char *item, const char *what)
 static void add_note(void *self, enum fm_verify_note note, const char *name)
 {
     static const char *const title[] = {"not listed", "recorded", "dropped",
-                                        "signature no longer matches, sign again"};
+                                        "signature no longer matches; sign again"};
     struct findings *f = self;
     fprintf(f->out, "%s: ", title[note]);
     fm_cli_word(f->out, name);
@@ -240,7 +240,7 @@ static int work_signature(const struct fm_cli *cli, struct signing *s, struct fm
     struct fm_sign_report report = {0};
     struct fm_cli_text text;
     if (!cli->operands)
-        return fm_fail(err, FM_EUSAGE, "%s needs the DIR or FILE; see fm-verify --help",
+        return fm_fail(err, FM_EUSAGE, "%s needs a DIR or FILE; see fm-verify --help",
                        s->private_key ? "--sign" : "--trusted");
     if (cli->dry_run)
         return dry_run_signature(cli, s, err);

@@ -282,8 +282,8 @@ static void legend(FILE *out, const struct fm_list *list, uint64_t context)
     fprintf(out, "%s\n",
             fm_list_knee(list) < 0 ? "" : "; knee: beyond it loss grows faster than on average");
     if (list->texts.count)
-        fputs("then CE of each kind of held-out text, and the kind that loses most over the first "
-              "row\n",
+        fputs("last columns: CE of each kind of held-out text, and the kind whose CE is most above "
+              "that of the first row\n",
               out);
 }
 

@@ -316,7 +316,7 @@ static int pass_data(struct walk *w, const char *name, uint64_t size, struct fm_
     if (left < size)
         return fm_fail(err, FM_EFORMAT,
                        "'%s' is %" PRIu64 " bytes, and the file ends after %" PRIu64
-                       " of them: it is cut off; copy or make it again",
+                       " of them: it is cut off; copy it again or recreate it",
                        name, size, left);
     if (left < size + pad)
         return fm_fail(err, FM_EFORMAT, "cut off at byte %" PRIu64 ", in the padding of '%s'",

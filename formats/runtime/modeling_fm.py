@@ -34,7 +34,7 @@ above when it is loaded: in memory it is as large as without codes.  Channels ar
     down           (sum of fm_widths / G, hidden, bytes of G codes), without the last dimension if it is 1
     down_scale     the same in blocks; or (experts, hidden), one for each row of the usual matrix
     gate_up_factor, down_factor (experts, 2 or 1)    if the format has a second scale for the whole matrix
-The matrices are two-dimensional on purpose: servers replace a child named `experts` by their own fused
+The matrices are two-dimensional on purpose: servers replace a child named `experts` with their own fused
 layer if all its parameters are three-dimensional; they do not replace this one.
 
 To switch an `elastic` model, write `budget`: with model.set_budget(0.4), or with budget_tensors() for
@@ -190,7 +190,7 @@ def by_torch(hidden, *arguments):
 CLIP_MISSING = "experts by PyTorch, without libfm_clip"
 CLIP_WHERE = "; it is faster: `make wheel` of the fm suite, pip install fm_runtime-*.whl (fm-clip(3))"
 CLIP_TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.int32: 3, torch.int64: 4}
-CLIP_TOKENS = {"cpu": 2048, "cuda": 4096}  # the workspace is for so many; more tokens are computed in chunks
+CLIP_TOKENS = {"cpu": 2048, "cuda": 4096}  # tokens that a workspace holds; more are computed in chunks
 
 
 def clip_struct(name, fields):
@@ -478,7 +478,7 @@ class FmExperts(nn.Module):
 
 
 class FmPhimoeRouter(nn.Module):
-    """The stock router as a module that is not an nn.Linear: servers replace every nn.Linear by their
+    """The stock router as a module that is not an nn.Linear: servers replace every nn.Linear with their
     own linear layer."""
 
     def __init__(self, stock):
@@ -684,7 +684,7 @@ class FmModel:
                 if isinstance(getattr(block, "router", None), nn.Linear):
                     block.router = FmPhimoeRouter(block.router)
                 if hasattr(block, "e_score_correction_bias"):
-                    # vLLM would replace gate and experts by its own router, which ignores this bias
+                    # vLLM would replace gate and experts with its own router, which ignores this bias
                     # of MiniMax's block.  It does not replace a gate that has more than a weight.
                     block.gate.register_buffer("fm_own", torch.zeros(1), persistent=False)
                 if getattr(block, "shared_experts", None) is not None:

@@ -252,8 +252,10 @@ static int sort_places(struct fm_hfdir *dir, struct fm_err *err)
     qsort(dir->place, dir->places, sizeof *dir->place, compare_places);
     for (size_t i = 1; i < dir->places; i++)
         if (compare_places(&dir->place[i - 1], &dir->place[i]) == 0)
-            return fm_fail(err, FM_EFORMAT, "tensor '%s' exists twice at one place in the model",
-                           dir->place[i].tensor->name);
+            return fm_fail(
+                err, FM_EFORMAT,
+                "tensor '%s' is in the checkpoint twice, under two names; remove one of them",
+                dir->place[i].tensor->name);
     return FM_OK;
 }
 

@@ -57,8 +57,8 @@ int fm_klbase_check(const struct fm_klbase_shape *s, struct fm_err *err)
 {
     if (s->n_ctx < 3)
         return fm_fail(err, FM_EUSAGE,
-                       "a context of %" PRId32 " tokens has no row of a base-logits file (3 or "
-                       "more have)",
+                       "a context of %" PRId32 " tokens is too short for a base-logits file (at "
+                       "least 3)",
                        s->n_ctx);
     if (s->vocabulary < 1)
         return fm_fail(err, FM_EUSAGE, "a base-logits file for a vocabulary of %" PRId32,
@@ -143,7 +143,7 @@ static int read_head(struct fm_klbase *b, struct fm_err *err)
                        "%" PRId32 " chunks of %" PRId32 " tokens with a vocabulary of %" PRId32
                        " take %" PRIu64 " bytes; the file has %" PRIu64 "%s",
                        b->shape.chunks, b->shape.n_ctx, b->shape.vocabulary, want, b->file.size,
-                       b->file.size < want ? ": it is cut off; copy or make it again" : "");
+                       b->file.size < want ? " and is cut off; copy it again or recreate it" : "");
     return FM_OK;
 }
 

@@ -500,9 +500,12 @@ int fm_tokenizer_read(struct fm_tokenizer *t, const char *text, size_t size, str
     t->last = t->bpe.last;
     rc = fm_jsonparts_is_null(&p[ADDED]) ? read_added_tokens(t, NULL, err)
                                          : read_component(t, &p[ADDED], read_added_tokens, err);
-    for (int i = 0; !rc && i < t->fronts + t->backs; i++)
-        if ((i < t->fronts ? t->front[i] : t->back[i - t->fronts]) > t->last)
-            rc = fm_fail(err, FM_EFORMAT, "the template has an id above all tokens (%" PRId32 ")",
-                         t->last);
+    for (int i = 0; !rc && i < t->fronts + t->backs; i++) {
+        int32_t id = i < t->fronts ? t->front[i] : t->back[i - t->fronts];
+        if (id > t->last)
+            rc = fm_fail(err, FM_EFORMAT,
+                         "the template has id %" PRId32 ", but the largest token id is %" PRId32,
+                         id, t->last);
+    }
     return rc;
 }

@@ -89,7 +89,7 @@ static const uint32_t orders[] = {
     125252, 125257, 50, 125258, 125258, 2,
 };
 
-/* a less the a before, b, and what they compose to, sorted by a and b; build() adds */
+/* a minus the previous a, b, and their composition, sorted by a and b; build() sums the differences */
 static uint32_t pairs[] = {
     60, 824, 8814, 1, 824, 8800, 1, 824, 8815, 3, 768, 192, 0, 769, 193, 0, 770, 194, 0, 771, 195,
     0, 772, 256, 0, 774, 258, 0, 775, 550, 0, 776, 196, 0, 777, 7842, 0, 778, 197, 0, 780, 461, 0,
@@ -235,7 +235,7 @@ static uint32_t pairs[] = {
     71099,
 };
 
-/* c less the c before, n, and the n characters of its decomposition, which never compose again; build() adds */
+/* c minus the previous c, n, and the n characters of its decomposition, which never compose again; build() sums the differences */
 static uint32_t others[] = {
     832, 1, 768, 1, 1, 769, 2, 1, 787, 1, 2, 776, 769, 48, 1, 697, 10, 1, 59, 9, 1, 183, 1489, 2,
     2325, 2364, 1, 2, 2326, 2364, 1, 2, 2327, 2364, 1, 2, 2332, 2364, 1, 2, 2337, 2364, 1, 2, 2338,

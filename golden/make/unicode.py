@@ -190,11 +190,11 @@ def write_nfc():
                 "combining marks: first, last, and the rank of their class"),
           table("pairs", [x for a, c in zip(differences([pairs[c][0] for c in first]), first)
                           for x in (a, pairs[c][1], c)],
-                "a less the a before, b, and what they compose to, sorted by a and b; build() adds",
+                "a minus the previous a, b, and their composition, sorted by a and b; build() sums the differences",
                 "static"),
           table("others", [x for c in sorted(others) for x in [gap[c], len(others[c])] + others[c]],
-                "c less the c before, n, and the n characters of its decomposition, which never "
-                "compose again; build() adds", "static"))
+                "c minus the previous c, n, and the n characters of its decomposition, which never "
+                "compose again; build() sums the differences", "static"))
     print(f"marks {len(order)} in {len(set(order.values()))} classes, pairs {len(pairs)}, others "
           f"{len(others)}", file=sys.stderr)
 

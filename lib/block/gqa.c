@@ -231,7 +231,7 @@ static int read_heads(struct fm_config *c, const cJSON *json, struct fm_err *err
     if (rc)
         return rc;
     if (c->C < 2 || c->C % 2 != 0 || c->C > FM_HEAD_DIM_MAX)
-        return fm_fail(err, FM_EFORMAT, "head_dim %d is not even, or not in 2 to %d", c->C,
+        return fm_fail(err, FM_EFORMAT, "head_dim %d is not an even number from 2 to %d", c->C,
                        FM_HEAD_DIM_MAX);
     return FM_OK;
 }

@@ -47,12 +47,12 @@ static int refuse_many(const char *name, const struct fm_wire *wire, struct fm_e
         return fm_fail(err, FM_EUSAGE,
                        "%s=%s means that a launcher started several processes, but this build has "
                        "no MPI, so each would do the whole run; build with 'make MPI=1', start one "
-                       "process, or give --alone if each has a run of its own",
+                       "process, or give --alone if each process is a separate run",
                        name, getenv(name));
     return fm_fail(
         err, FM_EUSAGE,
         "%s=%s means that a launcher started several processes, but MPI has only one, so each "
-        "would do the whole run; %s, or give --alone if each has a run of its own",
+        "would do the whole run; %s, or give --alone if each process is a separate run",
         name, getenv(name),
         slurm
             ? "start with 'srun --mpi=pmix', or with the mpirun of the MPI that this was built with"

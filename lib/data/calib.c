@@ -77,11 +77,12 @@ static int check_standard_input(const struct fm_run_options *run, struct fm_err 
         times +=
             strcmp(run->inputs.texts[i], "-") == 0 || strncmp(run->inputs.texts[i], "-:", 2) == 0;
     if (times > 0 && stage)
-        return fm_fail(
-            err, FM_EUSAGE,
-            "--text and the stage stream cannot both be standard input; name a file for one");
+        return fm_fail(err, FM_EUSAGE,
+                       "a text (--text or --eval-text) and the stage stream are both read from "
+                       "standard input; name a file for one of them");
     return times > 1 ? fm_fail(err, FM_EUSAGE,
-                               "two texts cannot both be standard input; name a file for one")
+                               "two texts (--text or --eval-text) are read from standard input; "
+                               "name a file for one of them")
                      : FM_OK;
 }
 

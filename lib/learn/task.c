@@ -73,10 +73,11 @@ static int check_whole(const struct fm_task *task, struct fm_err *err)
     const uint32_t *caps = fm_model_caps(task->model);
     for (int i = 0; i < c->M * c->E; i++)
         if (caps[i] != (uint32_t)c->I)
-            return fm_fail(err, FM_ECONFIG,
-                           "%s: is an export: layer %d, expert %d has %u of %d channels; give the "
-                           "checkpoint it was made from",
-                           task->run->inputs.model, c->moe[i / c->E], i % c->E, caps[i], c->I);
+            return fm_fail(
+                err, FM_ECONFIG,
+                "'%s' is an export (layer %d, expert %d has %u of %d channels); give the "
+                "checkpoint that it was made from",
+                task->run->inputs.model, c->moe[i / c->E], i % c->E, caps[i], c->I);
     return FM_OK;
 }
 
@@ -125,10 +126,11 @@ static void warn_ranked_on(const struct fm_task *task)
     const struct fm_run_options *run = task->run;
     if (!fm_inputs_evaluate(&run->inputs) &&
         !fm_provenance_is_held_out(fm_stage_history_of(&task->in, "fm-rank"), &task->held))
-        fm_run_warn(run,
-                    "fm-rank held out other sequences than these %d, and may have ranked on these; "
-                    "give all tools the same tokens, or --eval-text",
-                    task->held.count);
+        fm_run_warn(
+            run,
+            "the %d sequences to measure on are not those that fm-rank held out, and it may have "
+            "ranked on them; give all tools the same tokens, or --eval-text",
+            task->held.count);
 }
 
 int fm_task_open_named(struct fm_task *task, const char *needs, struct fm_err *err)

@@ -210,8 +210,8 @@ function sizes() {
   byId("cards-note").textContent =
     "One GB is 10⁹ bytes. Nine tenths of a GPU's memory are assumed to be available for weights and cache. Keys and values take " +
     bytes(c.token) + " for each token" +
-    (c.window ? ", " + bytes(c.window_token) + " for each of the last " + c.window : "") +
-    (c.fixed ? ", " + bytes(c.fixed) + " for any length" : "") + ": " +
+    (c.window ? ", " + bytes(c.window_token) + " for each of the last " + c.window + " tokens" : "") +
+    (c.fixed ? ", " + bytes(c.fixed) + " whatever the length" : "") + ": " +
     bytes(cacheBytes(context())) + " for " + many(context(), "token") +
     ". The number after ✓ is the longest sequence that fits, in tokens; – marks a layout that no server can load.";
 }

@@ -313,9 +313,10 @@ int fm_ranking_group(int *group, const struct fm_bundle *b, int I, struct fm_err
     *group = n >= 1 && n <= I ? (int)n : 0;
     if (*group && (double)*group == n && I % *group == 0)
         return FM_OK;
-    return fm_fail(err, FM_EFORMAT,
-                   "%s: fm-rank's history has channel groups of %g; it must divide %d channels",
-                   b->file.path, n, I);
+    return fm_fail(
+        err, FM_EFORMAT,
+        "%s: channel_group in fm-rank's history is %g; it must divide %d, the number of channels",
+        b->file.path, n, I);
 }
 
 static bool is_original(const struct fm_bundle *b)

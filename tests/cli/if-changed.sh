@@ -24,7 +24,7 @@ all first
 fm-verify -q family.fm | grep -o 'ok$'
 touch model/* ranked trained
 train=(--threads 2)
-all other times, and an option that shapes nothing
+all other times, and an option without effect on the output
 train=(--until 0.5)
 all another option of fm-train
 printf ' ' >>model/tokenizer_config.json 2>/dev/null || printf '{}' >model/tokenizer_config.json

@@ -38,11 +38,11 @@ rm bad/model-00003-of-00003.safetensors
 check "a file removed, too" bad
 fm-verify -q --json bad 2>/dev/null | sed -n '/findings/,/\]/p' | grep -c item
 rm -rf bad && cp -r shards bad && touch bad/notes.txt bad/.gitattributes && mkdir bad/more
-check "files more" bad
+check "added files" bad
 fm-verify -q --json bad | grep -e not_listed -e not_compared
 cp bad/model-00001-of-00003.safetensors bad/model.safetensors
-check "weights more" bad
-check "weights more, recorded" --record bad
+check "an added weight file" bad
+check "an added weight file, recorded" --record bad
 rm -rf bad && cp -r shards bad
 sed -i 's/norm.weight": "model-00003/norm.weight": "model-00001/' bad/model.safetensors.index.json
 cp bad/fm-export.json before

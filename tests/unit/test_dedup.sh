@@ -4,7 +4,7 @@
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 root=$PWD
-[ -z "${SAN:-}" ] || { echo "a sanitizer changes no byte" && exit 77; }
+[ -z "${SAN:-}" ] || { echo "sanitizers do not change the bytes" && exit 77; }
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 PATH=$root/${BUILD:-build}/bin:$PATH

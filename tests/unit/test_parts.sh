@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.." || exit 1
 root=$PWD odd=$PWD/golden/odd-mixtral
 bin=$root/${BUILD:-build}/bin
 faults=$root/${BUILD:-build}/tests/unit/faults.so
-[ -z "${SAN:-}" ] || { echo "a sanitizer must be loaded before all else" && exit 77; }
+[ -z "${SAN:-}" ] || { echo "this test preloads a library, which sanitizers do not allow" && exit 77; }
 [ -e "$faults" ] || { echo "no $faults; make tests" && exit 1; }
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT

@@ -5,7 +5,7 @@ set -u
 cd "$(dirname "$0")/../.." || exit 1
 build=${BUILD:-build}
 bin=$(realpath "$build")/bin faults=$(realpath "$build")/tests/unit/faults.so odd=$PWD/golden/odd-mixtral
-[ -z "${SAN:-}" ] || { echo "a sanitizer must be loaded before all else" && exit 77; }
+[ -z "${SAN:-}" ] || { echo "this test preloads a library, which sanitizers do not allow" && exit 77; }
 [ -e "$faults" ] || { echo "no $faults; make tests" && exit 1; }
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT

@@ -90,7 +90,9 @@ TEST(invalid_rankings_are_refused)
     fm_ranking_original(&r);
     expect_ranking_refused(&r, "score", "comes before");
     r.group = 2;
-    expect_ranking_refused(&r, "score", "channel groups of 2; it must divide 37 channels");
+    expect_ranking_refused(
+        &r, "score",
+        "channel_group in fm-rank's history is 2; it must divide 37, the number of channels");
     r.group = 37;
     r.order[1] = 2;
     r.order[2] = 1;

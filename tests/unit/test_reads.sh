@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.." || exit 1
 root=$PWD tiny=$PWD/golden/tiny-mixtral
 bin=$root/${BUILD:-build}/bin
 reads=$root/${BUILD:-build}/tests/unit/reads.so
-[ -z "${SAN:-}" ] || { echo "a sanitizer must be loaded before all else" && exit 77; }
+[ -z "${SAN:-}" ] || { echo "this test preloads a library, which sanitizers do not allow" && exit 77; }
 [ -e "$reads" ] || { echo "no $reads; make tests" && exit 1; }
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
