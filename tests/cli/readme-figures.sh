@@ -46,7 +46,8 @@ for said in (
     "%.3f to %.3f above the lower of these two at one half" % ends(behind, 5),
     "and %.3f to %.3f above it at three fifths." % ends(behind, 6), "the methods differ by less than %.3f" % (ends(spread, 2)[1] + 5e-4),
     "took %.2f to %.2f times as long" % ends(lambda of, b: of["exchange"][9], 1),
-    "walk %.2f and saliency %.2f." % (ends(lambda of, b: of["walk"][9], 1)[1], ends(lambda of, b: of["saliency"][9], 1)[1]),
+    "walk %.2f to %.2f and saliency %.2f to %.2f."
+    % (*ends(lambda of, b: of["walk"][9], 1), *ends(lambda of, b: of["saliency"][9], 1)),
 ):  # fmt: skip
     print("fm-guide(7):", "agrees with the table" if said in guide else f"must say: {said}")
 print("walk is ahead:", ends(lambda of, b: of["learned"][b] - of["walk"][b], 8)[0] > 0)
