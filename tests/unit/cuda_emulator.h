@@ -10,8 +10,8 @@
  * only at products_fence, and only if no product is still running, because a compiler may move
  * reads of them up to that point.
  *
- * Data written to shared memory by ordinary stores is not visible to matrix products until the
- * thread that stored it has fenced it.
+ * The program ends if a product reads data of an ordinary store (shared_clear16) that the storing
+ * thread has not fenced.
  *
  * Not modelled: time, caches, other ordering between proxies, bank conflicts, registers.
  */
@@ -163,7 +163,7 @@ struct emu_barrier { /* an mbarrier */
 
 struct emu_map { /* stored inside a CUtensorMap */
     const uint8_t *base;
-    int64_t rows, columns; /* of 2 bytes */
+    int64_t rows, columns; /* in elements of 2 bytes */
     int box_rows;
 };
 

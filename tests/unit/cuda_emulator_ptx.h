@@ -262,9 +262,10 @@ template <int REGISTERS> inline void registers_give()
 {
 }
 
-/* Element (mn, k) of an operand: the canonical layouts of the 128-byte swizzle.  Along the sum,
- * rows of 128 bytes in groups of 8, `stride` apart; across it, rows of 64 elements of mn for one k,
- * 8 of them a group, groups of k `stride` apart, groups of mn `leading` apart. */
+/* Element (mn, k) of an operand: the canonical layouts of the 128-byte swizzle.  If not `across`,
+ * rows of 128 bytes along k, in groups of 8 that are `stride` apart.  If `across`, rows of 64
+ * elements along mn for one k, in groups of 8; groups of k are `stride` apart, and groups of mn
+ * `leading` apart. */
 inline uint16_t emu_operand(uint64_t descriptor, int across, uint32_t mn, uint32_t k)
 {
     uint32_t start = (uint32_t)(descriptor & 0x3fff) << 4;

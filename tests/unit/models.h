@@ -1,6 +1,6 @@
 /*
- * The untrained models in golden/, at least one of every family, with dimensions that are not
- * round.
+ * The untrained models in golden/, at least one of every family, with dimensions that are not round
+ * numbers.
  */
 #ifndef FM_TESTS_MODELS_H
 #define FM_TESTS_MODELS_H

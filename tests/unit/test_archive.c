@@ -351,7 +351,7 @@ static FILE *big_file(struct fm_file *file, uint64_t size, const char *edit, siz
     return f;
 }
 
-TEST(members_of_eight_gigabytes_have_a_pax_size)
+TEST(members_of_8_gib_or_more_have_a_pax_size)
 {
     static const uint64_t sizes[] = {FM_ARCHIVE_PLAIN_MAX, FM_ARCHIVE_PLAIN_MAX + 1,
                                      FM_ARCHIVE_SIZE_MAX};

@@ -575,7 +575,7 @@ TEST(records_are_sorted_and_found_by_their_names)
     assert_null(fm_names_twin(NULL, 0, sizeof *r));
 }
 
-TEST(sizes_and_times_are_read_at_a_glance)
+TEST(sizes_and_times_are_printed_in_short_form)
 {
     static const struct {
         double seconds;

@@ -133,7 +133,7 @@ TEST(io_and_engine_measure_a_small_model)
     free(engine);
 }
 
-/* With the published numbers of layers and tokens of the vocabulary. */
+/* With the published numbers of layers and sizes of vocabularies. */
 TEST(synthetic_models_have_the_published_sizes)
 {
     const struct {

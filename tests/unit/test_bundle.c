@@ -288,7 +288,7 @@ TEST(every_flipped_bit_is_found)
     free(bytes);
 }
 
-TEST(every_truncation_is_refused_and_the_head_reads)
+TEST(every_truncation_is_refused_but_the_head_is_read)
 {
     write_stage(path_a);
     size_t size;

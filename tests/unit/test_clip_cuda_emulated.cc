@@ -353,7 +353,7 @@ static void check(const char *what, path p, const layer &l, const call &c, int32
     }
 }
 
-/* Experts of given widths and caps, with a hole of NaN before each. */
+/* Experts of the given widths and caps, with channels of NaN before each. */
 static layer make_layer(int type, int H, int B, std::vector<int32_t> cap,
                         std::vector<int32_t> widths)
 {

@@ -65,7 +65,7 @@ TEST(names_at_the_top_are_ignored)
     lists("d/a-b", &(struct fm_files_rule){.without = without}, 0, ".");
 }
 
-TEST(links_lead_to_own_blobs)
+TEST(only_links_to_own_blobs_are_followed)
 {
     static const char *const made[] = {"models--a--b",
                                        "models--a--b/blobs",

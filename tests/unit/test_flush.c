@@ -22,7 +22,7 @@ static const char *user_makes;
 static bool exchange_fails;
 static struct fm_err failure; /* of the last commit */
 
-/* The last component, without the part that makes a temporary's name unique. */
+/* Append the last component of the path, without the part that makes a temporary's name unique. */
 static void add_name(const char *path)
 {
     const char *name = strrchr(path, '/');

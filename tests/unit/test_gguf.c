@@ -41,7 +41,7 @@ TEST(published_models_are_computed_correctly)
     assert_true(fm_runtimes_llama(&c));
 }
 
-TEST(another_router_is_not)
+TEST(other_routers_are_not_computed_correctly)
 {
     struct fm_config c = published("phimoe", &fm_sparsemix);
     assert_false(fm_runtimes_llama(&c));
@@ -53,7 +53,7 @@ TEST(another_router_is_not)
     assert_false(fm_runtimes_llama(&c));
 }
 
-TEST(a_window_and_dense_layers_are_not)
+TEST(windows_and_dense_layers_are_not_computed_correctly)
 {
     struct fm_config c = published("mixtral", &fm_softmax);
     own.window = 7;
@@ -63,7 +63,7 @@ TEST(a_window_and_dense_layers_are_not)
     assert_false(fm_runtimes_llama(&c));
 }
 
-TEST(olmoe_with_other_values_is_not)
+TEST(olmoe_with_other_values_is_not_computed_correctly)
 {
     struct fm_config c = published("olmoe", &fm_softmax_raw);
     own.clip = 8;

@@ -120,7 +120,7 @@ TEST(index_and_shards_must_agree)
     is_refused(name, FM_ENOENT, SHARD_B);
 }
 
-TEST(links_decide_nothing_dangerous)
+TEST(unsafe_shards_are_refused)
 {
     const char *name = make(MAP(SHARD_A, SHARD_B, SHARD_B));
     char b[256];
@@ -178,7 +178,7 @@ TEST(opens_the_golden_model)
 }
 
 /* 60,000 tensors in 40 shards, found by name. */
-TEST(a_wide_index_is_quick)
+TEST(tensors_of_a_large_index_are_found)
 {
     enum { SHARDS = 40, EACH = 1500 };
     char *index = malloc(SHARDS * EACH * 96 + 64), *at = index;

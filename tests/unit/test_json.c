@@ -100,7 +100,7 @@ TEST(a_nul_byte_does_not_end_the_text)
     cJSON_Delete(tree);
 }
 
-TEST(large_texts_stay_small_trees)
+TEST(texts_over_the_limits_are_refused)
 {
     cJSON *tree = NULL;
     size_t n = 1000000;

@@ -1,7 +1,7 @@
 /*
- * Compare one layer with finite differences along random directions, at sizes that are not round,
- * and the fast table with the definition.  If one path of the gradient is wrong, the difference is
- * 10 % or more; float32 causes about 1e-4.
+ * Compare one layer with finite differences along random directions, at sizes that are not round
+ * numbers, and the fast table with the definition.  If one path of the gradient is wrong, the
+ * difference is 10 % or more; float32 causes about 1e-4.
  */
 #include <math.h>
 

@@ -80,7 +80,7 @@ static void spoil(const char *to, const char *from, int m)
     fm_bundle_close(&in);
 }
 
-TEST(a_merged_weight_that_is_not_finite)
+TEST(a_merged_weight_that_is_not_finite_is_named)
 {
     for (int m = 0; m < 2; m++) {
         struct fm_pack_report report;

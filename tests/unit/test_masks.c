@@ -100,8 +100,8 @@ TEST(saliency_beats_every_random_mask_of_its_budget)
 
 TEST(a_bump_in_the_scores_is_bridged_by_the_hull)
 {
-    /* Original order: the worthless channels come first, so only both halves together are worth
-     * removing. */
+    /* In the original order, channels with low scores come first, so the tail costs the most: the
+     * hull has only the narrowest and the full width. */
     double scores[X * I] = {0};
     int32_t order[X * I];
     for (int i = 0; i < X * I; i++) {
@@ -203,7 +203,7 @@ TEST(a_shuffle_keeps_the_widths_and_moves_them)
     }
 }
 
-TEST(a_mask_is_exported_once_it_has_grown_enough)
+TEST(a_mask_is_added_once_it_removes_enough_more)
 {
     struct fm_masks f;
     uint32_t w[X];

@@ -202,7 +202,7 @@ static void export_to(const char *bundle, const char *path, const struct fm_layo
 }
 
 /* With BLESS=1, write golden/CHECKSUMS again. */
-TEST(bundle_and_exports_have_the_bytes_of_every_machine)
+TEST(bundle_and_exports_have_the_same_bytes_everywhere)
 {
     pack(given_stage("in.fm", true), scratch("given.fm"));
     sums[0] = '\0';

@@ -487,7 +487,7 @@ TEST(a_plan_counts_the_merged_copy)
 }
 
 /* A thread has scratch for a block only if there is a block for it. */
-TEST(scratch_is_of_threads_with_work)
+TEST(a_thread_without_work_needs_no_scratch)
 {
     struct fm_model *model;
     assert_ok(fm_model_open(&model, RUNS_MODEL, 1 << 26, &err));

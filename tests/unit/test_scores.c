@@ -1,6 +1,6 @@
 /*
- * Every implementation of channel_scores against the definition, including those for other CPUs, if
- * this one can run them.
+ * Compare every implementation of channel_scores with the definition, including those for other
+ * CPUs, if this one can run them.
  */
 #include "tests/unit/kernels.h"
 

@@ -515,7 +515,7 @@ static void note_stage(void *self, const char *stage, uint64_t done, uint64_t to
     }
 }
 
-TEST(steps_beyond_the_last_are_counted_as_such)
+TEST(steps_after_the_last_are_reported_as_catching_up)
 {
     struct runs r;
     struct fm_train_options options;

@@ -159,7 +159,7 @@ TEST(two_keys_for_the_width_of_hy3s_experts_agree)
     refused(HY3_KEYS, "expert_hidden_dim:'1536'", FM_EFORMAT, "expert_hidden_dim");
 }
 
-TEST(hy3_renormalises_with_a_factor_of_its_own_key)
+TEST(hy3s_scaling_factor_has_another_key)
 {
     struct fm_config c = must(HY3, "routed_scaling_factor:7");
     const struct fm_route_rule *rule = &c.scored->rule;
@@ -193,7 +193,7 @@ TEST(hy3_without_a_shared_expert_is_refused)
     refused(HY3, "num_shared_experts:-1", FM_EFORMAT, "num_shared_experts");
 }
 
-TEST(hy3s_names_are_its_own_on_disk)
+TEST(hy3s_names_differ_on_disk)
 {
     struct fm_config c = must(HY3, NULL);
     static const char *const stock[] = {"model.layers.1.mlp.router.gate.weight",
@@ -245,7 +245,7 @@ TEST(an_indexers_tensors_are_of_the_layers_that_have_one)
     assert_true(fm_weights_is_off(&c, "model.layers.3.self_attn.indexer.wk.weight", &l));
 }
 
-TEST(which_layers_share_indices_is_said_the_same_everywhere)
+TEST(keys_that_say_which_layers_share_indices_must_agree)
 {
     const char *glm =
         "model_type:'glm_moe_dsa',hidden_size:8,intermediate_size:5,num_hidden_layers:4,"
@@ -501,7 +501,7 @@ TEST(keys_of_laguna_that_transformers_does_not_read)
 
 /* No eps in the sum of weights, and a width of the shared expert that does not depend on the
  * experts'. */
-TEST(lagunas_shared_expert_has_a_width_of_its_own)
+TEST(the_width_of_lagunas_shared_expert_has_a_separate_key)
 {
     struct fm_config c = must(LAGUNA, "moe_routed_scaling_factor:2.5");
     const struct fm_route_rule *rule = &c.scored->rule;
@@ -807,7 +807,7 @@ TEST(a_missing_number_of_lfm2s_key_heads_is_refused)
     refused(LFM2_KEYS LFM2_TYPES, NULL, FM_EFORMAT, "key 'num_key_value_heads' is missing");
 }
 
-TEST(lfm2_has_keys_of_its_own_for_usual_things)
+TEST(lfm2_names_usual_keys_differently)
 {
     struct fm_config c = must(LFM2, "norm_eps:0.001,rms_norm_eps:0.1");
     assert_true(c.eps == 0.001f && c.tied && c.gqa->rope.theta == 1e6);

@@ -197,7 +197,7 @@ static void forget_adapter(cJSON *manifest)
     cJSON_DeleteItemFromObjectCaseSensitive(manifest, "adapter");
 }
 
-TEST(an_adapter_that_is_not_the_manifest_s_is_found)
+TEST(an_adapter_that_differs_from_the_manifest_is_found)
 {
     void (*const edit[])(cJSON *) = {set_rank, set_alpha, set_mask, set_strategy, forget_adapter};
     static const char *const says[] = {"rank 3", "alpha 6", "mask 4", "mask 0", "has no 'adapter'"};
@@ -219,7 +219,7 @@ TEST(an_adapter_that_is_not_the_manifest_s_is_found)
     edit_manifest = NULL;
 }
 
-TEST(a_nan_under_right_checksums_is_found)
+TEST(a_nan_with_correct_checksums_is_found)
 {
     struct fm_bundle b = {0};
     size_t size, segments_size;

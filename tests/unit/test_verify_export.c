@@ -173,7 +173,7 @@ TEST(an_export_of_another_budget_does_not_pass_for_this_one)
     }
 }
 
-TEST(an_export_that_claims_what_cannot_be_is_malformed)
+TEST(impossible_values_in_fm_export_json_are_refused)
 {
     static const char *const edit[] = {"s/\"pad_multiple\": 1/\"pad_multiple\": 0/",
                                        "s/\"pad_multiple\": 1/\"pad_multiple\": 38/",
