@@ -102,6 +102,26 @@ static int read_factor(struct fm_packing *p, const struct fm_stored *place, floa
     return FM_OK;
 }
 
+/* Number of experts whose scales are in one tensor. */
+static size_t shares_of(const struct fm_packing *p, bool fused)
+{
+    return fused ? (size_t)p->cp.config.E : 1;
+}
+
+/* Widen and check the stored scales of a tensor of codes, or of expert e's share of it if `fused`,
+ * into scratch. */
+static int widen_scales(struct fm_packing *p, const struct fm_stored *place, int e, bool fused,
+                        const void *raw, struct fm_scales *scales, struct fm_err *err)
+{
+    size_t n = (size_t)fm_tensor_count(place->scale) / shares_of(p, fused);
+    float *wide = fm_scratch(n * sizeof *wide), factor = 1;
+    int rc = read_factor(p, place, &factor, err);
+    if (!rc && fm_stored_widen(scales, wide, place, &p->cp.config, raw, fused ? (size_t)e * n : 0,
+                               n, factor, err))
+        rc = fm_within(err, "%s", place->scale_file->path);
+    return rc;
+}
+
 /* Read the scales of a tensor of codes, or of one expert's share if there are `pieces`, into
  * scratch; scales->scale is NULL if the tensor holds values.  If codes are kept, scales are copied
  * as separate tensors and summed there. */
@@ -111,22 +131,13 @@ static int read_scales(struct fm_packing *p, const struct fm_stored *place, int 
     *scales = (struct fm_scales){0};
     if (!place->scale)
         return FM_OK;
-    size_t shares = pieces ? (size_t)p->cp.config.E : 1;
-    size_t n = (size_t)fm_tensor_count(place->scale) / shares;
-    size_t size = (size_t)place->scale->size / shares;
-    float *wide = fm_scratch(n * sizeof *wide);
+    size_t size = (size_t)place->scale->size / shares_of(p, pieces);
     void *raw = fm_scratch(size);
     uint64_t at = pieces ? (uint64_t)e * size : 0;
     int rc = p->packed.storage
                  ? fm_tensor_read(place->scale, place->scale_file, at, raw, size, err)
                  : read_tensor(p, place->scale, place->scale_file, e, pieces, raw, err);
-    float factor = 1;
-    if (!rc)
-        rc = read_factor(p, place, &factor, err);
-    if (!rc && fm_stored_widen(scales, wide, place, &p->cp.config, raw, pieces ? (size_t)e * n : 0,
-                               n, factor, err))
-        rc = fm_within(err, "%s", place->scale_file->path);
-    return rc;
+    return rc ? rc : widen_scales(p, place, e, pieces, raw, scales, err);
 }
 
 /* Read share i of expert e (lib/model/checkpoint.h) as `dtype`, and check that every value is
@@ -155,20 +166,27 @@ static int read_share(struct run *w, int e, int i, void *dst, enum fm_dtype dtyp
     return rc;
 }
 
-/* FM_EFORMAT if a share of codes, given as stored bytes, has a value that is not finite, or invalid
- * scales. */
-static int check_codes(struct run *w, int e, int i, const void *codes, struct fm_err *err)
+/* FM_EFORMAT if the stored bytes of a plane of a share have a code or scale that is not valid.
+ * Scales that have no plane are read and checked with the codes. */
+static int check_plane(struct run *w, int e, int i, const void *bytes, struct fm_err *err)
 {
     struct fm_packing *p = w->p;
+    const struct fm_packed_part *part = part_of(w);
     const struct fm_share *share = &fm_checkpoint_expert(&p->cp, w->layer, e)[i];
     const struct fm_stored *at = &share->at;
     struct fm_digest *pieces = share->fused ? w->pieces[i] : NULL;
-    size_t n = (size_t)fm_stored_count(&p->cp.config, at->tensor);
-    struct fm_scales none;
-    n /= pieces ? (size_t)p->cp.config.E : 1;
+    struct fm_scales scales;
     struct fm_mark mark = fm_scratch_mark();
-    int rc = fm_stored_finite(at, &p->cp.config, codes, pieces ? (size_t)e * n : 0, n, err);
-    rc = rc ? fm_within(err, "%s", at->file->path) : read_scales(p, at, e, pieces, &none, err);
+    int rc = FM_OK;
+    if (part->plane > 0) {
+        rc = widen_scales(p, at, e, share->fused, bytes, &scales, err);
+    } else {
+        size_t n = (size_t)fm_stored_count(&p->cp.config, at->tensor) / shares_of(p, pieces);
+        if (fm_stored_finite(at, &p->cp.config, bytes, pieces ? (size_t)e * n : 0, n, err))
+            rc = fm_within(err, "%s", at->file->path);
+        else if (!fm_packed_find(fm_packed_at(&p->packed, w->layer), part->of, 1))
+            rc = read_scales(p, at, e, pieces, &scales, err);
+    }
     fm_scratch_release(mark);
     return rc;
 }
@@ -216,8 +234,7 @@ static int keep_part(struct run *w, int e, void *rows, struct fm_err *err)
         char *from = fm_scratch(size);
         rc = read_tensor(p, t, file, e, share[i].fused ? &w->pieces[i][part->plane] : NULL, from,
                          err);
-        if (!rc && part->plane == 0)
-            rc = check_codes(w, e, i, from, err);
+        rc = rc ? rc : check_plane(w, e, i, from, err);
         for (int k = 0; k < cuts && !rc; from += (size_t)cut[k++].rows * row)
             place_items(w, part, &cut[k], rows, from, order);
         fm_scratch_release(mark);
