@@ -531,7 +531,7 @@ static int killed_after(void)
     return 101;
 }
 
-TEST(a_watched_crash_without_free_memory_is_a_lack_of_memory)
+TEST(a_watched_crash_without_free_memory_has_status_71)
 {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     skip();

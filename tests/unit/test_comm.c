@@ -86,7 +86,7 @@ static void records_are_collected_in_order(struct fm_comm *comm)
 
 /* A gather gives rank 0 the slices of all ranks and changes no other rank's data; a spread gives
  * them to every rank. */
-static void slices_travel(struct fm_comm *comm)
+static void slices_are_gathered_and_spread(struct fm_comm *comm)
 {
     static const size_t sizes[] = {1, 7, 16, 33, 100003};
     for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
@@ -219,16 +219,11 @@ static void a_fact_that_differs_is_named(struct fm_comm *comm)
 }
 
 static ranks_body *const bodies[] = {
-    every_piece_has_one_owner,
-    ranks_on_the_same_host_are_counted,
-    rank_0_broadcasts_its_data,
-    records_are_collected_in_order,
-    slices_travel,
-    pairs_exchange,
-    all_ranks_get_the_least,
-    a_stop_is_agreed_and_communication_continues,
-    slices_travel,
-    facts_that_are_the_same_pass,
+    every_piece_has_one_owner,      ranks_on_the_same_host_are_counted,
+    rank_0_broadcasts_its_data,     records_are_collected_in_order,
+    slices_are_gathered_and_spread, pairs_exchange,
+    all_ranks_get_the_least,        a_stop_is_agreed_and_communication_continues,
+    slices_are_gathered_and_spread, facts_that_are_the_same_pass,
 };
 enum { BODIES = sizeof bodies / sizeof *bodies };
 
@@ -323,7 +318,7 @@ TEST(a_hint_only_warns)
     assert_non_null(strstr(warning, "WORLD_SIZE"));
 }
 
-TEST(errors_end_all)
+TEST(errors_end_communication_on_all_ranks)
 {
     static ranks_body *const ends[] = {all_ranks_get_the_error_of_rank_0,
                                        the_error_of_the_lowest_ends_all,

@@ -42,7 +42,7 @@ TEST(any_split_gives_the_digest_of_the_whole)
     fm_hasher_free(NULL);
 }
 
-TEST(hex_reads_back_and_nothing_else_does)
+TEST(only_32_lower_case_digits_are_parsed)
 {
     struct fm_digest d = fm_digest_of("x", 1), back, other = fm_digest_of("y", 1);
     char hex[FM_DIGEST_HEX];

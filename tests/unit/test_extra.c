@@ -108,7 +108,7 @@ static int read_keys(struct fm_config *c, const char *text, struct fm_err *err)
     return rc;
 }
 
-TEST(config_json_says_how_many)
+TEST(config_json_gives_the_number_of_extra_layers)
 {
     static const struct {
         const char *text;

@@ -84,7 +84,7 @@ TEST(gaps_are_filled_by_single_steps)
     fm_masks_release(&f);
 }
 
-TEST(a_whole_family_stays_as_it_is)
+TEST(a_family_without_gaps_stays_as_it_is)
 {
     struct fm_masks from, f, again;
     struct fm_gaps gaps = gaps_of(1);

@@ -172,7 +172,7 @@ TEST(a_text_that_cannot_be_read_is_not_pruned)
     }
 }
 
-/* Removing or replacing such a key would give invalid JSON. */
+/* Otherwise an edit would change only one of the two. */
 TEST(a_key_that_appears_twice_is_refused)
 {
     static const struct fm_jsonedit edit[] = {{"a", "2"}, {"a", NULL}};

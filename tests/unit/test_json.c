@@ -254,7 +254,7 @@ TEST(getters_check_type_and_range)
     cJSON_Delete(t);
 }
 
-TEST(prints_exactly_and_in_short)
+TEST(values_are_printed_exactly_and_in_short_form)
 {
     cJSON *t = cJSON_CreateObject();
     fm_json_add_uint(t, "u", UINT64_MAX);

@@ -309,7 +309,7 @@ TEST(a_directory_with_directories_is_never_replaced)
                      FM_ECREATE);
 }
 
-TEST(files_of_no_export_stay)
+TEST(files_that_are_not_of_an_export_stay)
 {
     struct fm_outdir d;
     scratch_mkdir("mixed");

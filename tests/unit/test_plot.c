@@ -85,7 +85,7 @@ TEST(names_cannot_break_the_document)
 
 /* Budgets 0 to 0.8 and losses 1.8 to 2.6 have round ends, so both axes end where the numbers do:
  * the field is 670 by 362 pixels from (70, 406), upwards. */
-TEST(every_point_is_at_its_numbers)
+TEST(points_are_at_the_right_places)
 {
     struct fm_plot plot = example("family", 4);
     char *text = draw(&plot);
@@ -109,7 +109,7 @@ TEST(every_point_is_at_its_numbers)
 }
 
 /* The label of a tick is at its number's position on the axis. */
-TEST(ticks_are_at_their_numbers)
+TEST(ticks_are_at_the_right_places)
 {
     struct fm_plot plot = example("family", 4);
     char *text = draw(&plot), *p = text;
@@ -168,7 +168,7 @@ TEST(the_largest_number_of_series_can_be_told_apart)
 
 /* The field ends with the numbers, not with the next tick; values above `y_most` are clipped,
  * and have no point above the field. */
-TEST(the_field_is_that_of_the_family)
+TEST(the_field_ends_where_the_family_ends)
 {
     static const double x[] = {0, 0.35, 0.82}, family[] = {1, 1.1, 2}, control[] = {1, 3, 9};
     struct fm_plot plot = {.title = "t", .x_label = "x", .y_label = "y", .count = 2, .y_most = 2};

@@ -44,8 +44,8 @@ expect() {
     failures=$((failures + 1))
 }
 
-# Opening a bundle reads its end and goes back to the headers of its weights: once, however many
-# weights follow.
+# Steps back while the bundle is opened and its small members are read.  Their number does not depend on the
+# number of weights.
 opening=12
 for layout in native ragged elastic layer uniform padded; do
     count out --layout $layout

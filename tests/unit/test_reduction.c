@@ -149,7 +149,7 @@ static void long_sums_are_sent_in_pieces(struct fm_comm *comm)
 static ranks_body *const bodies[] = {sums_have_the_bits_of_one_process,
                                      long_sums_are_sent_in_pieces};
 
-TEST(alone_and_on_threads)
+TEST(one_process_and_threads_give_the_same_sums)
 {
     static const int sizes[] = {2, 3, 5, 8};
     sums_have_the_bits_of_one_process(NULL);

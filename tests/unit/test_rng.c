@@ -31,7 +31,7 @@ TEST(philox_gives_its_known_answers)
     assert_memory_equal(w, c[0].want, sizeof w);
 }
 
-TEST(draws_depend_on_all_that_names_them)
+TEST(draws_depend_on_seed_stream_and_counter)
 {
     uint32_t a[4], b[4];
     static const struct {

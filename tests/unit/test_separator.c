@@ -122,7 +122,7 @@ TEST(documents_end_with_the_separator)
 
 /* The token is that of tokenizer_config.json, else of config.json, else of generation_config.json;
  * else there is no separator. */
-TEST(the_end_is_found_in_the_files)
+TEST(the_eos_token_is_found_in_the_files)
 {
     const char *rows = rows_of("qwen2");
     struct fm_run_options run = {.inputs.model = model_with("qwen2", "{\"eos_token\": null}",
@@ -144,7 +144,7 @@ TEST(the_end_is_found_in_the_files)
 }
 
 /* A template that ends every document with the separator, and texts that end with it. */
-TEST(a_document_that_ends_with_it_gets_no_other)
+TEST(a_document_that_ends_with_a_separator_gets_no_other)
 {
     static const char
         before[] = "\"post_processor\":{\"type\":\"ByteLevel\"",

@@ -497,7 +497,7 @@ TEST_AROUND(a_second_signal_ends_it_at_once, tidy, NULL)
     assert_int_equal(scratch_entries(scratch_root), entries);
 }
 
-TEST_AROUND(other_signals_do_what_they_always_do, tidy, NULL)
+TEST_AROUND(other_signals_end_a_tool_as_usual, tidy, NULL)
 {
     static const int signals[] = {SIGUSR1, SIGQUIT, SIGALRM, SIGXCPU};
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {

@@ -439,7 +439,7 @@ TEST(temperature_and_entropy_go_from_first_to_last)
     }
 }
 
-TEST(options_shape_the_run)
+TEST(schedule_multiple_and_prior_can_be_set)
 {
     struct runs r;
     struct fm_train_options options;
