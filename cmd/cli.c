@@ -1,8 +1,7 @@
 /*
- * The beginning and end of every tool.  The rules that scripts rely on are implemented only here:
- * after a signal the run stops at its next step, and a second signal ends it at once; a closed pipe
- * on standard output is a write error; the result is printed only when the work is done; and a
- * failed flush never gives status 0.
+ * The beginning and end of every tool, with the rules that scripts rely on: after a signal the run
+ * stops at its next step (lib/base/signals.h); a tool whose output pipe is closed ends by SIGPIPE;
+ * the result is printed only when the work is done; and a failed flush never gives status 0.
  */
 #include "cmd/cli.h"
 
@@ -204,7 +203,7 @@ static int print_report(const struct fm_cli *cli, const cJSON *report, struct fm
     return fm_cli_settle_side("--report", cli->report, rc, err);
 }
 
-/* A report in a file is written last: if standard output fails, there is no result to report. */
+/* A report in a file is written last, and not at all if standard output fails. */
 static int print_result(const struct fm_cli *cli, const char *text, const cJSON *report,
                         struct fm_err *err)
 {

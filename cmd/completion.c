@@ -43,7 +43,7 @@ static bool offered(const struct fm_completion_row *row, int mode)
     return !mode || !row->modes || row->modes & mode;
 }
 
-/* The words of "a|b|c", with `between` in place of each bar. */
+/* Print the words of "a|b|c", separated by `between`. */
 static void print_words(FILE *out, const char *list, const char *between)
 {
     for (; *list; list++)
@@ -61,7 +61,7 @@ static void print_function(FILE *out, const char *tool)
         fputc(*tool == '-' ? '_' : *tool, out);
 }
 
-/* The possible first operands, with `between` between them. */
+/* Print the possible first operands, separated by `between`. */
 static void print_first(FILE *out, const struct fm_completion *c, const char *between)
 {
     for (const struct fm_cli_first *f = c->first; f->name; f++)
@@ -70,7 +70,8 @@ static void print_first(FILE *out, const struct fm_completion *c, const char *be
 
 /* --- bash --- */
 
-/* The options completed in the same way, as one pattern of a `case`. */
+/* Print the options whose values are completed in this way, as one pattern of a `case`; false if
+ * there are none. */
 static bool bash_pattern(FILE *out, const struct fm_completion_row *row, int rows,
                          enum follows what)
 {
@@ -87,7 +88,7 @@ static bool bash_pattern(FILE *out, const struct fm_completion_row *row, int row
     return any;
 }
 
-/* After an option with a value: the completion of the value, and nothing else. */
+/* Print the `case` that completes the value of the option before the cursor. */
 static void bash_values(FILE *out, const struct fm_completion *c)
 {
     static const char *const does[] = {
@@ -122,7 +123,7 @@ static void bash_options(FILE *out, const struct fm_completion *c, int mode)
     fprintf(out, "'");
 }
 
-/* The options of the first operand on the line; without an operand, all options. */
+/* Print the `case` that sets the options of the mode that the first operand selects. */
 static void bash_first(FILE *out, const struct fm_completion *c)
 {
     fprintf(out, "    local word what=''\n"

@@ -4,7 +4,7 @@
 #include "lib/learn/rank.h"
 #include "lib/run/report.h"
 
-/* Print for each layer the experts with the fewest and the most tokens, next to an even share. */
+/* Print for each layer the experts with the fewest and the most tokens, and an even share. */
 static void describe_experts(FILE *out, const struct fm_rank_report *r)
 {
     fprintf(out, "layer    fewest tokens  of expert   even share         most  of expert\n");

@@ -32,8 +32,8 @@ static cJSON *describe_json(const void *report)
     return o;
 }
 
-/* Modes: the method, and a variant if --actions is given. */
-enum { WITH_ACTIONS = 1 << FM_METHODS }; /* only for uniform */
+/* Modes: one bit for each method, and one for uniform with --actions. */
+enum { WITH_ACTIONS = 1 << FM_METHODS };
 
 /* FM_EUSAGE if an option of `learned` was given and no method was: an option never selects the
  * method. */

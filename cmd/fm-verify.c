@@ -315,7 +315,8 @@ static int work(const struct fm_cli *cli, struct fm_verify_options *options,
     options->note = add_note;
     options->self = &findings;
     int rc = fm_verify(&cli->run, options, &report, err);
-    /* Stopped before the kind of target was known: an error, not a result.  There are no notes. */
+    /* Stopped before the kind of target was known: an error, not a result.  There are no notes to
+     * release. */
     if (rc && report.items == 0 && report.failed == 0) {
         cJSON_Delete(findings.list);
         fm_cli_text_drop(&text);

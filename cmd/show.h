@@ -41,7 +41,7 @@ void fm_show_stored_json(cJSON *o, const char *storage, uint64_t stored, uint64_
 void fm_show_cost(FILE *out, const struct fm_estimate *estimate);
 void fm_show_cost_json(cJSON *o, const struct fm_estimate *estimate);
 
-/* Print as the result that an output is up to date. */
+/* Print, as the result, that the output is up to date. */
 int fm_show_uptodate(const struct fm_cli *cli, const struct fm_uptodate *uptodate,
                      struct fm_err *err);
 
