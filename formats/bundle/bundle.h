@@ -154,7 +154,7 @@ bool fm_bundle_writer_seekable(const struct fm_bundle_writer *w);
 int fm_bundle_append(struct fm_bundle_writer *w, size_t part, const void *src, size_t size,
                      struct fm_err *err);
 /* Write checksums, manifest and end blocks, and fsync; every part must be complete (assert).  The
- * bundle is then whole but has no name yet. */
+ * bundle is then whole but does not have its final name yet. */
 int fm_bundle_complete(struct fm_bundle_writer *w, struct fm_err *err);
 /* fm_bundle_complete, unless it was called, and the rename.  Releases w, on failure too. */
 int fm_bundle_finish(struct fm_bundle_writer *w, struct fm_err *err);

@@ -83,7 +83,7 @@ struct slot {
 struct file {
     struct fm_output out;
     char *path;          /* in parts */
-    uint64_t begin, end; /* offset of its bytes in the whole; its zero blocks come last */
+    uint64_t begin, end; /* offsets in the concatenation of all files; its zero blocks come last */
     size_t sums;         /* slot of its checksums */
 };
 

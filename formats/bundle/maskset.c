@@ -161,8 +161,8 @@ int fm_maskset_check(const void *frame, size_t size, size_t count, struct fm_err
     return check_frame(frame, size, bytes, err);
 }
 
-/* Decompress in one pass into exactly the bytes that the manifest states: no frame header can
- * make the decoder allocate memory. */
+/* Decompress in one pass into a block of the expected size, so no frame header can make the decoder
+ * allocate memory. */
 int fm_maskset_unpack(uint32_t *widths, size_t count, const void *frame, size_t size,
                       struct fm_err *err)
 {

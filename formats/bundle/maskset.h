@@ -1,6 +1,6 @@
 /*
  * The mask set: widths u32 (B, M, E), little-endian, as one zstd frame with content size and
- * checksum.  The reader accepts exactly that: one frame, with the size that the manifest states, a
+ * checksum.  The reader accepts exactly that: one frame, with the size that the manifest implies, a
  * window of at most 8 MiB, no dictionary, and nothing after it.
  */
 #ifndef FM_MASKSET_H

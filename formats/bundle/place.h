@@ -26,7 +26,7 @@ enum fm_member_place {
 /* Place of a member by name, -1 if no bundle has such a member. */
 int fm_place_of(const char *name);
 
-/* True if the manifest states the digest; true if CHECKSUMS does. */
+/* Whether the manifest states the digest; whether CHECKSUMS does. */
 bool fm_place_listed(int place);
 bool fm_place_summed(int place);
 

@@ -6,7 +6,7 @@
  * Untrusted JSON: a strict pull scanner for headers that may be huge (safetensors, shard index),
  * and a checked entry to cJSON for small files (config.json, our manifest).
  *
- * Strict: valid UTF-8; numbers as RFC 8259, finite and at most FM_JSON_NUMBER_MAX characters; no
+ * Strict: valid UTF-8; numbers as in RFC 8259, finite and at most FM_JSON_NUMBER_MAX characters; no
  * raw control bytes and no NUL, escaped or not, inside strings; no lone surrogates; nothing but
  * white space after the value; nesting at most FM_JSON_DEPTH_MAX.  fm_json_check and
  * fm_json_tree also refuse texts of more than FM_JSON_VALUES_MAX values, and fm_json_tree duplicate

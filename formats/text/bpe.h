@@ -43,7 +43,7 @@ struct fm_bpe {
 
 /* Add an entry, which fm_bpe_index checks and hashes. */
 int fm_bpe_add(struct fm_bpe *bpe, const char *text, size_t size, uint64_t id, struct fm_err *err);
-/* Call after the last entry: FM_EFORMAT if a text or an id occurs twice. */
+/* Call after the last entry.  FM_EFORMAT if there is no entry, or a text or an id occurs twice. */
 int fm_bpe_index(struct fm_bpe *bpe, struct fm_err *err);
 /* The id of a text, or -1. */
 int32_t fm_bpe_find(const struct fm_bpe *bpe, const char *text, size_t size);

@@ -283,7 +283,8 @@ bool fm_tokens_beside(char *name, const char *path, int which)
 {
     static const struct {
         const char *cut, *end;
-    } pair[] = {{"", ".index"}, {".bin", ".idx"}, {".idx", ".bin"}}; /* these are read below */
+    } pair[] = {
+        {"", ".index"}, {".bin", ".idx"}, {".idx", ".bin"}}; /* the pairs that are read below */
     size_t n = strlen(path);
     for (int i = 0; i < (int)(sizeof pair / sizeof *pair); i++) {
         size_t cut = strlen(pair[i].cut), end = strlen(pair[i].end);
@@ -306,7 +307,7 @@ static bool is_idx(const struct fm_file *f)
            memcmp(begin, idx_magic, sizeof begin) == 0;
 }
 
-/* Open the pair of which the user passed X.idx. */
+/* Open a pair by its X.idx. */
 static int from_idx(struct fm_tokens *t, struct fm_err *err)
 {
     struct fm_file idx = t->file, bin;

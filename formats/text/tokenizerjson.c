@@ -449,7 +449,7 @@ static int read_added_tokens(struct fm_tokenizer *t, const cJSON *list, struct f
     return rc;
 }
 
-/* --- all of it --- */
+/* --- the whole file --- */
 
 enum { VERSION, TRUNCATION, PADDING, ADDED, NORMALIZER, PRE, POST, DECODER, MODEL, PARTS };
 
