@@ -124,11 +124,22 @@ static uint64_t later(const struct fm_estimate *p)
     return 2 * (p->written > p->stored ? p->written : p->stored);
 }
 
+static void read_text(FILE *out, const struct fm_estimate *p)
+{
+    char rate[32], what[112] = "weights read";
+    if (p->forecast.seconds_most >= 1) {
+        fm_units_bytes(rate, (uint64_t)((double)p->read / p->forecast.seconds_most));
+        snprintf(what, sizeof what, "weights read; storage slower than %s/s makes the time longer",
+                 rate);
+    }
+    fm_show_bytes(out, "read", p->read, what);
+}
+
 void fm_show_cost(FILE *out, const struct fm_estimate *p)
 {
     fm_show_bytes(out, "memory", p->memory, "resident, at most");
     fm_show_bytes(out, "spill", p->spill, "temporary files");
-    fm_show_bytes(out, "read", p->read, "weights read");
+    read_text(out, p);
     fprintf(out, "%-9s%12llu  over the model\n", "sweeps", (unsigned long long)p->sweeps);
     fprintf(out, "%-9s%12.3g  in matrix products, %s\n", "flops", p->flops, p->precision);
     forecast_text(out, p);
@@ -167,7 +178,7 @@ static void estimate_text(FILE *out, const struct fm_estimate *p)
         separator_text(out, &p->separator);
     fm_show_bytes(out, "memory", p->memory, "resident, at most");
     fm_show_bytes(out, "spill", p->spill, "temporary files");
-    fm_show_bytes(out, "read", p->read, "weights read");
+    read_text(out, p);
     fm_show_stored(out, p->storage, p->stored, p->written);
     if (p->codes[0])
         fprintf(out, "%-9s%12s  %s\n", "codes", "", p->codes);
