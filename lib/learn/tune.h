@@ -46,7 +46,7 @@ void fm_tune_release(struct fm_tune *tune); /* zeroed struct is fine */
 /* Take one step.  After FM_ESAVED the state is unchanged. */
 int fm_tune_step(struct fm_tune *tune, struct fm_err *err);
 
-/* After the last step: free everything but the adapter and the moments. */
+/* After the last step: free the sweep, the gradients and their scratch. */
 void fm_tune_finish(struct fm_tune *tune);
 
 /* Between steps: gather the moments of all ranks on rank 0, to save them. */

@@ -22,9 +22,9 @@
 #include "lib/base/mem.h"
 #include "lib/learn/maskgrad.h"
 
-/* In an exchange, the gain of the step up must exceed the cost of the step down.  At most 1 / PART
- * of the experts are exchanged at once, because the cost of steps is valid only near the current
- * mask. */
+/* In an exchange, the gain of the step up must exceed MARGIN times the cost of the step down.  A
+ * round makes at most X / PART + 1 exchanges between X experts or groups, because the cost of steps
+ * is valid only near the current mask. */
 #define MARGIN 1
 #define PART 4
 #define ROUNDS 2 /* rounds of exchanges per mask */
@@ -188,10 +188,10 @@ static int lower_by_stepcost(const struct fm_walk *w, uint32_t *widths,
     return rc;
 }
 
-/* The number of the budget after `removed` of n channels; larger than the number of budgets after
- * the last.  The cost of steps is valid near the mask where it was measured, so exchange (`every`
- * false) advances by up to 1 / PART_LEFT of the remaining channels, and at least to the next
- * budget. */
+/* The number of the first budget that removes more than `removed` of n channels; after the last
+ * budget, the number of budgets plus 1.  The cost of steps is valid near the mask where it was
+ * measured, so exchange (`every` false) advances by up to 1 / PART_LEFT of the remaining channels,
+ * and at least to the next budget. */
 static uint64_t next_budget(const struct fm_decimal *step, const struct fm_decimal *until,
                             bool every, uint64_t removed, uint64_t n)
 {

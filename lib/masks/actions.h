@@ -50,8 +50,8 @@ uint32_t fm_actions_uniform(uint64_t removed, int M, int E, int I, uint32_t mult
 
 /* The width of the uniform export: fm_actions_uniform, also rounded up to a multiple of
  * FM_UNIFORM_MULTIPLE, at most I.  Stock runtimes require the rows of grouped products to be
- * multiples of 16 bytes long (otherwise torch's grouped_mm fails in the forward), and this layout
- * must load everywhere. */
+ * multiples of 16 bytes long (otherwise torch's grouped_mm fails in the forward pass), and this
+ * layout must load everywhere. */
 #define FM_UNIFORM_MULTIPLE 8
 uint32_t fm_actions_uniform_export(uint64_t removed, int M, int E, int I, uint32_t multiple);
 

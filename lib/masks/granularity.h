@@ -1,6 +1,6 @@
 /*
- * Granularity: the experts that share one width: none, those of a layer, or all of the model.  The
- * experts of a group are contiguous in every (M, E) array.
+ * The granularity says which experts share one width: none, those of a layer, or all.  The experts
+ * of a group are contiguous in every (M, E) array.
  *
  * The loss, cost and score of a group are the sums over its experts, because a change of the shared
  * width changes all of them (fm-method(7)).

@@ -1,9 +1,10 @@
 /*
  * The mathematics of learned masks, independent of a model: logits over the action set for every
- * expert, the straight-through Gumbel-softmax, the gradients of the loss, Adam, and the controller
- * of the budget (fm-method(7)).  All in double.
+ * expert or group, the straight-through Gumbel-softmax, the gradients of the loss, Adam, and the
+ * controller of the budget (fm-method(7)).  All in double.
  *
- * x is the index of an expert among those of all layers, X = M E; a is the index of an action.
+ * x is the index of an expert, or of a group of experts with one width, X in all; a is the index of
+ * an action.
  */
 #ifndef FM_LOGITS_H
 #define FM_LOGITS_H
@@ -27,8 +28,8 @@ int fm_logits_init(struct fm_logits *z, const struct fm_actions *actions, int X,
 void fm_logits_release(struct fm_logits *z); /* zeroed struct is fine */
 
 /*
- * alpha = -eta lost / mean(lost), plus 2 for the widest action. lost (X, A) as made by
- * fm_masks_lost; if it is all zero, or eta is zero, only the 2 remains.
+ * alpha = -eta lost / mean(lost), plus 2 for the widest action.  lost (X, A): fm_masks_lost, summed
+ * over each group; if it is all zero, or eta is zero, only the 2 remains.
  */
 void fm_logits_start(struct fm_logits *z, const double *lost, double eta);
 

@@ -73,8 +73,8 @@ static const struct fm_tensor *find_tensor(const void *in, const char *name,
     return fm_hfdir_find(in, name, file);
 }
 
-/* Assign a tensor, with its scales, to its expert or to the rest, or an extra tensor to the list of
- * those. */
+/* Add a tensor to the extra tensors, to those that belong to codes or, with its scales, to its
+ * expert or to the rest. */
 static int sort_tensor(struct fm_checkpoint *cp, struct fm_stored *at, struct fm_err *err)
 {
     int l, e;

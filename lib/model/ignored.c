@@ -1,5 +1,5 @@
-/* Each entry of the list, a name or a pattern, is compared with the module of every tensor of
- * codes.  So the number of regular expressions is limited. */
+/* Each entry of a list, a name or a pattern, is compared with the module of every tensor of codes,
+ * so the number of regular expressions in a list is limited. */
 #include "lib/model/ignored.h"
 
 #include <stdio.h>

@@ -269,8 +269,7 @@ int fm_packed_of(struct fm_packed_layers *layers, const struct fm_config *c, enu
     return FM_OK;
 }
 
-/* The scheme of a layer's experts according to config.json; *fused: whether they are in one tensor.
- */
+/* The scheme of a layer's experts in config.json; *fused: whether they are in one tensor. */
 static struct fm_scheme scheme_of(const struct fm_config *c, int m, bool *fused)
 {
     char name[FM_WEIGHT_NAME_BYTES];

@@ -190,8 +190,7 @@ static int compare_stored(const void *a, const void *b)
                   ((const struct fm_stored *)b)->tensor->name);
 }
 
-/* Whether the tensor holds scales of experts' channels and so belongs to a layer's tensors.
- */
+/* Whether the tensor holds scales of experts' channels, so that it is a layer's tensor. */
 static bool is_plane(const struct fm_packing *p, const struct fm_stored *s)
 {
     int l, e;
@@ -442,8 +441,8 @@ static uint64_t index_memory(const struct fm_checkpoint *cp)
     return bytes;
 }
 
-/* Bytes of memory: those held throughout; and the scratch of all tasks or, if it is larger, the
- * member of the ranking or the adapter, which is in memory while its values are copied. */
+/* The most bytes of memory in use: while the ranking is read or, with the ranking's order and the
+ * adapter in memory, while the adapter is read or weights are written. */
 static uint64_t plan_memory(const struct fm_packing *p)
 {
     /* For a pipe, the thread that writes also holds the parts that the others have made. */

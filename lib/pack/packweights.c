@@ -88,8 +88,8 @@ static void join_sums(const struct run *w)
     }
 }
 
-/* Read the multiplier of the scales.  If codes are kept, it is copied as a separate tensor and
- * summed there. */
+/* Read the multiplier of the scales.  If codes are kept, it is also copied as a separate tensor,
+ * which adds its digest. */
 static int read_factor(struct fm_packing *p, const struct fm_stored *place, float *factor,
                        struct fm_err *err)
 {
@@ -102,7 +102,7 @@ static int read_factor(struct fm_packing *p, const struct fm_stored *place, floa
     return FM_OK;
 }
 
-/* Number of experts whose scales are in one tensor. */
+/* Number of experts whose shares are in one tensor. */
 static size_t shares_of(const struct fm_packing *p, bool fused)
 {
     return fused ? (size_t)p->cp.config.E : 1;
@@ -123,8 +123,8 @@ static int widen_scales(struct fm_packing *p, const struct fm_stored *place, int
 }
 
 /* Read the scales of a tensor of codes, or of one expert's share if there are `pieces`, into
- * scratch; scales->scale is NULL if the tensor holds values.  If codes are kept, scales are copied
- * as separate tensors and summed there. */
+ * scratch; scales->scale is NULL if the tensor holds values.  If codes are kept, scales are also
+ * copied as separate tensors, which adds their digests. */
 static int read_scales(struct fm_packing *p, const struct fm_stored *place, int e,
                        struct fm_digest *pieces, struct fm_scales *scales, struct fm_err *err)
 {
@@ -248,8 +248,7 @@ static size_t merged_width(const struct fm_packing *p, int m, int e)
     return p->adapter.widths[(size_t)m * (size_t)p->adapter.E + (size_t)e];
 }
 
-/* Add the adapter to the first n elements of a part of an expert in float32, and round them once.
- */
+/* Add the adapter to the first n elements of a part of an expert in float32; round them once. */
 static int merge(const struct fm_packing *p, enum fm_weight_part part, int m, int e, void *rows,
                  float *wide, size_t n, struct fm_err *err)
 {

@@ -6,8 +6,8 @@
  * Text from files is used in two places.  In the title it is escaped as HTML.  Everything else is
  * one JSON text in a <script> that is data and is not run, where HTML recognises "</script" and
  * "<!--" even inside strings.  So '<', '>' and '&' are written as \uXXXX, and so is every character
- * that ends a line or controls a terminal.  The script inserts strings as text nodes only.  If all
- * of this failed, the page's Content-Security-Policy still allows only the style and the script
+ * that ends a line or controls a terminal.  The script inserts strings as text nodes only.  Even if
+ * all of this failed, the page's Content-Security-Policy would allow only the style and the script
  * whose digests it names, and no requests.
  */
 #include "lib/page/pagetext.h"

@@ -110,8 +110,8 @@ static void read_file(struct fm_sandbox *s, const char *path)
     }
 }
 
-/* Allow reading a file or directory.  If it does not exist, allow listing the directory of the
- * name, which may have parts of a bundle with that name. */
+/* Allow reading a file or directory.  If it does not exist, allow listing its directory, which
+ * may have the parts of a bundle with that name. */
 static int read_any(struct fm_sandbox *s, const char *path, struct fm_err *err)
 {
     char home[PATH_MAX + 2];

@@ -1,6 +1,6 @@
 /*
  * Confines a command that reads an untrusted bundle or export to the files that its command line
- * names and those that belong to them. formats/file/sandbox.h describes what the kernel enforces.
+ * names and those that belong to them.  formats/file/sandbox.h describes what the kernel enforces.
  * A command may open:
  *
  * - A file, its signature next to it, and the other parts of a bundle in parts.

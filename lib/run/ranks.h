@@ -12,7 +12,7 @@
 /*
  * Call after fm_comm_open; does nothing in a single process.  Ranks of one machine that may all use
  * the same CPUs get a share each, unless run->machine.threads is set; rank 0 warns if its launcher
- * left it less than its share. `streams`: rank 0 reads standard input to its end, and every rank
+ * left it less than its share.  `streams`: rank 0 reads standard input to its end, and every rank
  * gets it as a file.  FM_ECONFIG if programs differ.
  */
 int fm_ranks_begin(const struct fm_run_options *run, bool streams, struct fm_err *err);

@@ -48,8 +48,8 @@ struct fm_verify_job {
     int units;
 };
 
-/* Read fm-export.json; FM_EFORMAT if fm-pack did not write it.  Its other keys are checked with the
- * texts.  Release it even after a failure. */
+/* Read fm-export.json; FM_EFORMAT if it is malformed, or its schema or layout is unknown.  The
+ * other keys are checked with the texts.  Release the claim even after a failure. */
 int fm_verify_claim(struct fm_verify_claim *claim, const struct fm_verifier *v, struct fm_err *err);
 void fm_verify_claim_release(struct fm_verify_claim *claim);
 
