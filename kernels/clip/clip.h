@@ -42,7 +42,7 @@
  * on the calling thread.
  *
  * Structs have no implicit padding and the same layout on every 64-bit machine (offsets are written
- * at the fields).  They grow only at the end, by fields whose zero means the former behaviour;
+ * at the fields).  New fields are added only at the end, and 0 in them means the former behaviour;
  * `size` is the size known to the caller.  A shorter struct, down to the FM_CLIP_*_SIZE_MIN of its
  * kind, is read as if the missing fields were 0.  A longer one, of a newer header, is accepted if
  * all bytes unknown to this library are 0, and refused otherwise.  `size` is a multiple of

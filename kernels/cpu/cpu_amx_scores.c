@@ -34,11 +34,11 @@ struct amx {
     int per;
     struct fm_in W;
     const uint16_t *a, *b;
-    const int32_t *first; /* (parts + 1) first row of each batch, plus first[0] */
+    const int32_t *first; /* (parts + 1) batch p begins at row first[p] - first[0] */
     int parts;
     int rows, I, H;   /* rows of W: per I */
     size_t panel;     /* numbers per panel of all batches, one batch after another */
-    size_t *at;       /* (parts + 1) numbers of a panel before those of each batch */
+    size_t *at;       /* (parts + 1) offset of each batch in a panel, in numbers */
     uint16_t *packed; /* b: batch p's panel j at tiles at[p] + j (at[p + 1] - at[p]) */
     size_t tiles;     /* number of panels of b */
 };

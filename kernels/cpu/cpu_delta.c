@@ -43,7 +43,7 @@ struct chunk {
     float *grown, *left;     /* (n): exp(c), exp(c_last - c) */
     float *one;              /* (n, max(C, D)): temporary */
     double *c;               /* (n) */
-    float *dq, *dk, *x, *z;  /* dq, dk (n, C); x, z (n, D): gradients at q, k, d; beta x */
+    float *dq, *dk, *x, *z;  /* dq, dk (n, C), x (n, D): gradients at q, k, d; z = beta x */
     float *square, *square2; /* (n, n) */
     double *dc;              /* (n) */
 };

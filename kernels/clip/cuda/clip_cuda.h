@@ -4,9 +4,9 @@
  * headers, which tests run on the host; kernels are in .cuh files, written against the few
  * instructions of clip_cuda_ptx.cuh, and their launches in .cu files.  In reading order:
  * clip_cuda_tiles.h, clip_cuda_route.h, clip_cuda_job.h, clip_cuda_maps.h, clip_cuda_ptx.cuh,
- * clip_cuda.cuh, clip_cuda_mma.cuh, clip_cuda_hopper.cuh, clip_cuda.cu; clip_cuda_blas.cu and
- * clip_cuda_cublas.cu (the baselines, and finding cuBLAS), clip_cuda_gpu.cu (memory and timing for
- * measurements).
+ * clip_cuda.cuh, clip_cuda_route.cuh, clip_cuda_mma.cuh, clip_cuda_hopper.cuh, clip_cuda.cu;
+ * clip_cuda_blas.cu and clip_cuda_cublas.cu (the baselines, and finding cuBLAS), clip_cuda_gpu.cu
+ * (memory and timing for measurements).
  *
  * Private to the CUDA side of the clipped FFN: the prepared layer, and functions that enqueue the
  * kernels of one step on a stream.  Those of type cudaError_t return the error of the launch
@@ -71,8 +71,8 @@ int32_t fm_clip_cuda_hopper(const struct fm_clip_cuda_layer *layer, const struct
 #define FM_CLIP_FLUSH_BYTES ((size_t)512 << 20)
 cudaError_t fm_clip_cuda_flush(void *memory, cudaStream_t stream);
 
-/* cuBLAS, loaded once and kept, from the loader's path, CUDA's folders or PyTorch's; NULL if it
- * is in none of these. */
+/* cuBLAS, loaded once and kept, from the loader's path, CUDA's folders or Python's packages; NULL
+ * if it is in none of these. */
 void *fm_clip_cuda_cublas(void);
 
 /* The baselines of fm-bench: sizes on the host, cuBLAS loaded at run time. */

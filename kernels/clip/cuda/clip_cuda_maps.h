@@ -1,8 +1,8 @@
 /*
  * The layout of numbers: shared-memory swizzle, matrix descriptors, and the registers that hold the
- * fragments of the matrix instructions.  Integer functions for the host
- * (tests/unit/test_clip_cuda_emulated.cc runs whole products with them, on the layouts that the PTX
- * ISA documents) and for the device, from this one source.
+ * fragments of the matrix instructions.  The functions use only integers and are compiled for the
+ * device and for the host, where tests/unit/test_clip_cuda_emulated.cc runs whole products with
+ * them, on the layouts that the PTX ISA documents.
  *
  * The mma and Hopper paths copy FM_CUDA_STEP (64) elements of the sum at a time, of 16 bits each:
  * 128 bytes per row, swizzled in atoms of 8 rows (1024 bytes, aligned to 1024).  A block is 64
