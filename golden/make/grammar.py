@@ -27,7 +27,7 @@ def invent(rng, count, syllables, taken):
 
 
 class Lexicon:
-    """Words and the facts between them."""
+    """Words, and facts that relate them to one another."""
 
     def __init__(self, seed=LEXICON_SEED):
         rng, taken = random.Random(seed), set()

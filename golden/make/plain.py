@@ -4,7 +4,7 @@ transformers rounds to float32, and autograd is a black box.  `make.py check` co
 goldens with this implementation, so that a mistake in oracle.py or a library is found before anything
 is compared with the goldens.  The mask gradient is computed by fm-method(7)'s formula, not by autograd.
 
-Weights have the names on disk in one spelling (`spell`).  What a family does follows from the tensors it
+Weights have their names on disk, made uniform by `spell`.  What a family does follows from the tensors it
 has (a norm with a bias is LayerNorm, a q_norm of one head's width applies per head) or from config.json.
 """
 

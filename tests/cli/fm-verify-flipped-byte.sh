@@ -1,5 +1,5 @@
-# One byte changed in every member of a bundle, near its beginning and, in safetensors members, in the
-# middle: the member is named.
+# One byte of a bundle is changed at a time: near the beginning of each member, and in the middle of each
+# safetensors member.  fm-verify names the member.
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"
 family saliency

@@ -1,4 +1,4 @@
-# The range of losses at a budget of 0.4 in README, and the differences between methods in
+# The increase of the loss at a budget of 0.4 in README.md, and the differences between methods in
 # fm-guide(7), agree with the table of methods in fm-train(1).
 python3 - "$GOLDEN/.." <<'PYTHON'
 import re, sys

@@ -6,8 +6,8 @@
 #
 #   tests/gpu/gpu-check.sh [PART...]      all parts, in this order, or those named:
 #
-#   host       needs no GPU: the CPU path; where there is no GPU, also `small` on fakes of driver,
-#              runtime and cuBLAS
+#   host       needs no GPU: the CPU path; where there is no GPU, also `small` on fakes of the
+#              driver, the runtime and cuBLAS
 #   probes     copies, products, tails and maps one by one (seconds)
 #   small      tiny and small cases of the fused paths
 #   replays    2,000 graph replays over random ids and widths, two streams on one layer

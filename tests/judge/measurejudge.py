@@ -5,8 +5,8 @@ transformers computes the logits of golden/tiny-mixtral and of a uniform export 
 the held-out sequences, in float32; numpy computes every figure from them in float64.  Figures of the
 llama.cpp convention are also compared with the formulas of llama-perplexity, in float32 and with its
 percentiles, as in tools/perplexity/perplexity.cpp of llama.cpp 050fc7f3; the program itself is not run.  The
-file that --kl-base-out writes is parsed as kl_divergence() of perplexity.cpp does, and a file written here is
-passed to --kl-base.
+file that --kl-base-out writes is parsed as kl_divergence() in perplexity.cpp parses it, and a file written
+here is passed to --kl-base.
 """
 
 import json

@@ -4,10 +4,10 @@
 usage: BUILD=build tests/measure/packed.py DIR
 
 Models in the formats of golden/make/packed.py (which needs compressed-tensors, nvidia-modelopt and torch)
-have two layers of 16 experts with 768 channels, hidden size 1024, blocks of 128 x 128 and groups of 32; FP8 blocks
-are also measured under DeepSeek's names.  `least` is the size divided by the smallest possible size: for a
-bundle, that of the checkpoint, the ranking and the masks; for a uniform export, that of the retained channels
-and of all tensors outside the experts."""
+have two layers of 16 experts with 768 channels, hidden size 1024, blocks of 128 x 128 and groups of 16 or 32;
+FP8 blocks are also measured under DeepSeek's names.  `least` is the size divided by the smallest possible size:
+for a bundle, that of the checkpoint, the ranking and the masks; for a uniform export, that of the retained
+channels and of all tensors outside the experts."""
 
 import json
 import os

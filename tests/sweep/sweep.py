@@ -533,7 +533,7 @@ class Flips(Sweep):
             file.write(bytes([byte]))
 
     def count(self, name, kind, found, following):
-        """`following` is the next tool's status, 0 if its result is the same; None without a next tool."""
+        """`following` is the next tool's status, or None without a next tool."""
         export = name.startswith("as-") or name == "coded-ragged"
         counts = self.counts.setdefault(("exports: " if export else "") + kind, [0] * 4)
         for i, yes in enumerate((True, found, following, following == 0)):
