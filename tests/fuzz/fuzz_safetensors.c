@@ -21,8 +21,7 @@ static void keeps_its_promises(const struct fm_safetensors *st, uint64_t size)
         must(fm_safetensors_metadata(st, m[0]) == m[1]);
 }
 
-/* Plan a file with the tensors that were read: it must be as long as its header and these tensors.
- */
+/* A file planned for these tensors must be as long as its header and the tensors. */
 static void can_be_written_again(const struct fm_safetensors *st)
 {
     struct fm_tensor *copy = malloc((st->count + 1) * sizeof *copy);
