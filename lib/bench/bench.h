@@ -43,7 +43,7 @@ struct fm_bench_quality {
     int rows, sequences, T;
     const char *convention;
     uint64_t tokens, values; /* number of positions measured; upper bound, in bytes, of the memory
-                                for the values of each position */
+                                for the values of all of them */
     struct fm_words words;   /* of convention wikitext */
     struct fm_bench_row *row;
     struct fm_kinds kinds; /* kinds of the held-out text */

@@ -263,8 +263,8 @@ const char *fm_pytorch_why(const struct fm_pytorch *p)
     return p->why;
 }
 
-/* Send one request and read its answer; *seconds is 0 if it was not measured, and the reason is
- * stored. */
+/* Send one request and read its answer.  If it cannot be measured, store the reason and leave
+ * *seconds unchanged. */
 static int ask(struct fm_pytorch *p, const struct fm_kernelcase *c, const char *kernel, int tokens,
                double *seconds, struct fm_err *err)
 {

@@ -1,5 +1,5 @@
 /*
- * Gated DeltaNet, in models that also have layers of gated attention: keys of config.json, tensors,
+ * Gated DeltaNet, in models that also have gated attention layers: keys of config.json, tensors,
  * forward, backward and cost.
  *
  *     [q k v] = silu(conv(W_qkv x)), z = W_z x, beta = sigmoid(W_b x)
@@ -8,7 +8,7 @@
  *
  * A layer has either Gated DeltaNet or full attention; the latter is computed by gqa, with the gate
  * and the norms of the family's options.  Packed files store the rows head by head.  In memory they
- * are stored part by part, so that each part is one product whose result is a contiguous array.
+ * are stored part by part, so that the product with each part gives a contiguous array.
  */
 #include "lib/block/deltanet.h"
 

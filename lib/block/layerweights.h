@@ -42,7 +42,7 @@ struct fm_deltanet_weights {
     void *out;          /* projection (H, Q D) */
 };
 
-/* A layer with a short convolution (shortconv.h); layers with attention have the weights of gqa. */
+/* A layer with a short convolution (shortconv.h); attention layers have the weights of gqa. */
 struct fm_shortconv_weights {
     void *in;    /* (3 H, H): rows of b, then of c, then of u; this and out are projections */
     float *conv; /* (H, W) */

@@ -125,7 +125,7 @@ static struct fm_pass exact(const struct fm_pass *p)
 }
 
 /* The bias for the choice, in scratch if the pass closes experts: it includes `closed`, because a
- * closed expert's score of 0 plus a large bias could still be chosen. */
+ * closed expert has score 0 and could still be chosen if its bias is large. */
 static const float *choice_bias(const struct fm_pass *p, const float *bias)
 {
     if (!p->closed)

@@ -1,5 +1,5 @@
 /*
- * Gated short convolutions, in models that also have layers of attention: keys of config.json,
+ * Gated short convolutions, in models that also have attention layers: keys of config.json,
  * tensors, forward, backward and cost.
  *
  *     [b c u] = W_in x,  y = W_out (c * conv(b * u))

@@ -8,12 +8,12 @@
 #include "lib/block/block.h"
 #include "lib/block/gqa.h"
 
-/* Options of a family: the options of its layers with attention. */
+/* Options of a family: the options of its attention layers. */
 struct fm_shortconv_options {
     struct fm_gqa_options full;
 };
 
-/* Values read from config.json; struct fm_gqa has the values of the layers with attention. */
+/* Values read from config.json; struct fm_gqa has the values of the attention layers. */
 struct fm_shortconv {
     uint64_t conv[FM_LAYERS_MAX / 64]; /* bit l: layer l has a convolution */
     int W;                             /* width of the convolution, in tokens */

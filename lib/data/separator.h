@@ -19,9 +19,10 @@ struct fm_separator {
 
 /*
  * Find the separator that run->inputs.separator selects.  The end-of-sequence token is "eos_token"
- * of the tokenizer_config.json next to run->inputs.tokenizer, or else of run->inputs.model or of
- * the bundle run->inputs.stream; without one, the first "eos_token_id" of the model's or bundle's
- * config.json or generation_config.json.  If the tokenizer has no such token: FM_EUSAGE if the user
+ * of the tokenizer_config.json next to run->inputs.tokenizer; if that is NULL, of the one in
+ * run->inputs.model; if that is NULL too, of the one in the bundle run->inputs.stream.  Without
+ * one, it is the first "eos_token_id" of the model's or bundle's config.json or
+ * generation_config.json.  If the tokenizer has no such token: FM_EUSAGE if the user
  * named it, FM_ECONFIG if a file does.  FM_EFORMAT if a value is malformed.
  */
 int fm_separator_choose(struct fm_separator *separator, const struct fm_tokenizer *t,

@@ -42,9 +42,9 @@ struct fm_export_options {
                               load_low to load_high */
     double load_low, load_high;
     uint32_t pad_multiple; /* round widths up to a multiple of it: fm_exportplan_round; 0: 1 */
-    uint32_t devices;      /* for layouts whose experts servers split by channels: the part of a
-                              width on each of this many devices must be valid for the layout and
-                              the codes; 0: 1 */
+    uint32_t devices;      /* number of devices among which a server divides the channels of each
+                              expert, for layouts where servers do that: each device's part of a
+                              width must be valid for the layout and the codes; 0: 1 */
     bool means;      /* when dropping experts, replace each with its mean output instead of 0 */
     bool allow_code; /* keep the author's code and the keys that load it (trust.h) */
     /* Keys of config.json to keep next to our modelling file although the family does not define

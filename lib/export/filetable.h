@@ -49,8 +49,8 @@ struct fm_filetable_entry *fm_filetable_find(const struct fm_filetable *t, const
  * older one or after the last key.  Its length does not depend on the digests. */
 int fm_filetable_write(const struct fm_filetable *t, char **text, size_t *size, struct fm_err *err);
 
-/* The digest of a file, read once from beginning to end, unless `tasks` are stopped; if `tell` is
- * set, its bytes are reported as their progress. */
+/* The digest of a file, read once from beginning to end, unless `tasks` are stopped; with `tell`,
+ * the bytes read count as progress of the tasks. */
 int fm_filetable_hash(struct fm_digest *digest, const struct fm_file *file,
                       struct fm_taskgroup *tasks, bool tell, struct fm_err *err);
 

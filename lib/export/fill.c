@@ -1,6 +1,6 @@
 /*
  * Makes the bytes of an export's tensors from the bytes of the bundle.  In the bundle an expert
- * without codes and biases is two ranges of ranked channels: interleaved gate and up rows, and the
+ * without codes or biases is two ranges of ranked channels: interleaved gate and up rows, and the
  * transposed down matrix.  A prefix of either range is copied as it is; separate gate and up rows
  * are every second row of the first range, and the checkpoint's down is the second range transposed
  * back.  If the checksums were opened, segments are hashed while they are in the cache, so every
@@ -568,7 +568,7 @@ static int read_own(const struct fm_exportplan *p, const struct fm_planned_tenso
 /*
  * Fill a whole tensor of the shared expert, whose channels are rows of gate and up and columns of
  * down: its own values, with zeros after each row, or after the last.  The digest covers only its
- * own values.  The padding of scales repeats the last scale; the codes there are zero.
+ * own values.  Codes are padded with the code of 0, scales with the last scale.
  */
 static int fill_widened(const struct fm_exportplan *p, const struct fm_planned_tensor *t, char *dst,
                         struct fm_err *err)

@@ -43,8 +43,8 @@ struct fm_record {
     struct fm_quality original;      /* only ce and positions */
     struct fm_spread original_spread;
     const char *convention;  /* of the perplexity: "papers" (lib/bench/convention.h) */
-    uint64_t tokens, values; /* number of tokens measured; upper bound of the memory for the values
-                                kept per token, in bytes */
+    uint64_t tokens, values; /* number of tokens measured; upper bound, in bytes, of the memory for
+                                the values of all of them */
     struct fm_words words;   /* of convention wikitext */
     uint64_t kl_base_bytes;  /* size of the base-logits file to write; 0: none */
 };

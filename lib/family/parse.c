@@ -230,7 +230,7 @@ static int read_head(struct fm_config *c, const cJSON *json, struct fm_err *err)
 }
 
 /* Set c->mixed if an expert's tensor for one weight of layer l has a scheme that differs from
- * *layer, which the layer's first weight sets. */
+ * *layer, which becomes the scheme of the first tensor with codes. */
 static void compare_experts(struct fm_config *c, struct fm_scheme *layer, bool *seen,
                             const struct fm_weight *w, int l)
 {

@@ -1,5 +1,5 @@
 /*
- * uniform: stock names, every expert equally wide.  The width is the mean of the mask, rounded up
+ * uniform: stock names, every expert equally wide.  The width is the mask's mean width, rounded up
  * to a multiple that the grouped products of stock runtimes require.  The architecture stays the
  * same, so any program that runs the original loads the export.  If config.json gives the width of
  * the shared expert as a number of experts, that number also changes, and zeros fill the rest of

@@ -1,8 +1,9 @@
 /*
- * Trinity (AFMoE): DeepSeek-V3's experts without groups; grouped attention gated by a separate
- * projection; norms of the outputs of attention and MLP, so that post_attention_layernorm is not
- * the norm before the MLP; a sliding window in most layers, and no positional encoding in the
- * others; embeddings multiplied by the square root of H.  Source: transformers' modular_afmoe.py.
+ * Trinity (AFMoE): DeepSeek-V3's experts without groups; grouped-query attention gated by a
+ * separate projection; norms of the outputs of attention and MLP, so that post_attention_layernorm
+ * is not the norm before the MLP; a sliding window in most layers, and no positional encoding in
+ * the others; with mup_enabled, embeddings multiplied by the square root of H.  Source:
+ * transformers' modular_afmoe.py.
  */
 #include "lib/block/gqa.h"
 #include "lib/block/norm.h"

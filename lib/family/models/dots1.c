@@ -1,5 +1,5 @@
-/* dots.llm1: DeepSeek-V3's experts without groups, grouped attention with norms of every head of q
- * and k.  Source: transformers' modeling_dots1.py. */
+/* dots.llm1: DeepSeek-V3's experts without groups, grouped-query attention with norms of every head
+ * of q and k.  Source: transformers' modeling_dots1.py. */
 #include "lib/block/gqa.h"
 #include "lib/block/norm.h"
 #include "lib/family/models/deepseek.h"

@@ -1,6 +1,6 @@
 /*
- * K-EXAONE: DeepSeek-V3's experts, grouped attention with norms of every head of q and k; a sliding
- * window in most layers, and no positional encoding in the others.  Source: transformers'
+ * K-EXAONE: DeepSeek-V3's experts, grouped-query attention with norms of every head of q and k; a
+ * sliding window in most layers, and no positional encoding in the others.  Source: transformers'
  * modular_exaone_moe.py.
  */
 #include "lib/block/gqa.h"

@@ -1,5 +1,5 @@
-/* GLM-4.5, 4.6, 4.7 and the Air models: DeepSeek-V3's experts, grouped attention with half of each
- * head rotated; biases of q, k and v, and in the large models norms of the heads. */
+/* GLM-4.5, 4.6, 4.7 and the Air models: DeepSeek-V3's experts, grouped-query attention with half of
+ * each head rotated; biases of q, k and v, and in the large models norms of the heads. */
 #include "lib/block/gqa.h"
 #include "lib/block/norm.h"
 #include "lib/family/models/deepseek.h"

@@ -1,5 +1,5 @@
 /*
- * Hy3: DeepSeek-V3's experts without groups, whose weights are always renormalised; grouped
+ * Hy3: DeepSeek-V3's experts without groups, whose weights are always renormalised; grouped-query
  * attention with norms of every head of q and k; its own tensor names.  transformers reads the
  * width of the experts and of the shared expert from moe_intermediate_size, vLLM from
  * expert_hidden_dim.  Source: transformers' modular_hy_v3.py.

@@ -1,8 +1,8 @@
 /*
  * Laguna: DeepSeek-V3's experts without groups, and a shared expert whose width has its own key;
- * grouped attention with norms of every head of q and k, a gate for each head, and a number of
- * query heads that differs between layers; layers with a sliding window have a different rotation
- * from the others.  Source: transformers' modular_laguna.py.
+ * grouped-query attention with norms of every head of q and k, a gate for each head, and a number
+ * of query heads that differs between layers; layers with a sliding window have a different
+ * rotation from the others.  Source: transformers' modular_laguna.py.
  */
 #include "lib/block/gqa.h"
 #include "lib/block/norm.h"

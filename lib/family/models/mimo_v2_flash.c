@@ -1,9 +1,9 @@
 /*
- * MiMo-V2-Flash: DeepSeek-V3's experts without a shared one; grouped attention whose layers with a
- * sliding window have twice the key heads, a different rotation and sinks; values narrower than
- * keys and multiplied by a factor.  The published config.json has additional keys, of which
- * transformers reads only sliding_window_size; for the others it uses its defaults whatever the
- * file says, so other values are refused.  Source: transformers' modular_mimo_v2_flash.py.
+ * MiMo-V2-Flash: DeepSeek-V3's experts without a shared one; grouped-query attention, with twice
+ * as many key heads, a different rotation and sinks in layers with a sliding window; values
+ * narrower than keys and multiplied by a factor.  The published config.json has additional keys, of
+ * which transformers reads only sliding_window_size; for the others it uses its defaults whatever
+ * the file says, so other values are refused.  Source: transformers' modular_mimo_v2_flash.py.
  */
 #include "lib/block/gqa.h"
 #include "lib/block/norm.h"

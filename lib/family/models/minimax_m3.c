@@ -1,6 +1,6 @@
 /*
- * MiniMax-M3, the text part: grouped attention, with a sparse indexer in most layers that chooses
- * index_topk_blocks blocks of keys (all keys of shorter sequences); clamped SwiGLU without biases
+ * MiniMax-M3, the text part: grouped-query attention; in most layers a sparse indexer that chooses
+ * index_topk_blocks blocks of keys (in shorter sequences, all keys); clamped SwiGLU without biases
  * in experts, shared expert and dense layers; norms that multiply by 1 + w.
  *
  * The published checkpoint is multimodal and stores every matrix separately; transformers' text

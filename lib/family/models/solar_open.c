@@ -1,5 +1,5 @@
-/* Solar-Open: DeepSeek-V3's experts in every layer, grouped attention without norms of q and k.
- * Source: transformers' modular_solar_open.py, which does not read first_k_dense_replace. */
+/* Solar-Open: DeepSeek-V3's experts in every layer, grouped-query attention without norms of q and
+ * k.  Source: transformers' modular_solar_open.py, which does not read first_k_dense_replace. */
 #include "lib/block/gqa.h"
 #include "lib/block/norm.h"
 #include "lib/family/models/deepseek.h"
