@@ -145,7 +145,7 @@ struct fm_attention {
     int (*read)(struct fm_config *config, const void *options, const struct fm_keys *keys,
                 struct fm_err *err);
 
-    /* In a model that also has layers of full attention: whether layer l is one of this block's
+    /* In a model that also has full attention layers: whether layer l is one of this block's
      * layers.  NULL: all layers are. */
     bool (*is_own)(const struct fm_config *config, int l);
     const struct fm_attention *full; /* block of the other layers, which has the rotary angles */
