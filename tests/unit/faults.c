@@ -7,7 +7,8 @@
  *                              interrupt  does nothing and returns -1 with EINTR
  *                              short      handles half of the requested bytes
  *                              full       statvfs reports no free bytes from the first call on
- *                              kill       ends the process as kill -9 does, before the call
+ *                              kill       ends the process as kill -9 does, before the call (after
+ *                                         it for close)
  *     FM_FAULT=any:N:kill      the N-th call of any function except malloc
  *     FM_FAULT=space:N:KIND    N bytes can be written, then the disk is full; KIND is
  *                              full       fallocate of more than N bytes fails

@@ -24,7 +24,7 @@ static inline void scratch_check(int ok, const char *what)
     exit(1);
 }
 
-/* Remove the directory; its names are ours, so `rm` needs no quoting. */
+/* Remove the directory; mkdtemp made its name, so `rm` needs no quoting. */
 static inline void scratch_remove(void)
 {
     char command[96];

@@ -123,7 +123,7 @@ KERNEL_TEST(the_definition_refuses_what_a_forward_refuses)
     free_arrays();
 }
 
-/* The sentence names a first channel whose end does not fit an int64_t. */
+/* row0 + cap overflows an int64_t; the message still names both. */
 KERNEL_TEST(channels_that_overflow_are_named)
 {
     struct layer s = make_layer(FM_CLIP_F32, 16, 20, 2);

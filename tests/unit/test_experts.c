@@ -10,8 +10,8 @@ enum { I = 5, H = 3 };
 
 static const struct fm_expert_form biased = {.rows = 2, .bias = true};
 
-/* The index in a tensor of `part`, shaped as in lib/block/weight.h, of one element of the bundle's
- * part `of`: channel j, row r, element h.  -1: the tensor does not have it. */
+/* Locate channel j, row r, element h of the bundle's part `of`: returns its index in a tensor of
+ * `part` (shapes: lib/block/weight.h), or -1 if that tensor does not have it. */
 static int place(enum fm_weight_part part, enum fm_weight_part of, int j, int r, int h)
 {
     if (of == FM_PART_BIAS)

@@ -300,7 +300,7 @@ TEST(an_elastic_export_holds_every_member)
         cJSON_ArrayForEach(row, member) cJSON_ArrayForEach(k, row)
             assert_int_equal(k->valuedouble, *widths++);
     }
-    /* The initial budget must be exactly one of the list. */
+    /* The initial budget must be equal to one in the list. */
     double start = cJSON_GetObjectItemCaseSensitive(config, "fm_budget")->valuedouble;
     assert_true(start == cJSON_GetArrayItem(budgets, 5)->valuedouble);
     cJSON_Delete(config);

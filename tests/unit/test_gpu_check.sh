@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Run the host side of `make gpu-check` without a GPU: the check's own program and parts, in their
 # order, linked against strict fakes of the driver, the runtime and cuBLAS (tests/gpu/double.h);
-# then each call of these fails in turn.
+# then each call to them fails in turn.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 BUILD=${BUILD:-build}
@@ -14,7 +14,7 @@ bad=0
 scratch=$(mktemp -d) || exit 1
 trap 'rm -rf "$scratch"' EXIT
 
-# refuses WORDS WHAT PART: with this FM_DOUBLE the part must fail, and not for lack of a GPU
+# refuses WORDS WHAT PART: with FM_DOUBLE=WORDS the part must fail, name WHAT, and have found a GPU
 refuses() {
     FM_DOUBLE=$1 LD_LIBRARY_PATH=$doubles "$doubles/gpu_check_double" "$3" >"$scratch/refused" 2>&1
     if [ $? != 1 ] || ! grep -q "^FAIL.*$2" "$scratch/refused"; then
@@ -65,7 +65,7 @@ hangs() {
     for name in probes tiny small simple replays edges quick baselines; do
         grep -q "^$name: \(HUNG\|left out, the time is over\)" "$log" || echo "$name is not reported"
     done >"$scratch/untold"
-    # at this scale starting a process may take longer than a limit; the last one must be started
+    # Starting a process may take longer than limits this short, but the last part must have been started.
     if [ -s "$scratch/untold" ] || ! grep -q '^baselines: HUNG' "$log" || [ $took -gt 16000 ]; then
         echo "FAIL all parts hang: $took ms of 12000"
         cat "$scratch/untold" "$log"
@@ -73,8 +73,8 @@ hangs() {
     fi
 }
 
-# The limits of all parts but those that run only if named add up to at most ten minutes, and parts that
-# find faults most cheaply come first.
+# The limits of all parts but those that run only if named add up to at most ten minutes, and the parts
+# that find faults most cheaply come first.
 plans() {
     local plan
     plan=$(bash tests/gpu/gpu-check.sh plan)
@@ -100,7 +100,8 @@ ships() {
     done
 }
 
-# A directory with cuBLAS outside the loader's path, like a toolkit's (unless cuBLAS is also on that path).
+# A directory with the fake cuBLAS, like a toolkit's, that the loader does not search.  If the loader would
+# find a real cuBLAS, LD_LIBRARY_PATH below makes it find the fake instead.
 mkdir -p "$scratch/cuda/lib64"
 ln -s "$(realpath "$doubles/libcublas.so.13")" "$scratch/cuda/lib64/"
 

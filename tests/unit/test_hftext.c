@@ -1,5 +1,5 @@
 /* The text part of a multimodal checkpoint: which config.json is a wrapper's, its conversion,
- * and the names that are cut. */
+ * and names without its prefix. */
 #include "formats/tensor/hftext.h"
 #include "tests/unit/test.h"
 

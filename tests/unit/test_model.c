@@ -145,7 +145,7 @@ static void expect_same(const float *got, size_t n, const char *format, int l)
 TEST(a_checkpoint_is_read_into_the_bundles_layout)
 {
     const struct fm_nonlayer *nonlayer;
-    /* Memory for all layers, for one of three besides the slot, for none. */
+    /* Memory for all layers; for one and the slot that the other two share; for none. */
     struct fm_model *probe = open_model(ODD, 0);
     uint64_t one = fm_model_layer_bytes(probe);
     fm_model_close(probe);

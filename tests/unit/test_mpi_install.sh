@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Test `make MPI=1 install` of fm-mpi(7): the installed tools are linked with MPI, two ranks make the bytes
-# of one process, and `make uninstall` removes the tools.  This is done with the machine's default MPI, and
-# with MPICH, too, if that is a different one.
+# Test `make MPI=1 install` of fm-mpi(7): the installed tools are linked with MPI, two ranks produce the same
+# bytes as one process, and `make uninstall` removes the tools.  This is done with the machine's default MPI,
+# and with MPICH, too, if that is a different one.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 build=${BUILD:-build}

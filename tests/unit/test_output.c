@@ -497,7 +497,7 @@ TEST(a_signal_removes_what_is_temporary)
     assert_int_equal(access(scratch("killed/file1"), F_OK), 0);
 }
 
-/* The second signal may remove temporaries on another thread while outputs are still written. */
+/* A second signal may remove temporaries on another thread while outputs are being written. */
 static int go_on_after_removal(void)
 {
     struct fm_output file, inside, more;

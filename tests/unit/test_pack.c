@@ -293,7 +293,6 @@ TEST(the_list_agrees_with_the_manifest)
     fm_list_release(&list);
 }
 
-/* Only channels under the adapter's mask may change. */
 TEST(the_adapter_touches_only_the_channels_under_its_mask)
 {
     pack(given_stage("in.fm", false), scratch("plain.fm"));
