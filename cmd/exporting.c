@@ -119,9 +119,11 @@ static void export_text(FILE *out, bool dry_run, const struct fm_export_options 
                 would, r->width_uniform, r->width_mean);
     rounding_line(out, would, "layout", r->channels_layout, r->bytes_layout, r->layout->leveled);
     if (options->load_cap)
-        fprintf(out, "%-9s%12s  %sof %llu channels that none of its budgets uses (budgets: %d)\n",
-                "freed", freed, dry_run ? "would be freed, " : "",
-                (unsigned long long)r->channels_freed, r->members);
+        fprintf(
+            out,
+            "%-9s%12s  %sof %llu channels that none of the exported budgets uses (budgets: %d)\n",
+            "freed", freed, dry_run ? "would be freed, " : "",
+            (unsigned long long)r->channels_freed, r->members);
     rounding_line(out, would, "padding", r->channels_pad, r->bytes_pad, padding);
     if (options->quantise)
         fprintf(out, "%-9s%12s  %s%s\n", "experts", options->quantise->name, would,

@@ -209,7 +209,7 @@ static int parse_header(const struct ustar *h, char name[NAME_BYTES + 1], uint64
 {
     if (memcmp(h->magic, "ustar\0", 6) != 0 || memcmp(h->version, "00", 2) != 0)
         return fm_fail(err, FM_EFORMAT,
-                       "is not a ustar header, as every item of a bundle or stage stream has");
+                       "is not in the ustar format; bundles and stage streams are ustar archives");
     if (!checksum_ok(h))
         return fm_fail(err, FM_EFORMAT, "the header checksum is wrong");
     if (h->type != '0' && h->type != 'x')

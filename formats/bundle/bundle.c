@@ -125,7 +125,8 @@ static int read_parts(struct fm_bundle *b, struct fm_err *err)
         if (!cJSON_IsObject(entry) ||
             fm_json_get_int(entry, "size", least, INT64_C(1) << 43, &size, err) ||
             size % FM_ARCHIVE_BLOCK)
-            return fm_fail(err, FM_EFORMAT, "part %d has no size that a tar archive can have",
+            return fm_fail(err, FM_EFORMAT,
+                           "the size of part %d is missing, out of range or not a multiple of 512",
                            b->parts + 1);
         b->part[b->parts++] = (uint64_t)size;
     }
@@ -153,9 +154,10 @@ static int place_parts(const struct fm_bundle *b, bool *together, struct fm_err 
             "in -00001-of-%05d.fm; or give all parts concatenated",
             b->parts, b->parts);
     if (number != 1 || parts != b->parts)
-        return fm_fail(err, FM_EFORMAT,
-                       "is part 1 of %d by its manifest, and part %d of %d by its name", b->parts,
-                       number, parts);
+        return fm_fail(
+            err, FM_EFORMAT,
+            "is part 1 of %d according to its manifest, but part %d of %d according to its name",
+            b->parts, number, parts);
     return FM_OK;
 }
 

@@ -133,7 +133,8 @@ static int find_name(const char **name, size_t *len, const char *path, struct fm
 {
     *name = last_name(path, len);
     if (*len == 0 || is_dots(*name, *len) || **name == '/')
-        return fm_fail(err, FM_ECREATE, "cannot create '%s': it does not end in a name", path);
+        return fm_fail(err, FM_ECREATE, "cannot create '%s': the path does not end in a name",
+                       path);
     if (*len > NAME_MAX || strlen(path) >= PATH_MAX)
         return fm_fail(err, FM_ECREATE, "cannot create '%.64s...': the name is too long", path);
     return FM_OK;

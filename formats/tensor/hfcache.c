@@ -213,9 +213,10 @@ int fm_hfcache_explain_weights(int dir, struct fm_err *err)
                        "has shards but no model.safetensors.index.json, which lists them; hf "
                        "download fetches what is missing");
     if (kinds & PYTORCH)
-        return fm_fail(err, FM_ENOENT,
-                       "has weights of PyTorch's own format and no safetensors; load it in "
-                       "transformers and save_pretrained() it");
+        return fm_fail(
+            err, FM_ENOENT,
+            "has weights in PyTorch's format and no safetensors; load it with transformers "
+            "and save it with save_pretrained()");
     if (kinds & GGUF)
         return fm_fail(err, FM_ENOENT,
                        "has GGUF files and no safetensors; give the checkpoint they were made "

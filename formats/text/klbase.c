@@ -61,7 +61,8 @@ int fm_klbase_check(const struct fm_klbase_shape *s, struct fm_err *err)
                        "least 3)",
                        s->n_ctx);
     if (s->vocabulary < 1)
-        return fm_fail(err, FM_EUSAGE, "a base-logits file for a vocabulary of %" PRId32,
+        return fm_fail(err, FM_EUSAGE,
+                       "a base-logits file needs a vocabulary of at least 1 token, not %" PRId32,
                        s->vocabulary);
     if (s->chunks < 1 || s->chunks > INT32_MAX / s->n_ctx)
         return fm_fail(err, FM_EUSAGE,

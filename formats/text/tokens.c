@@ -227,7 +227,7 @@ static int open_pair(struct fm_tokens *t, enum fm_token_type raw, bool *paired, 
     if (rc || !*paired)
         return rc;
     if (raw != FM_TOKEN_AUTO) {
-        fm_fail(err, FM_EUSAGE, "its %s file gives their type", t->format);
+        fm_fail(err, FM_EUSAGE, "its %s index gives the type of the tokens", t->format);
         return fm_advise(err, FM_ADVISE_NO_TOKEN_TYPE);
     }
     return check_length(t, err);

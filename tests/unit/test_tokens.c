@@ -258,7 +258,7 @@ TEST(reads_pairs_with_an_index)
         assert_memory_equal(ids, i4, sizeof ids);
         assert_string_equal(t.format, k == 2 ? "datatrove" : "megatron");
         fm_tokens_close(&t);
-        is_refused(scratch(names[k]), FM_TOKEN_U32, FM_EUSAGE, "gives their type");
+        is_refused(scratch(names[k]), FM_TOKEN_U32, FM_EUSAGE, "gives the type of the tokens");
         assert_int_equal(advice_on(scratch(names[k]), FM_TOKEN_U32), FM_ADVISE_NO_TOKEN_TYPE);
     }
     /* Negative ids of two bytes are found, too. */
