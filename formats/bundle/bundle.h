@@ -19,7 +19,7 @@
  *
  * A bundle in parts is several files, each a tar archive, cut between members under weights/.  The
  * first ends with CHECKSUMS, the k-th with CHECKSUMS-0000k; each of these has the digests of the
- * members of its own file.  The manifest has the digest of each later file's checksums and the size
+ * members in its file.  The manifest has the digest of each later file's checksums and the size
  * of each part, so that a part of a different bundle is detected.  Offsets count from the beginning
  * of the first part, as if the files were concatenated; a concatenation of all parts can also be
  * read.

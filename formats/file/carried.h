@@ -1,6 +1,6 @@
 /*
  * The small files of a checkpoint that are carried along: copied into a bundle as carried/NAME, and
- * from there into every export under their own names.  One rule serves listing a checkpoint,
+ * from there into every export under their own names.  One rule is used for listing a checkpoint,
  * writing a bundle and reading one: listing skips, and the other two refuse, a name that contains a
  * directory, is hidden, or is that of a weight file.
  */

@@ -8,8 +8,8 @@
 #include <stdint.h>
 
 /*
- * The lowest limit, in bytes, of this process's group and its ancestors; UINT64_MAX if there is
- * none.  `groups` is /proc/self/cgroup, `root` the mount point of the groups, /sys/fs/cgroup.  A
+ * The lowest limit, in bytes, of this process's group and its ancestors; UINT64_MAX: no
+ * limit.  `groups` is /proc/self/cgroup, `root` the mount point of the groups, /sys/fs/cgroup.  A
  * group that is not visible, as in a container, is skipped.
  *
  * Source: cgroups(7); memory.max of version 2, memory.limit_in_bytes of version 1.

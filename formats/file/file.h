@@ -48,7 +48,7 @@ int fm_file_open_at(struct fm_file *f, int dirfd, const char *name, bool follow,
 /* Take over fd, the result of an open(2) of `path`; if it is negative, fail with errno. fd is
  * closed on failure. */
 int fm_file_adopt(struct fm_file *f, int fd, const char *path, struct fm_err *err);
-/* Open the same file again; closed separately. */
+/* A second handle on the same open file; closed separately. */
 int fm_file_share(struct fm_file *f, const struct fm_file *from, struct fm_err *err);
 /* Open a directory for fm_file_open_at; close(2) it.  FM_ENOENT, FM_EPERM. */
 int fm_file_open_directory(int *fd, const char *path, struct fm_err *err);

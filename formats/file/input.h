@@ -4,7 +4,7 @@
 
 #include "formats/file/file.h"
 
-/* "-": standard input; a regular file at its start is read in place, a pipe is copied to an
+/* "-": standard input; a regular file at its start is read in place, other input is copied to an
  * unlinked temporary file first.  FM_EUSAGE if it is closed, or a terminal or other device. */
 int fm_input_open(struct fm_file *f, const char *path, struct fm_err *err);
 

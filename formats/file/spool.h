@@ -19,7 +19,8 @@ struct fm_spool {
     bool ended;          /* the stream has ended */
 };
 
-/* True if path is "-" and standard input must be spooled: a pipe, or a file not at its start. */
+/* True if path is "-" and standard input must be spooled: a pipe, a socket, or a file not at its
+ * start. */
 bool fm_spool_needed(const char *path);
 
 int fm_spool_begin(struct fm_spool *s, struct fm_err *err);

@@ -1,9 +1,9 @@
 /*
  * A multimodal checkpoint contains a complete text model: its config.json in text_config, its
- * tensors under a prefix.  Callers that open the directory see that model, under the names of its
- * own class, and the other tensors as unknown ones.  The text class itself also saves tensors under
- * the prefix if it loaded them from such a checkpoint.  The wrapper's other keys are kept in the
- * text model's config.json, so that an export can be multimodal again.
+ * tensors under a prefix.  Callers that open the directory see that model, under the names that the
+ * text class uses, and the other tensors as unknown ones.  The text class itself also saves tensors
+ * under the prefix if it loaded them from such a checkpoint.  The wrapper's other keys are kept in
+ * the text model's config.json, so that an export can be multimodal again.
  */
 #include "formats/tensor/hftext.h"
 

@@ -3,7 +3,7 @@
  * between them is normalised and split into words, and each word is encoded.  Every detail of the
  * order matters (which white space an lstrip takes, the input of a normaliser), because the ids
  * must be identical to the library's.  The tokenizer is written by hand because the
- * library is in Rust and has no C interface; --tokenizer-cmd serves tokenizers that are not
+ * library is in Rust and has no C interface; --tokenizer-cmd is for tokenizers that are not
  * supported here.
  */
 #include "formats/text/tokenizer.h"
