@@ -171,10 +171,10 @@ def make(row, folder, log=print):
     data = tiny.encode(tokenizer, mixture)
     log(f"{len(data)} training tokens")
     own = texts[row.kind][1]
-    fifth = len(own) // 8
-    save(folder, "heldout", tokenizer, own[:fifth], tiny.HELDOUT_SEQUENCES)
-    save(folder, "test", tokenizer, own[fifth : 4 * fifth], TEST_SEQUENCES)
-    save(folder, "calib", tokenizer, own[4 * fifth :], tiny.CALIB_SEQUENCES)
+    eighth = len(own) // 8
+    save(folder, "heldout", tokenizer, own[:eighth], tiny.HELDOUT_SEQUENCES)
+    save(folder, "test", tokenizer, own[eighth : 4 * eighth], TEST_SEQUENCES)
+    save(folder, "calib", tokenizer, own[4 * eighth :], tiny.CALIB_SEQUENCES)
     for kind in row.tests:
         save(folder, f"test-{kind}", tokenizer, texts[kind][1], TEST_SEQUENCES)
     config = row.config(**SIZES, **row.sizes, output_router_logits=False)

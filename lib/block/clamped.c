@@ -15,7 +15,8 @@ static int read_as(struct fm_config *c, const char *other, const struct fm_keys 
     int rc = act && !cJSON_IsNull(act) ? fm_json_get_string(keys->json, "hidden_act", &name, err)
                                        : FM_OK;
     if (!rc && strcmp(name, "silu") != 0 && strcmp(name, other) != 0)
-        rc = fm_fail(err, FM_ECONFIG, "hidden_act '%.64s' is not supported; supported: silu", name);
+        rc = fm_fail(err, FM_ECONFIG, "hidden_act '%.64s' is not supported; supported: %s%s", name,
+                     strcmp(other, "silu") != 0 ? "silu, " : "", other);
     if (!rc)
         rc = fm_json_opt_double(keys->json, "swiglu_alpha", FLT_MIN, FLT_MAX, &alpha, err);
     if (!rc)

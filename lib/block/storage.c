@@ -113,7 +113,8 @@ int fm_schemes_add(struct fm_config *c, const char *target, const struct fm_sche
         free(e->text);
         return fm_fail(err, FM_ECONFIG,
                        "target '%.64s' is not a supported regular expression: POSIX, at most %d "
-                       "bytes, no '{', no back references, at most 16 nested groups",
+                       "bytes, no '{', no back references, at most 16 nested groups, at most 4 of "
+                       "them followed by '+'",
                        target, FM_EXPRESSION_BYTES_MAX);
     }
     s->entries++;

@@ -650,8 +650,8 @@ static void count_starved(struct fm_coverage *y, const struct fm_ranking *r,
 
 /* List the experts without tokens, in memory that the caller frees.  Warn about them, and about
  * experts with few tokens. */
-static int list_reached(struct fm_coverage *y, const struct fm_ranking *r,
-                        const struct fm_task *task, struct fm_err *err)
+static int list_unreached(struct fm_coverage *y, const struct fm_ranking *r,
+                          const struct fm_task *task, struct fm_err *err)
 {
     size_t X = (size_t)r->M * (size_t)r->E;
     y->unreached_at = fm_alloc(X, 2 * sizeof(int32_t), "experts without tokens", err);
@@ -679,7 +679,7 @@ static int finish(struct scorer *s, enum fm_rank_order order, int batch,
                   struct fm_rank_report *report, struct fm_err *err)
 {
     if (finish_scores(s, order, report->batches, err) ||
-        list_reached(&report->coverage, s->ranking, s->task, err))
+        list_unreached(&report->coverage, s->ranking, s->task, err))
         return err->code;
     return write_stream(s, order, batch, report, err);
 }

@@ -287,35 +287,91 @@ static struct size adapter_size(const struct recovery *r)
     return size;
 }
 
+/* The number of the stream's masks that have figures; only these are measured again.  Without a
+ * stream: the number that a family with the default steps has. */
+static uint64_t count_measured(const struct fm_bundle *in)
+{
+    const cJSON *budgets = cJSON_GetObjectItemCaseSensitive(in->manifest, "budgets"), *budget;
+    uint64_t n = 0;
+    cJSON_ArrayForEach(budget, budgets)
+    {
+        if (cJSON_IsObject(cJSON_GetObjectItemCaseSensitive(budget, "quality")))
+            n++;
+    }
+    return n ? n : 17;
+}
+
+/* Add the sweeps of a run within `memory` bytes to *estimate. */
+static void plan_sweeps(struct fm_estimate *estimate, const struct recovery *r, uint64_t memory)
+{
+    const struct fm_task *task = &r->task;
+    const struct fm_recover_options *o = r->options;
+    bool cross = o->strategy == FM_RECOVER_CROSS, router = o->train == FM_RECOVER_ROUTER;
+    uint64_t masks = count_measured(&task->in);
+    int group = fm_quality_group(task->config, &task->held, memory);
+    group = (uint64_t)group < masks ? group : (int)masks;
+    struct fm_estimate_sweep sweep = {.count = (uint64_t)o->steps,
+                                      .rows =
+                                          (uint64_t)batch_of(task->run) * (uint64_t)task->calib.T,
+                                      .T = task->calib.T,
+                                      .lanes = lanes_of(o),
+                                      .backward = cross ? 2 + o->middle : 1,
+                                      .merged = router ? 0 : 1,
+                                      .kept = cross ? 0.6 : adapter_size(r).kept};
+    fm_estimate_add(estimate, task->model, &sweep, memory);
+    sweep.count = (is_measured(task) ? 1 : 2) * ((masks + (uint64_t)group - 1) / (uint64_t)group);
+    sweep.rows = (uint64_t)task->held.count * (uint64_t)task->held.T;
+    sweep.T = task->held.T;
+    sweep.lanes = group + 1;
+    sweep.backward = 0;
+    sweep.kept = 0.6;
+    fm_estimate_add(estimate, task->model, &sweep, memory);
+}
+
+struct shares {
+    uint64_t sweeps;  /* bytes of the run's memory that its sweeps get */
+    uint64_t stores;  /* bytes for moments and gradients of all layers */
+    uint64_t records; /* bytes that these need; the others spill to files */
+};
+
 /*
- * The part of the run's memory that is not for its sweeps: the adapter, a layer's gradients in
- * every slot, and *stores, for moments and gradients of all layers.  These have records of the
- * largest layer's size, get at most half of the remaining memory, and spill the rest, *spill, to
- * files.
+ * Divide the run's memory and plan its sweeps.  The adapter, and a layer's gradients in every slot,
+ * are always in memory.  Moments and gradients, in records of the largest layer's size, give way
+ * once no layer of the model stays in memory.
  */
-static uint64_t memory_beside(uint64_t *stores, uint64_t *spill, const struct recovery *r)
+static struct shares share_memory(struct fm_estimate *estimate, const struct recovery *r)
 {
     const struct fm_task *task = &r->task;
     int T = task->calib.T, batch = batch_of(task->run), micro = fm_sweep_micro(batch, T);
     struct size size = adapter_size(r);
     uint64_t slots =
         (uint64_t)fm_sweep_turns(batch / micro, micro * T, task->cut, lanes_of(r->options));
-    uint64_t fixed = size.all + (2 + slots) * size.layer;
-    uint64_t left = task->memory > fixed ? task->memory - fixed : 0;
-    uint64_t records = 3 * (uint64_t)task->config->M * (size.layer + FM_ALIGN);
-    *stores = records < left / 2 ? records : left / 2;
-    *spill = records - *stores;
-    return fixed + *stores;
+    uint64_t fixed = size.all + (2 + slots) * size.layer, over;
+    struct shares s = {.records = 3 * (uint64_t)task->config->M * (size.layer + FM_ALIGN)};
+    s.stores = s.records;
+    do {
+        uint64_t beside = fixed + s.stores;
+        s.sweeps = task->memory > beside ? task->memory - beside : 0;
+        *estimate = (struct fm_estimate){0};
+        plan_sweeps(estimate, r, s.sweeps);
+        estimate->memory += beside;
+        over = estimate->memory > task->memory ? estimate->memory - task->memory : 0;
+        over = fm_model_pinned(task->model) > 0 ? 0 : over < s.stores ? over : s.stores;
+        s.stores -= over;
+    } while (over > 0);
+    estimate->spill += s.records - s.stores;
+    return s;
 }
 
 static int prepare(struct recovery *r, struct fm_err *err)
 {
     struct fm_task *task = &r->task;
     const struct fm_masks *masks = &r->budgets.masks;
-    uint64_t stores, spill, beside = memory_beside(&stores, &spill, r);
-    task->memory = task->memory > beside ? task->memory - beside : 0;
+    struct fm_estimate estimate;
+    struct shares shares = share_memory(&estimate, r);
+    task->memory = shares.sweeps;
     r->tune = (struct fm_tune){.task = task,
-                               .memory = stores,
+                               .memory = shares.stores,
                                .options = r->options,
                                .masks = masks,
                                .mask = r->mask,
@@ -527,53 +583,13 @@ static int write_stream(struct recovery *r, struct fm_err *err)
     return rc;
 }
 
-/* The number of the stream's masks that have figures; only these are measured again.  Without a
- * stream: the number that a family with the default steps has. */
-static uint64_t count_measured(const struct fm_bundle *in)
-{
-    const cJSON *budgets = cJSON_GetObjectItemCaseSensitive(in->manifest, "budgets"), *budget;
-    uint64_t n = 0;
-    cJSON_ArrayForEach(budget, budgets)
-    {
-        if (cJSON_IsObject(cJSON_GetObjectItemCaseSensitive(budget, "quality")))
-            n++;
-    }
-    return n ? n : 17;
-}
-
 static void estimate_steps(struct fm_estimate *estimate, struct fm_task *task, void *self)
 {
     const struct recovery *r = self;
-    const struct fm_recover_options *o = r->options;
-    *estimate = (struct fm_estimate){0};
     const struct fm_config *c = task->config;
-    bool cross = o->strategy == FM_RECOVER_CROSS, router = o->train == FM_RECOVER_ROUTER;
-    struct size size = adapter_size(r);
-    uint64_t stores, spill, beside = memory_beside(&stores, &spill, r);
-    uint64_t memory = task->memory > beside ? task->memory - beside : 0;
-    uint64_t masks = count_measured(&task->in);
-    int group = fm_quality_group(c, &task->held, memory);
-    group = (uint64_t)group < masks ? group : (int)masks;
-    struct fm_estimate_sweep sweep = {.count = (uint64_t)o->steps,
-                                      .rows =
-                                          (uint64_t)batch_of(task->run) * (uint64_t)task->calib.T,
-                                      .T = task->calib.T,
-                                      .lanes = lanes_of(o),
-                                      .backward = cross ? 2 + o->middle : 1,
-                                      .merged = router ? 0 : 1,
-                                      .kept = cross ? 0.6 : size.kept};
-    fm_estimate_add(estimate, task->model, &sweep, memory);
-    sweep.count = (is_measured(task) ? 1 : 2) * ((masks + (uint64_t)group - 1) / (uint64_t)group);
-    sweep.rows = (uint64_t)task->held.count * (uint64_t)task->held.T;
-    sweep.T = task->held.T;
-    sweep.lanes = group + 1;
-    sweep.backward = 0;
-    sweep.kept = 0.6;
-    fm_estimate_add(estimate, task->model, &sweep, memory);
-    estimate->disk =
-        size.all + ADAPTER_FILE + (uint64_t)c->M * (uint64_t)c->E * FM_LORA_PARTS * ADAPTER_TENSOR;
-    estimate->memory += beside;
-    estimate->spill += spill;
+    share_memory(estimate, r);
+    estimate->disk = adapter_size(r).all + ADAPTER_FILE +
+                     (uint64_t)c->M * (uint64_t)c->E * FM_LORA_PARTS * ADAPTER_TENSOR;
 }
 
 static int make_all(struct recovery *r, struct fm_recover_report *report, struct fm_err *err)

@@ -291,7 +291,7 @@ static const char CE[] = "cross-entropy, nats per token",
                   AGREE[] = "share of tokens whose most probable token is the original's";
 
 /* Add the figures of mask i that fm-train or fm-recover measured. */
-static void add_member(const struct bom *b, cJSON *metrics, int i)
+static void add_mask(const struct bom *b, cJSON *metrics, int i)
 {
     const struct fm_masks *masks = &b->from.budgets.masks;
     const struct fm_quality *q = &masks->mask[i].quality;
@@ -332,7 +332,7 @@ static void add_metrics(const struct bom *b, cJSON *card)
         add_metric(metrics, CE, original, "the original, on the held-out positions of the family");
     for (int i = 0; i < masks->count; i++)
         if (!b->export_json || i == b->index)
-            add_member(b, metrics, i);
+            add_mask(b, metrics, i);
     if (!measured)
         return;
     const char *hex = cJSON_IsString(digest) ? digest->valuestring : "unknown";

@@ -17,7 +17,6 @@
 
 struct cublasContext {
     cudaStream_t stream;
-    bool workspace;
 };
 
 static size_t bytes_of(cudaDataType type)
@@ -135,15 +134,6 @@ cublasStatus_t cublasDestroy_v2(cublasHandle_t handle)
 cublasStatus_t cublasSetStream_v2(cublasHandle_t handle, cudaStream_t stream)
 {
     handle->stream = stream;
-    handle->workspace = false; /* as documented by cuBLAS */
-    return CUBLAS_STATUS_SUCCESS;
-}
-
-cublasStatus_t cublasSetWorkspace_v2(cublasHandle_t handle, void *workspace, size_t bytes)
-{
-    if ((uintptr_t)workspace % 256 || !double_is_device(workspace, bytes))
-        return CUBLAS_STATUS_INVALID_VALUE;
-    handle->workspace = true;
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -165,7 +155,7 @@ cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t transa,
         return CUBLAS_STATUS_NOT_SUPPORTED;
     if (!lawful(a) || !lawful(b) || !lawful(c))
         return CUBLAS_STATUS_INVALID_VALUE;
-    if (captures(handle) && !handle->workspace) {
+    if (captures(handle)) {
         double_unsafe(); /* cuBLAS would allocate a workspace */
         return CUBLAS_STATUS_INTERNAL_ERROR;
     }

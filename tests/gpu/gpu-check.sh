@@ -58,7 +58,7 @@ edges edges 24
 model model 36
 torch torch 30
 quick quick 26
-baselines quick 24
+pytorch quick 24
 profile profile 24
 baselines baselines 18
 memcheck memcheck 64
@@ -237,7 +237,7 @@ fi
 [ -z "$double" ] || export FM_DOUBLE="memory=8589934592"
 if wants quick; then
     checker quick bench "$out/quick.json" $amount
-    python_run baselines tests/gpu/gpu_baselines.py "$out/quick.json" "$out/baselines.json"
+    python_run pytorch tests/gpu/gpu_baselines.py "$out/quick.json" "$out/baselines.json"
 fi
 if wants profile && [ -z "$double" ]; then
     ncu=$(command -v ncu /usr/local/cuda/bin/ncu | head -n 1)

@@ -391,12 +391,11 @@ TEST(invalid_digests_are_refused)
     for (int i = 0; i < 32; i++)
         bad[i] = (char)(hex[i] >= 'a' ? hex[i] - 32 : hex[i]);
     expect_manifest_refused(hex, bad, "not 32 lower-case");
-    memcpy(bad, hex, sizeof bad);
-    bad[31] = '"'; /* 31 digits, an odd number */
     char longer[40], shorter[40];
     snprintf(longer, sizeof longer, "\"%s\"", hex);
     snprintf(shorter, sizeof shorter, "\"%.31s\" ", hex);
     expect_manifest_refused(longer, shorter, "not 32 lower-case");
+    memcpy(bad, hex, sizeof bad);
     bad[31] = hex[31] == '0' ? '1' : '0';
     expect_manifest_refused(hex, bad, "differs from the manifest's");
     char key[60], other[60];

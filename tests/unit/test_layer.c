@@ -253,7 +253,6 @@ struct share {
     bool together;
     int rows[2];
     double sum[2][E];
-    int first; /* batch of the first part */
 };
 
 static void take_share(void *self, const struct fm_expert_view *v)

@@ -504,7 +504,7 @@ static int go_on_after_removal(void)
     struct fm_outdir dir, other;
     struct fm_err err = {0};
     if (fm_output_open(&file, scratch("late/file"), true, false, &err) != FM_OK ||
-        fm_outdir_open(&dir, scratch("late/dir"), false, &err) != FM_OK ||
+        fm_outdir_open(&dir, scratch("late/dir"), NULL, &err) != FM_OK ||
         fm_outdir_file(&dir, &inside, "config.json", &err) != FM_OK)
         return 100;
     fm_file_remove_temporaries();
@@ -513,7 +513,7 @@ static int go_on_after_removal(void)
                    fm_outdir_file(&dir, &inside, "more", &err) == FM_ESAVED &&
                    fm_outdir_commit(&dir, &err) == FM_ESAVED &&
                    fm_output_open(&more, scratch("late/more"), true, false, &err) == FM_ESAVED &&
-                   fm_outdir_open(&other, scratch("late/other"), false, &err) == FM_ESAVED
+                   fm_outdir_open(&other, scratch("late/other"), NULL, &err) == FM_ESAVED
                ? FM_OK
                : 101;
 }

@@ -702,7 +702,8 @@ TEST(keys_of_m3_that_transformers_does_not_read)
     refused(M3, "attention_output_gate:true", FM_ECONFIG, "attention_output_gate true");
     refused(M3, "n_shared_experts:2", FM_ECONFIG, "n_shared_experts 2");
     refused(M3, "swiglu_beta:0", FM_ECONFIG, "swiglu_beta 0 is not supported");
-    refused(M3, "hidden_act:'gelu'", FM_ECONFIG, "hidden_act 'gelu' is not supported");
+    refused(M3, "hidden_act:'gelu'", FM_ECONFIG,
+            "hidden_act 'gelu' is not supported; supported: silu, swigluoai");
     refused(M3, "scoring_func:'softmax'", FM_ECONFIG, "scoring_func 'softmax'");
     refused(M3, "sparse_attention_config:{use_sparse_attention:false}", FM_ECONFIG,
             "use_sparse_attention false");
