@@ -1,4 +1,4 @@
-/* fm-bench baselines: its options, and the run. */
+/* fm-bench baselines: run the comparison, and print and plot the figures. */
 #ifndef FM_BASELINES_H
 #define FM_BASELINES_H
 

@@ -52,8 +52,8 @@ static bool is_marked(const struct fm_list *list, int row, uint64_t context)
 }
 
 /*
- * Tables of a large family have the first and the last member, those with marks, and the measured
- * ones; if fewer than three are measured, evenly spaced ones.  The JSON has all.
+ * The table of a large family has the first and the last member, the marked ones, and the measured
+ * ones, or evenly spaced ones if fewer than three are measured.  The JSON has all.
  */
 static bool is_shown(const struct fm_list *list, int row, uint64_t context)
 {

@@ -58,7 +58,7 @@ static void add_reference(cJSON *o, enum fm_bench_reference reference)
 
 /* ---- figures of tokens ---- */
 
-/* Print one line of a table: "0.4016" and the figures that are usual on cards of pruned and
+/* Print a table row: a budget, and the figures that are usual on model cards of pruned and
  * quantised models. */
 static void print_kl(FILE *out, const char *name, const struct fm_spread *s)
 {
@@ -557,8 +557,7 @@ static void engine_text(FILE *out, const char *name, const struct fm_bench_engin
         return;
     fprintf(out, "%s: %.4g tokens/s; %.2f s for %.4g useful GFLOP, %.2f of the peak of %.4g%s\n",
             name, r->tokens_second, r->seconds, 1e-9 * r->useful, share_of(r), 1e-9 * r->peak,
-            share_of(r) > 1.05 ? ", which scores may exceed because they are summed in registers"
-                               : "");
+            share_of(r) > 1.05 ? " (more than 1 is possible: scores are summed in registers)" : "");
     double all = r->seconds * e->threads;
     fprintf(out, "  %-16s %10s %10s %7s %9s\n", "operation", "calls", "thread s", "share",
             "GFLOP/s");

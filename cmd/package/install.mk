@@ -44,7 +44,8 @@ install: all $(COMPLETIONS)
 	$(INSTALL) -m 644 formats/runtime/fm_clip/*.py formats/runtime/fm_clip/py.typed $(DESTDIR)$(DATADIR)/fm_clip
 
 # Directories that belong only to the suite are removed with everything in them, because an older
-# version may have installed more files; system directories stay.  A missing file is not an error.
+# version may have installed more files, but DATADIR only if it is empty; system directories stay.
+# A missing file is not an error.
 uninstall:
 	rm -f $(addprefix $(DESTDIR)$(BINDIR)/,$(TOOLS) $(notdir $(SCRIPTS)))
 	rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,$(CLIP_SO) libfm_clip.so libfm.a pkgconfig/fm_clip.pc pkgconfig/fm.pc)

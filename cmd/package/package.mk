@@ -11,8 +11,8 @@ wheel: $(BUILD)/$(CLIP_SO)
 		$(BUILD)/wheel/stripped/$(CLIP_SO) $(VERSION) $(BUILD)/wheel
 	@rm -r $(BUILD)/wheel/stripped
 
-# Debian's tools run in a copy of cmd/package/debian, take the sources from this tree, and leave no
-# files in it.  Their objects, compiled with Debian's flags, go into a separate build directory.
+# Debian's tools run in a copy of cmd/package/debian and take the sources from this tree.  Objects
+# compiled with Debian's flags go into a separate build directory.
 DEB := $(BUILD)/deb
 # The maintainer named in the packages: `make deb MAINTAINER="Name <name@host>"`.
 deb: export FM_MAINTAINER = $(MAINTAINER)

@@ -171,7 +171,8 @@ static int number_of_name(const char *name)
     return atoi(name + len);
 }
 
-/* Append the members of part k, counted from 0, from its own file. */
+/* Append the members of part k, counted from 0; `file` is its own file, or the part's bytes in a
+ * file that has all parts. */
 static int list_part(struct fm_bundle *b, const struct fm_file *file, int k, uint64_t base,
                      struct fm_err *err)
 {

@@ -6,9 +6,9 @@
  * terminal), lock, digest, text, carried (which files travel with a checkpoint), sandbox (what may
  * be opened), cgroup (the memory limit of a job).
  *
- * Files: only this room opens files, except for some in /proc (file.c for inputs; output.c,
- * outdir.c, temporary.c and lock.c for outputs; cgroup.c for files of the system; sandbox.c for
- * rules; tests/rooms.py checks this), so that no open can block on a FIFO or a device.  Inputs are
+ * Only this room opens files, so that no open can block on a FIFO or a device: file.c opens inputs;
+ * output.c, outdir.c, temporary.c and lock.c outputs; cgroup.c files of the system; sandbox.c paths
+ * for its rules.  The only exceptions are files in /proc; tests/rooms.py checks this.  Inputs are
  * read with pread, never mapped, and must be regular files (a pipe on "-" is spooled).  Outputs are
  * written to a temporary file in the target directory and appear under their name whole or not at
  * all: fsync, rename, fsync of the directory.

@@ -1,5 +1,5 @@
 /*
- * Rights of Landlock, and a filter of system calls as classic BPF.  Headers of Debian 12 have only
+ * Rights of Landlock, and a filter of system calls in classic BPF.  Headers of Debian 12 have only
  * the first rights of Landlock, so the later ones are numbers here; rights that the kernel does not
  * support are not requested.
  *

@@ -88,7 +88,7 @@ static void put(char **to, const char *bytes, size_t size)
     *to += size;
 }
 
-/* The edit whose value is the first in the text at or after `at`, or n. */
+/* The edit whose span is the first in the text at or after `at`, or n. */
 static int next_value(const struct object *o, int n, size_t at)
 {
     int next = n;

@@ -19,8 +19,7 @@ struct fm_jsonpart {
 int fm_jsonparts_read(struct fm_json *j, struct fm_jsonpart *part, int parts, const char *where,
                       struct fm_err *err);
 
-/* A scanner for the text of a member, which must exist; positions in errors count from the whole
- * text. */
+/* A scanner for the text of a member, which must exist; errors give positions in the whole text. */
 struct fm_json fm_jsonparts_window(const struct fm_json *whole, const struct fm_jsonpart *p);
 
 /* True if the text of the member is this word. */

@@ -1,5 +1,5 @@
 /*
- * cJSON builds the trees, but only of texts that the strict scanner has accepted, because cJSON
+ * cJSON builds the trees, but only from texts that the strict scanner has accepted, because cJSON
  * itself accepts much that is not JSON.  Printing is ours: doubles with the fewest digits that read
  * back the same, exact integers, and lists of numbers on one line, so that a manifest is the same
  * on every machine and easy to read.

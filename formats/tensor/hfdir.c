@@ -1,9 +1,9 @@
 /*
- * Opening a checkpoint reads no weights, only config.json, the index and the shards' headers (for
- * GPTQ also zero points and the order of columns).  Index and headers are compared, so that a shard
- * from another download is found before hours of work.  All tensors are in one sorted list of
- * places.  Weight files may be links, because the hub's cache is made of them; carry.c decides
- * which other files are carried.
+ * Opening a checkpoint reads no weights, only config.json, hf_quant_config.json, the index and the
+ * shards' headers (for GPTQ also zero points and the order of columns).  Index and headers are
+ * compared, so that a shard from another download is found before hours of work.  All tensors are
+ * in one sorted list of places.  Weight files may be links, because the hub's cache is made of
+ * them; carry.c decides which other files are carried.
  */
 #include "formats/tensor/hfdir.h"
 
@@ -149,7 +149,7 @@ static int take_text(struct fm_hfdir *dir, struct fm_err *err)
 }
 
 /* The contents of hf_quant_config.json in the form of config.json: {"quant_method": "modelopt",
- * ..}; NULL if weights are not quantised. */
+ * ...}; NULL if weights are not quantised. */
 static int turn_quant(char **value, const cJSON *file, struct fm_err *err)
 {
     const cJSON *says = cJSON_GetObjectItemCaseSensitive(file, "quantization"), *entry;

@@ -26,7 +26,7 @@ struct fm_shard {
 };
 
 struct fm_carried {
-    char *name; /* accepted by fm_carried_refuse */
+    char *name; /* fm_carried_refuse returns NULL for it */
     uint64_t size;
 };
 

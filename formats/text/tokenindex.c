@@ -1,7 +1,7 @@
 /*
- * An index and its file of words are untrusted and must agree.  Everything in the index (counts,
+ * An index and its token file are untrusted and must agree.  Everything in the index (counts,
  * sizes, pointers, document bounds, types) is checked against the length of the other file; after
- * that the words are one sequence, and the index is no longer needed.
+ * that the tokens are one sequence, and the index is no longer needed.
  */
 #include "formats/text/tokenindex.h"
 

@@ -1,7 +1,7 @@
 /*
- * Token files in two parts: the words, and an index of the documents in them.  Megatron's X.bin and
- * X.idx, and datatrove's X.ds and X.ds.index.  The index gives the type of the words; every field
- * of it is checked, and then only the words are read: documents follow one another in file order.
+ * Pairs of files: tokens, and an index of the documents in them (Megatron's X.bin and X.idx,
+ * datatrove's X.ds and X.ds.index).  The index gives the type of the tokens.  All its fields are
+ * checked; after that only the tokens are read, in file order.
  *
  * Private to formats/text/tokens.c.
  */
@@ -13,9 +13,9 @@
 #include "formats/text/tokens.h"
 
 /*
- * If t->file is one file of such a pair, replace it by the file of words and fill t; *found is true
- * if it was.  FM_ENOENT: X.idx without X.bin.  FM_EFORMAT: fields that contradict each other or the
- * length of the words.
+ * If t->file is one file of such a pair, replace it with the token file, fill t and set *found.
+ * FM_ENOENT: X.idx without X.bin.  FM_EFORMAT: fields that contradict each other or the length of
+ * the token file.
  */
 int fm_tokenindex_open(struct fm_tokens *t, bool *found, struct fm_err *err);
 

@@ -3,8 +3,8 @@
  * tokenizer.json, for the pipelines that mixture-of-experts models use:
  *
  *     normalizer      none, NFC, Prepend and Replace of plain strings, a Sequence of them
- *     pre-tokenizer   none, Metaspace, ByteLevel, Splits of known patterns or of a class of
- *                     characters and Digits before ByteLevel
+ *     pre-tokenizer   none, Metaspace, ByteLevel; before ByteLevel also Digits, and Splits by known
+ *                     patterns or by a class of characters
  *     model           BPE, with byte fallback, fused unknowns and ignore_merges
  *     added tokens    lstrip, rstrip, single_word, normalized, special
  *     post-processor  none, ByteLevel, a template, a Sequence of them

@@ -1,6 +1,7 @@
 /*
- * Formats are recognised by their first bytes and checked against the file's length, so a
- * truncated file is refused when it is opened.  Each is an array of integers of 1, 2, 4 or 8 bytes
+ * Formats are recognised by their first bytes or by an index beside the file; raw tokens need their
+ * type from the caller.  The size is checked against the file's length, so a truncated file is
+ * refused when it is opened.  Each format is an array of integers of 1, 2, 4 or 8 bytes
  * at an offset; ids are compared with the vocabulary as they are read.
  */
 #include "formats/text/tokens.h"
@@ -242,7 +243,7 @@ static bool looks_like_text(const unsigned char *begin, size_t n)
     return n > 1 && i == n && !memchr(begin, 0, n);
 }
 
-/* Recognise the format by the first bytes. */
+/* Recognise the format by the first bytes, or by an index beside the file. */
 static int recognise(struct fm_tokens *t, enum fm_token_type raw, struct fm_err *err)
 {
     unsigned char begin[12] = {0};

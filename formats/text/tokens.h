@@ -22,7 +22,7 @@
 enum fm_token_type { FM_TOKEN_AUTO, FM_TOKEN_U16, FM_TOKEN_U32 };
 
 struct fm_tokens {
-    struct fm_file file; /* of a pair: the words */
+    struct fm_file file; /* of a pair: the token file */
     const char *format;  /* "npy", "llm.c", "megatron", "datatrove", "raw" */
     uint64_t data;       /* offset of the first token */
     uint64_t count;      /* tokens */

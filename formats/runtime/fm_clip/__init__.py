@@ -9,7 +9,7 @@ widths of any member of its family (fm-clip(3)).
     budget.fill_(2)                       # switch members; nothing is copied or prepared again
     out = layer(hidden, ids, weights)
 
-Weights, widths and budget are not copied; every call reads them.  An argument of a wrong type, shape or
+Weights, widths and budget are not copied; every call reads them.  An argument of the wrong type, shape or
 device raises a TypeError or a ValueError that names it.  An error of the library itself raises Error
 with the library's code.  Gradients are not supported.
 
