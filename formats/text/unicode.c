@@ -217,13 +217,17 @@ static void decompose(struct stretch *s, uint32_t c)
         push(s, tail[--n]);
 }
 
-/* Sort marks by class, stably. */
-static void sort_marks(uint32_t *point, size_t n)
+/* Sort the n marks from `at` on by class, stably. */
+static void sort_marks(struct stretch *s, size_t at, size_t n)
 {
+    uint32_t *point = s->point + at;
     bool sorted = true;
     for (size_t i = 1; i < n; i++)
         sorted = sorted && order_of(point[i - 1]) <= order_of(point[i]);
-    uint32_t *copy = sorted ? NULL : malloc(n * sizeof *copy);
+    if (sorted)
+        return;
+    uint32_t *copy = malloc(n * sizeof *copy);
+    s->failed = s->failed || !copy;
     if (!copy)
         return;
     memcpy(copy, point, n * sizeof *copy);
@@ -240,7 +244,7 @@ static void reorder(struct stretch *s)
         for (j = i; j < s->n && order_of(s->point[j]) > 0;)
             j++;
         if (j > i + 1)
-            sort_marks(s->point + i, j - i);
+            sort_marks(s, i, j - i);
         j += j == i;
     }
 }

@@ -211,6 +211,30 @@ TEST(normal_form_c_composes_what_it_may)
     nfc_is("o\u0302\u0301y\u0308", "\u1ed1\u00ff");
 }
 
+#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+static size_t refused;                   /* a block of this size is not available */
+extern void *__libc_malloc(size_t size); /* glibc's malloc under another name */
+void *malloc(size_t size);
+void *malloc(size_t size)
+{
+    return size == refused && size > 0 ? NULL : __libc_malloc(size);
+}
+
+TEST(marks_that_cannot_be_sorted_are_an_error)
+{
+    enum { MARKS = 1000, BYTES = 2 };
+    char text[MARKS * BYTES + 1];
+    struct fm_text out = {0};
+    for (int i = 0; i < MARKS; i++)
+        memcpy(text + i * BYTES, i % 2 ? "\u0323" : "\u0301", BYTES + 1);
+    refused = MARKS * sizeof(uint32_t);
+    fm_unicode_nfc(&out, text, MARKS * BYTES);
+    refused = 0;
+    assert_true(out.failed);
+    free(out.data);
+}
+#endif
+
 TEST(classes_are_those_of_unicode_16)
 {
     const uint16_t *class = fm_unicode_classes();
