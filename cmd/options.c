@@ -205,7 +205,7 @@ static int add_others(struct shared *rows, struct fm_cli *cli)
          0},
         {FM_CLI_STAGE,
          {"if-changed", 0, FM_CLI_FLAG, &run->outputs.if_changed, NULL,
-          "do nothing if --output was made from the same inputs and options", 0, 0, 0},
+          "do nothing if the output was made from the same inputs and options", 0, 0, 0},
          0},
         {FM_CLI_STATE,
          {"state", 0, FM_CLI_JOURNAL, &run->outputs.state, "FILE",

@@ -186,9 +186,9 @@ TEST(keys_of_other_kinds_are_refused)
     scratch_write("nothing", "", 0);
     cannot_be_read("k256", true, NULL, FM_ECONFIG, "a key of EC on another curve; model");
     cannot_be_read("k256.pub", false, NULL, FM_ECONFIG, "a key of EC on another curve; model");
-    cannot_be_read("rsa", true, NULL, FM_ECONFIG, "is a key of RSA; model signatures use ECDSA");
-    cannot_be_read("rsa.pub", false, NULL, FM_ECONFIG, "is a key of RSA; model");
-    cannot_be_read("ed", true, NULL, FM_ECONFIG, "is a key of ED25519; model");
+    cannot_be_read("rsa", true, NULL, FM_ECONFIG, "has a key of type RSA; model signatures use ECDSA");
+    cannot_be_read("rsa.pub", false, NULL, FM_ECONFIG, "has a key of type RSA; model");
+    cannot_be_read("ed", true, NULL, FM_ECONFIG, "has a key of type ED25519; model");
     cannot_be_read("good.pub", true, NULL, FM_EFORMAT, "is not a private key in PEM");
     cannot_be_read("good", false, NULL, FM_EFORMAT, "is not a public key in PEM");
     cannot_be_read("text", true, NULL, FM_EFORMAT, "is not a private key in PEM");
