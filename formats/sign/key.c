@@ -84,9 +84,10 @@ static int examine(struct fm_key *key, const char *path, struct fm_err *err)
         if (strcmp(group, curves[i].group) == 0)
             key->curve = curves[i].name;
     if (!key->curve)
-        return fm_fail(err, FM_ECONFIG,
-                       "'%s' has a key of type %s%s; model signatures use ECDSA on P-256, P-384 or P-521",
-                       path, EVP_PKEY_get0_type_name(key->pkey), *group ? " on another curve" : "");
+        return fm_fail(
+            err, FM_ECONFIG,
+            "'%s' has a key of type %s%s; model signatures use ECDSA on P-256, P-384 or P-521",
+            path, EVP_PKEY_get0_type_name(key->pkey), *group ? " on another curve" : "");
     return name_key(key, err);
 }
 

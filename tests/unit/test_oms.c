@@ -184,9 +184,10 @@ TEST(keys_of_other_kinds_are_refused)
     put_key("locked", EVP_EC_gen("P-256"), "open sesame");
     scratch_write("text", "hello\n", 6);
     scratch_write("nothing", "", 0);
-    cannot_be_read("k256", true, NULL, FM_ECONFIG, "a key of EC on another curve; model");
-    cannot_be_read("k256.pub", false, NULL, FM_ECONFIG, "a key of EC on another curve; model");
-    cannot_be_read("rsa", true, NULL, FM_ECONFIG, "has a key of type RSA; model signatures use ECDSA");
+    cannot_be_read("k256", true, NULL, FM_ECONFIG, "a key of type EC on another curve; model");
+    cannot_be_read("k256.pub", false, NULL, FM_ECONFIG, "a key of type EC on another curve; model");
+    cannot_be_read("rsa", true, NULL, FM_ECONFIG,
+                   "has a key of type RSA; model signatures use ECDSA");
     cannot_be_read("rsa.pub", false, NULL, FM_ECONFIG, "has a key of type RSA; model");
     cannot_be_read("ed", true, NULL, FM_ECONFIG, "has a key of type ED25519; model");
     cannot_be_read("good.pub", true, NULL, FM_EFORMAT, "is not a private key in PEM");
