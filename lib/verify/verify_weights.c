@@ -241,10 +241,10 @@ static int check_columns(struct place *p, const struct fm_expert_cut *cut, struc
     return check_rebuilt(p, rows, err);
 }
 
-/* The block of the up rows that belongs to a block of gate rows: the next one of up rows. */
+/* The block of up rows that belongs to a block of gate rows: the next one of its plane. */
 static const struct fm_planned_block *up_of(const struct fm_planned_block *gate)
 {
-    return gate + (gate[1].part == FM_PART_UP ? 1 : FM_PLANES);
+    return gate + (gate[1].plane == gate->plane ? 1 : FM_PLANES);
 }
 
 /* Check the block of gate rows together with that of up rows. */
