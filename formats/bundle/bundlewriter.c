@@ -426,29 +426,30 @@ static int put_padding(struct fm_bundle_writer *w, const struct slot *s, struct 
 static int copy_member(struct fm_bundle_writer *w, struct slot *s, struct fm_err *err)
 {
     struct fm_hasher *hasher = fm_hasher_new();
+    int rc = FM_OK;
     if (!w->copy)
         w->copy = malloc(COPY_BYTES);
-    int rc = hasher && w->copy ? FM_OK : fm_fail(err, FM_ENOMEM, "no memory to copy '%s'", s->name);
-    for (uint64_t at = 0; at < s->size && !rc;) {
-        size_t part = s->size - at < COPY_BYTES ? (size_t)(s->size - at) : COPY_BYTES;
-        rc = fm_file_read(&s->from->file, s->member->offset + at, w->copy, part, err);
-        if (!rc)
-            fm_hasher_add(hasher, w->copy, part);
-        if (!rc)
-            rc = put(w, s, s->offset + at, w->copy, part, err);
-        at += part;
+    if (!hasher || !w->copy) {
+        rc = fm_fail(err, FM_ENOMEM, "no memory to copy '%s'", s->name);
+        goto out;
     }
-    struct fm_digest digest = {{0}};
-    if (!rc)
-        digest = fm_hasher_done(hasher);
-    fm_hasher_free(hasher);
-    if (!rc && s->known && !fm_digest_equal(&digest, &s->digest))
+    for (uint64_t at = 0; at < s->size; at += COPY_BYTES) {
+        size_t part = s->size - at < COPY_BYTES ? (size_t)(s->size - at) : COPY_BYTES;
+        if ((rc = fm_file_read(&s->from->file, s->member->offset + at, w->copy, part, err)) ||
+            (rc = put(w, s, s->offset + at, w->copy, part, err)))
+            goto out;
+        fm_hasher_add(hasher, w->copy, part);
+    }
+    struct fm_digest digest = fm_hasher_done(hasher);
+    if (s->known && !fm_digest_equal(&digest, &s->digest)) {
         rc = fm_fail(err, FM_EFORMAT, "%s: the bytes of '%s' do not match their digest",
                      s->from->file.path, s->member->name);
-    if (!rc) {
-        s->digest = digest;
-        s->known = true;
+        goto out;
     }
+    s->digest = digest;
+    s->known = true;
+out:
+    fm_hasher_free(hasher);
     return rc;
 }
 

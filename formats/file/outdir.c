@@ -350,22 +350,24 @@ int fm_outdir_spread(struct fm_outdir *d, char *const *name, size_t names, bool 
                      struct fm_err *err)
 {
     assert(d->fd >= 0);
-    int parent = -1, rc = fm_temporary_flush(d->fd, d->path, err);
-    if (!rc)
-        rc = fm_temporary_open_parent(&parent, d->path, err);
-    if (!rc)
-        rc = fm_temporary_enter(err);
-    if (!rc) {
-        rc = rename_all(d, name, names, force, err);
-        if (!rc)
-            fm_temporary_rmdir(d->slot, d->temp);
-        fm_temporary_leave();
+    int parent = -1, rc = FM_OK;
+    if (fm_temporary_flush(d->fd, d->path, err) ||
+        fm_temporary_open_parent(&parent, d->path, err) || fm_temporary_enter(err)) {
+        rc = err->code;
+        goto out;
     }
-    if (!rc && force)
+    rc = rename_all(d, name, names, force, err);
+    if (!rc)
+        fm_temporary_rmdir(d->slot, d->temp);
+    fm_temporary_leave();
+    if (rc)
+        goto out;
+    if (force)
         rc = fm_temporary_flush_parent(parent, name[0], err);
-    else if (!rc && parent >= 0 && (rc = fm_temporary_flush(parent, d->path, err)))
+    else if (parent >= 0 && (rc = fm_temporary_flush(parent, d->path, err)))
         for (size_t i = 0; i < names; i++)
             unlink(name[i]);
+out:
     if (parent >= 0)
         close(parent);
     fm_outdir_abandon(d);

@@ -105,29 +105,27 @@ static int parse_file(struct making *m, struct fm_err *err)
 {
     char key[64];
     bool map = false;
-    int rc = fm_json_expect(&m->j, '{', err);
-    if (!rc && !fm_json_accept(&m->j, '}')) {
+    if (fm_json_expect(&m->j, '{', err))
+        return err->code;
+    if (!fm_json_accept(&m->j, '}')) {
         do {
-            rc = fm_json_string(&m->j, key, sizeof key, err);
-            if (!rc)
-                rc = fm_json_expect(&m->j, ':', err);
-            if (rc)
-                return rc;
+            if (fm_json_string(&m->j, key, sizeof key, err) || fm_json_expect(&m->j, ':', err))
+                return err->code;
             bool is_map = strcmp(key, "weight_map") == 0;
             if (is_map && map)
                 return fm_fail(err, FM_EFORMAT, "key 'weight_map' appears twice");
             map |= is_map;
-            rc = is_map ? parse_map(m, err) : fm_json_skip(&m->j, err);
-        } while (!rc && fm_json_accept(&m->j, ','));
-        if (!rc)
-            rc = fm_json_expect(&m->j, '}', err);
+            if (is_map ? parse_map(m, err) : fm_json_skip(&m->j, err))
+                return err->code;
+        } while (fm_json_accept(&m->j, ','));
+        if (fm_json_expect(&m->j, '}', err))
+            return err->code;
     }
-    if (!rc)
-        rc = fm_json_end(&m->j, err);
-    if (!rc && m->x->count == 0)
-        return fm_fail(err, FM_EFORMAT,
-                       map ? "weight_map is empty" : "key 'weight_map' is missing");
-    return rc;
+    if (fm_json_end(&m->j, err))
+        return err->code;
+    return m->x->count ? FM_OK
+                       : fm_fail(err, FM_EFORMAT,
+                                 map ? "weight_map is empty" : "key 'weight_map' is missing");
 }
 
 int fm_hfindex_open(struct fm_hfindex *x, const struct fm_file *file, struct fm_err *err)
