@@ -109,8 +109,8 @@ struct fm_output {
  * output must still be abandoned; after a failed open that does nothing. */
 int fm_output_open(struct fm_output *o, const char *path, bool binary, bool force,
                    struct fm_err *err);
-/* Returns what fm_output_open would return now, for checks long before the open; creates
- * nothing. */
+/* Returns what fm_output_open would return now for this file, which is not "-", for checks long
+ * before the open; creates nothing. */
 int fm_output_check(const char *path, bool force, struct fm_err *err);
 /* Reserve `size` bytes, so that a full disk is detected now (FM_EIO names the free space).  The
  * size of the file does not change.  Does nothing for standard output. */

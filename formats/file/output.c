@@ -46,6 +46,7 @@ int fm_output_check(const char *path, bool force, struct fm_err *err)
 {
     struct stat st;
     size_t len = strlen(path);
+    assert(strcmp(path, "-") != 0);
     bool there = lstat(path, &st) == 0;
     if (there && !S_ISREG(st.st_mode))
         return fm_fail(err, FM_ECREATE,
