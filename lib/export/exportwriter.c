@@ -257,12 +257,12 @@ static int write_part(struct filework *f, const struct piece *p, struct fm_hashe
 {
     struct fm_mark mark = fm_scratch_mark();
     void *bytes = fm_scratch((size_t)p->size);
+    uint64_t at = p->tensor->t.offset + p->from;
     int rc = fm_fill_bytes(f->w->plan, p->tensor, p->from, p->size, bytes, err);
     if (!rc && hasher)
         fm_hasher_add(hasher, bytes, (size_t)p->size);
     if (!rc)
-        rc =
-            fm_output_write_at(&f->out, p->tensor->t.offset + p->from, bytes, (size_t)p->size, err);
+        rc = fm_output_write_at(&f->out, at, bytes, (size_t)p->size, err);
     fm_scratch_release(mark);
     if (!rc)
         fm_taskgroup_add(&f->w->tasks, p->size);
@@ -346,25 +346,18 @@ static void write_file(void *arg, int i)
     int pieces = 0;
     if (!fm_taskgroup_going(&w->tasks))
         return;
-    int rc = fm_outdir_file(&w->dir, &f.out, planned->name, &err);
-    bool open = !rc;
-    if (!rc)
-        rc = cut(&f.piece, &pieces, w->plan, planned, false, &err);
-    if (!rc)
-        rc = fm_output_reserve(&f.out, planned->bytes, &err);
-    if (!rc)
-        rc = write_head(w, (size_t)i, &f.out, &err);
-    if (!rc) {
-        fm_pool_for(pieces, write_group, &f);
-        if (fm_taskgroup_going(&w->tasks))
-            rc = hash_written(&f, (size_t)i, &err);
-        if (!rc && fm_taskgroup_going(&w->tasks))
-            rc = fm_output_commit(&f.out, &err);
-    }
-    if (open)
-        fm_output_abandon(&f.out);
+    if (fm_outdir_file(&w->dir, &f.out, planned->name, &err) ||
+        cut(&f.piece, &pieces, w->plan, planned, false, &err) ||
+        fm_output_reserve(&f.out, planned->bytes, &err) || write_head(w, (size_t)i, &f.out, &err))
+        goto out;
+    fm_pool_for(pieces, write_group, &f);
+    if (fm_taskgroup_going(&w->tasks) && !hash_written(&f, (size_t)i, &err) &&
+        fm_taskgroup_going(&w->tasks))
+        fm_output_commit(&f.out, &err);
+out:
+    fm_output_abandon(&f.out);
     free(f.piece);
-    if (rc)
+    if (err.code)
         fm_taskgroup_fail(&w->tasks, &err);
 }
 
@@ -523,6 +516,16 @@ static int stream_file(struct writer *w, size_t i, struct fm_err *err)
     return rc;
 }
 
+/* Small files that describe the rest come first, except for fm-export.json. */
+static int stream_files(struct writer *w, struct fm_err *err)
+{
+    for (int weights = 0; weights < 2; weights++)
+        for (size_t i = 0; i + 1 < w->plan->files && fm_taskgroup_going(&w->tasks); i++)
+            if (w->plan->file[i].weights == (weights == 1) && stream_file(w, i, err))
+                return err->code;
+    return fm_taskgroup_going(&w->tasks) ? stream_file(w, w->plan->files - 1, err) : FM_OK;
+}
+
 static int write_stream(struct writer *w, struct fm_err *err)
 {
     static const char zeros[FM_ARCHIVE_END_BYTES];
@@ -531,24 +534,17 @@ static int write_stream(struct writer *w, struct fm_err *err)
         return rc;
     w->hasher = fm_hasher_new();
     w->whole = fm_hasher_new();
-    if (!w->hasher || !w->whole)
+    if (!w->hasher || !w->whole) {
         rc = fm_fail(err, FM_ENOMEM, "no memory for a digest");
+        goto out;
+    }
     fm_taskgroup_init(&w->tasks, w->run, "export", fm_exportplan_weight_bytes(w->plan));
-    /* Small files that describe the rest come first, except for fm-export.json. */
-    for (int weights = 0; weights < 2; weights++)
-        for (size_t i = 0; i + 1 < w->plan->files && !rc && fm_taskgroup_going(&w->tasks); i++)
-            if (w->plan->file[i].weights == (weights == 1))
-                rc = stream_file(w, i, err);
-    if (!rc && fm_taskgroup_going(&w->tasks))
-        rc = stream_file(w, w->plan->files - 1, err);
+    rc = stream_files(w, err);
     int parallel = fm_taskgroup_end(&w->tasks, !rc ? err : &(struct fm_err){0});
-    rc = rc ? rc : parallel;
-    if (!rc)
-        rc = fm_output_write(&w->out, zeros, sizeof zeros, err);
-    if (!rc)
-        rc = fm_output_commit(&w->out, err);
-    if (!rc)
-        rc = fm_run_announce(w->run, err);
+    if (rc || parallel || fm_output_write(&w->out, zeros, sizeof zeros, err) ||
+        fm_output_commit(&w->out, err) || fm_run_announce(w->run, err))
+        rc = err->code;
+out:
     fm_output_abandon(&w->out);
     fm_hasher_free(w->hasher);
     fm_hasher_free(w->whole);

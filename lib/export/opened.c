@@ -166,26 +166,22 @@ static int check_groups(const struct fm_opened *o, struct fm_err *err)
 int fm_opened_read(struct fm_opened *o, unsigned needs, struct fm_err *err)
 {
     struct fm_stage_model model;
-    int rc = FM_OK;
     if (fm_stage_model_read(&model, &o->bundle, err) || read_config(o, err) ||
-        fm_budgets_open(&o->budgets, &o->bundle, err))
-        rc = err->code;
-    if (!rc) {
-        o->dtype = model.dtype;
-        rc = fm_packed_read(&o->packed, &o->bundle, &o->config, err);
-    }
-    if (!rc && o->packed.forms > 1)
+        fm_budgets_open(&o->budgets, &o->bundle, err) ||
+        fm_packed_read(&o->packed, &o->bundle, &o->config, err))
+        return err->code;
+    o->dtype = model.dtype;
+    if (o->packed.forms > 1)
         fm_storage_names(o->stored, &o->config);
-    else if (!rc && o->packed.storage)
+    else if (o->packed.storage)
         snprintf(o->stored, sizeof o->stored, "%s", o->packed.storage->name);
-    if (!rc)
-        rc = read_tensors(o, needs, err);
-    if (!rc && (o->budgets.masks.M != o->config.M || o->budgets.masks.E != o->config.E ||
-                o->budgets.masks.I != o->config.I))
-        rc = fm_fail(err, FM_EFORMAT, "%s: the shape of its masks is not that of its config.json",
-                     o->bundle.file.path);
-    if (!rc)
-        rc = check_groups(o, err);
+    if (read_tensors(o, needs, err))
+        return err->code;
+    if (o->budgets.masks.M != o->config.M || o->budgets.masks.E != o->config.E ||
+        o->budgets.masks.I != o->config.I)
+        return fm_fail(err, FM_EFORMAT, "%s: the shape of its masks is not that of its config.json",
+                       o->bundle.file.path);
+    int rc = check_groups(o, err);
     return rc ? rc : read_origin(o, err);
 }
 
