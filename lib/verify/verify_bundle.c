@@ -243,20 +243,16 @@ static void check_member(struct fm_bundle_job *j, size_t i)
     if (!has_digest(m->name) || !fm_taskgroup_going(&j->v->tasks))
         return;
     struct fm_hasher *whole = fm_hasher_new();
-    int rc = whole ? FM_OK : fm_fail(&err, FM_ENOMEM, "no memory for a digest");
-    if (!rc)
-        fm_hasher_reset(whole);
     struct fm_scan all = {
         .file = &j->bundle.file, .at = m->offset, .size = m->size, .whole = whole, .dtype = -1};
-    if (!rc && is_weights(m->name) && j->segments)
-        rc = check_weights(j, i, whole, &err);
-    else if (!rc)
-        rc = fm_verifier_scan(j->v, &all, &err);
-    if (!rc && fm_taskgroup_going(&j->v->tasks)) {
+    int rc = !whole ? fm_fail(&err, FM_ENOMEM, "no memory for a digest")
+             : is_weights(m->name) && j->segments ? check_weights(j, i, whole, &err)
+                                                  : fm_verifier_scan(j->v, &all, &err);
+    if (rc) {
+        fm_taskgroup_fail(&j->v->tasks, &err);
+    } else if (fm_taskgroup_going(&j->v->tasks)) {
         j->have[i] = fm_hasher_done(whole);
         compare_member(j, i);
-    } else if (rc) {
-        fm_taskgroup_fail(&j->v->tasks, &err);
     }
     fm_hasher_free(whole);
     fm_verifier_count(j->v, 1, m->size);

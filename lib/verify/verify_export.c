@@ -142,40 +142,39 @@ static int read_claim(struct fm_verify_job *j, struct fm_err *err)
 }
 
 /* An impossible value is an error in the file, not in the command line. */
-static int blame_file(int rc, struct fm_err *err)
+static int blame_file(struct fm_err *err)
 {
-    if (rc == FM_EUSAGE)
-        rc = err->code = FM_EFORMAT;
-    return rc;
+    if (err->code == FM_EUSAGE)
+        err->code = FM_EFORMAT;
+    return err->code;
+}
+
+static int begin_plan(struct fm_verify_job *j, unsigned needs, struct fm_err *err)
+{
+    int rc = fm_opened_open(&j->opened, j->v->options->against, needs, err);
+    return rc ? rc : fm_exportplan_begin(&j->plan, &j->opened, &j->options, err);
 }
 
 static int open_bundle(struct fm_verify_job *j, struct fm_err *err)
 {
-    const char *bundle = j->v->options->against;
-    int rc = read_claim(j, err);
+    if (read_claim(j, err) || begin_plan(j, FM_OPENED_CHECKSUMS, err))
+        return blame_file(err);
     int64_t index = j->claim.index;
-    if (!rc)
-        rc = fm_opened_open(&j->opened, bundle, FM_OPENED_CHECKSUMS, err);
-    if (!rc)
-        rc = fm_exportplan_begin(&j->plan, &j->opened, &j->options, err);
     bool decoded = !j->plan.codes || j->options.layout->code;
-    bool values = (j->opened.packed.storage && decoded) || j->options.quantise;
-    if (!rc && values) { /* the bundle's weights are compared, or rounded again */
+    if ((j->opened.packed.storage && decoded) || j->options.quantise) {
+        /* the bundle's weights are compared, or rounded again */
         fm_exportplan_release(&j->plan);
         fm_opened_release(&j->opened);
-        rc = fm_opened_open(&j->opened, bundle, FM_OPENED_CHECKSUMS | FM_OPENED_WEIGHTS, err);
-        if (!rc)
-            rc = fm_exportplan_begin(&j->plan, &j->opened, &j->options, err);
+        if (begin_plan(j, FM_OPENED_CHECKSUMS | FM_OPENED_WEIGHTS, err))
+            return blame_file(err);
     }
-    if (rc)
-        return blame_file(rc, err);
     if (refuse_function(j, err))
         return err->code;
     if (index < j->plan.first || index > j->plan.last)
         return fm_fail(err, FM_EFORMAT,
                        "%s/%s: budget %lld: an export of %s can have budgets %d to %d",
-                       j->v->options->target, FM_EXPORT_JSON, (long long)index, bundle,
-                       j->plan.first, j->plan.last);
+                       j->v->options->target, FM_EXPORT_JSON, (long long)index,
+                       j->v->options->against, j->plan.first, j->plan.last);
     return fm_exportplan_member(&j->plan, (int)index, err);
 }
 
@@ -229,30 +228,35 @@ int fm_verify_others(struct fm_verifier *v, bool (*known)(const void *self, cons
     if (rc)
         return fm_within(err, "%s", v->options->target);
     const struct dirent *entry;
-    while (!rc && (errno = 0, entry = readdir(dir))) {
+    while ((errno = 0, entry = readdir(dir))) {
         size_t hub = find_hubs(entry->d_name);
         there[hub] = true;
         if (hub < HUBS || strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0 ||
             known(self, entry->d_name))
             continue;
-        rc = FM_GROW(name, room, names + 1, "names", err);
-        if (!rc && !(name[names++] = fm_strdup(entry->d_name, err)))
+        if (FM_GROW(name, room, names + 1, "names", err) ||
+            !(name[names] = fm_strdup(entry->d_name, err))) {
             rc = err->code;
+            goto out;
+        }
+        names++;
     }
-    if (!rc && errno != 0)
+    if (errno != 0) {
         rc = fm_fail_errno(err, "cannot list '%s'", v->options->target);
-    closedir(dir);
-    if (!rc && names)
-        qsort(name, names, sizeof *name, compare_names);
-    for (size_t i = 0; i < names; i++) {
-        if (!rc)
-            other(self, name[i]);
-        free(name[i]);
+        goto out;
     }
-    free(name);
+    if (names)
+        qsort(name, names, sizeof *name, compare_names);
+    for (size_t i = 0; i < names; i++)
+        other(self, name[i]);
     for (size_t i = 0; i < HUBS; i++)
         if (there[i])
             skip(v, hubs[i]);
+out:
+    closedir(dir);
+    while (names > 0)
+        free(name[--names]);
+    free(name);
     return rc;
 }
 
@@ -263,8 +267,8 @@ static void meet_other(void *self, const char *name)
 }
 
 /* Compare the part of the card that fm-pack generates; the owner may edit the rest. */
-static int compare_card(struct fm_verify_job *j, size_t i, const char *have, size_t size,
-                        const char *want, struct fm_err *err)
+static void compare_card(struct fm_verify_job *j, size_t i, const char *have, size_t size,
+                         const char *want, struct fm_err *err)
 {
     const char *name = j->plan.file[i].name;
     char *a = NULL, *b = NULL;
@@ -282,7 +286,6 @@ static int compare_card(struct fm_verify_job *j, size_t i, const char *have, siz
                          "differs, between its marks, from what the bundle gives");
     free(a);
     free(b);
-    return err->code;
 }
 
 /* Compare any other text, byte for byte, with the one generated from the bundle. */
@@ -295,24 +298,21 @@ static void compare_bytes(struct fm_verify_job *j, size_t i, const char *text, s
 }
 
 /* Compare fm-export.json, except for recorded figures and digests of files. */
-static int compare_claims(struct fm_verify_job *j, size_t i, char **text, size_t size,
-                          const char *want, struct fm_err *err)
+static void compare_claims(struct fm_verify_job *j, size_t i, char **text, size_t size,
+                           const char *want, struct fm_err *err)
 {
     struct fm_err wrong = {0};
     int rc = fm_record_compared(text, &size, &wrong);
-    if (rc == FM_ENOMEM) {
+    if (rc == FM_ENOMEM)
         *err = wrong;
-        return rc;
-    }
-    if (rc) {
+    else if (rc)
         fm_verifier_find(j->v, i, FM_EFORMAT, j->plan.file[i].name, "%s", wrong.text);
-        return FM_OK;
-    }
+    if (rc)
+        return;
     if (cJSON_GetObjectItemCaseSensitive(j->claim.json, FM_EXPORT_MEASURED))
         skip(j->v, FM_EXPORT_MEASURED " in " FM_EXPORT_JSON);
     skip(j->v, FM_EXPORT_FILES " in " FM_EXPORT_JSON);
     compare_bytes(j, i, *text, size, want);
-    return FM_OK;
 }
 
 static int compare_text(struct fm_verify_job *j, size_t i, const char *want, struct fm_err *err)
@@ -482,22 +482,25 @@ static void say_code(const struct fm_verify_job *j)
     }
 }
 
+static int check_export(struct fm_verify_job *j, struct fm_err *err)
+{
+    struct fm_verify_report *r = j->v->report;
+    if (open_bundle(j, err))
+        return err->code;
+    r->kind = j->options.layout->name;
+    r->index = j->plan.index;
+    r->budget = j->opened.budgets.budget[j->plan.index].budget;
+    say_code(j);
+    if (check_files(j, err) || check_tensors(j, err))
+        return err->code;
+    return keep_served(j, err);
+}
+
 int fm_verify_export(struct fm_verifier *v, struct fm_err *err)
 {
     struct fm_verify_job j = {.v = v};
     v->report->kind = "export";
-    int rc = open_bundle(&j, err);
-    if (!rc) {
-        v->report->kind = j.options.layout->name;
-        v->report->index = j.plan.index;
-        v->report->budget = j.opened.budgets.budget[j.plan.index].budget;
-        say_code(&j);
-        rc = check_files(&j, err);
-    }
-    if (!rc)
-        rc = check_tensors(&j, err);
-    if (!rc)
-        rc = keep_served(&j, err);
+    int rc = check_export(&j, err);
     rc = close_shards(&j, rc, err);
     free(j.have);
     free(j.unit);
