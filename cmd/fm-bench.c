@@ -126,53 +126,59 @@ static int exported(const struct fm_cli *cli, const struct options *o, struct fm
     return rc;
 }
 
+static int check_compared(const struct fm_cli *cli, const struct options *o, struct fm_err *err)
+{
+    for (int i = 1; i < cli->operands; i++)
+        if (!fm_bench_is_export(cli->operand[i]))
+            return fm_fail(err, FM_EUSAGE,
+                           "'%s' is not an exported directory; give one family, or any number of "
+                           "exported directories",
+                           cli->operand[i]);
+    if (o->record || o->budgets || o->how.kl_base_out)
+        return fm_fail(err, FM_EUSAGE, "--%s is for one directory; omit it",
+                       o->record    ? "record"
+                       : o->budgets ? "budgets"
+                                    : "kl-base-out");
+    return fm_options_check(cli, EXPORTED, "for exported directories", err);
+}
+
 /* Measure several exported directories and print one table of them. */
 static int compared(const struct fm_cli *cli, const struct options *o, struct fm_err *err)
 {
     int n = cli->operands - 1, rc = FM_OK;
-    struct fm_record *e = fm_alloc((size_t)n, sizeof *e, "figures", err);
-    struct fm_estimate sum = {0}, estimate;
+    struct fm_estimate sum = {0}, estimate, *dry = cli->dry_run ? &estimate : NULL;
     struct fm_cli own = *cli;
     struct fm_cli_text text;
+    if (check_compared(cli, o, err))
+        return err->code;
+    struct fm_record *e = fm_alloc((size_t)n, sizeof *e, "figures", err);
     if (!e)
         return err->code;
-    for (int i = 0; i < n && !rc; i++) {
+    for (int i = 0; i < n; i++) {
         own.run.inputs.stream = cli->operand[i + 1];
-        if (!fm_bench_is_export(own.run.inputs.stream))
-            rc = fm_fail(err, FM_EUSAGE,
-                         "'%s' is not an exported directory; give one family, or any number of "
-                         "exported directories",
-                         own.run.inputs.stream);
+        rc = fm_bench_exported(&own.run, NULL, &o->how, dry, &e[i], err);
+        if (rc)
+            goto out;
+        if (dry)
+            add_cost(&sum, dry);
     }
-    if (!rc && (o->record || o->budgets || o->how.kl_base_out))
-        rc = fm_fail(err, FM_EUSAGE, "--%s is for one directory; omit it",
-                     o->record    ? "record"
-                     : o->budgets ? "budgets"
-                                  : "kl-base-out");
-    if (!rc)
-        rc = fm_options_check(cli, EXPORTED, "for exported directories", err);
-    for (int i = 0; i < n && !rc; i++) {
-        own.run.inputs.stream = cli->operand[i + 1];
-        rc =
-            fm_bench_exported(&own.run, NULL, &o->how, cli->dry_run ? &estimate : NULL, &e[i], err);
-        if (!rc && cli->dry_run)
-            add_cost(&sum, &estimate);
-    }
-    for (int i = 1; i < n && !rc; i++)
-        if (e[i].T != e[0].T || strcmp(e[i].digest, e[0].digest) != 0)
+    for (int i = 1; i < n; i++)
+        if (e[i].T != e[0].T || strcmp(e[i].digest, e[0].digest) != 0) {
             rc = fm_fail(err, FM_ECONFIG,
                          "'%s' was measured on sequences of %d tokens, '%s' on different sequences "
                          "of %d; give --seq-len, and directories with the same tokenizer",
                          cli->operand[1], e[0].T, cli->operand[i + 1], e[i].T);
-    if (!rc)
-        rc = fm_cli_text_open(&text, err);
-    if (!rc) {
-        fm_results_compared(text.out, e, cli->operand + 1, n);
-        rc = fm_cli_result(cli, &text,
-                           with_cost(fm_results_compared_json(e, cli->operand + 1, n), text.out,
-                                     cli->dry_run ? &sum : NULL),
-                           err);
-    }
+            goto out;
+        }
+    rc = fm_cli_text_open(&text, err);
+    if (rc)
+        goto out;
+    fm_results_compared(text.out, e, cli->operand + 1, n);
+    rc = fm_cli_result(
+        cli, &text,
+        with_cost(fm_results_compared_json(e, cli->operand + 1, n), text.out, dry ? &sum : NULL),
+        err);
+out:
     for (int i = 0; i < n; i++)
         fm_bench_exported_release(&e[i]);
     free(e);

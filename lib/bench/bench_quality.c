@@ -227,35 +227,33 @@ int fm_bench_quality(const struct fm_run_options *run, const char *budgets,
                      struct fm_bench_quality *result, struct fm_err *err)
 {
     struct subject s = {0};
-    struct fm_estimate own;
+    struct fm_estimate own, *cost = estimate ? estimate : &own;
     const struct fm_ops *ops;
+    int rc;
     *result = (struct fm_bench_quality){0};
-    int rc = open_subject(&s, how, run, err);
-    if (!rc)
-        rc = choose_rows(result, &s.budgets.masks, budgets, err);
-    if (!rc)
-        rc = fm_machine_ops(&ops, &run->machine, fm_model_dtype(s.model), err);
-    if (!rc) {
-        fm_model_use(s.model, ops);
-        estimate = estimate ? estimate : &own;
-        plan(estimate, result, &s, run);
-        estimate->precision = fm_machine_precision(ops);
-        rc = fm_estimate_fits(estimate, run, err);
+    if (open_subject(&s, how, run, err) || choose_rows(result, &s.budgets.masks, budgets, err) ||
+        fm_machine_ops(&ops, &run->machine, fm_model_dtype(s.model), err)) {
+        rc = err->code;
+        goto out;
     }
-    if (!rc) {
-        result->sequences = s.text.held.count;
-        result->T = s.text.held.T;
-        result->convention = fm_convention_name(how->convention);
-        result->words = s.text.words;
-        result->tokens = fm_bench_text_tokens(&s.text);
-        result->values = fm_bench_text_values(&s.text, result->rows * FM_BENCH_KINDS);
-        fm_quality_kinds(&result->kinds, &s.text.held);
-        result->reference = how->kl_base        ? FM_BENCH_FILE
-                            : run->inputs.model ? FM_BENCH_ORIGINAL
-                                                : FM_BENCH_BUNDLE;
-        rc = estimate != &own ? fm_forecast_make(estimate, run, ops, err)
-                              : measure(result, &s, ops, run, err);
-    }
+    fm_model_use(s.model, ops);
+    plan(cost, result, &s, run);
+    cost->precision = fm_machine_precision(ops);
+    rc = fm_estimate_fits(cost, run, err);
+    if (rc)
+        goto out;
+    result->sequences = s.text.held.count;
+    result->T = s.text.held.T;
+    result->convention = fm_convention_name(how->convention);
+    result->words = s.text.words;
+    result->tokens = fm_bench_text_tokens(&s.text);
+    result->values = fm_bench_text_values(&s.text, result->rows * FM_BENCH_KINDS);
+    fm_quality_kinds(&result->kinds, &s.text.held);
+    result->reference = how->kl_base        ? FM_BENCH_FILE
+                        : run->inputs.model ? FM_BENCH_ORIGINAL
+                                            : FM_BENCH_BUNDLE;
+    rc = estimate ? fm_forecast_make(estimate, run, ops, err) : measure(result, &s, ops, run, err);
+out:
     close_subject(&s);
     return rc;
 }

@@ -116,6 +116,25 @@ static int cut_pages(struct fm_bench_text *t, const struct fm_corpus_pages *p,
     return FM_OK;
 }
 
+static int fill_windows(struct fm_bench_text *t, const struct fm_corpus_pages *p,
+                        const struct fm_tokens *from, int most, int V, struct fm_err *err)
+{
+    if (p->before >= V)
+        return fm_fail(err, FM_ECONFIG,
+                       "the tokenizer begins texts with id %d, but the model's vocabulary is %d; "
+                       "give the model's tokenizer",
+                       (int)p->before, V);
+    if (cut_pages(t, p, from, most, NULL, V, err))
+        return err->code;
+    size_t n = (size_t)t->held.count, row = (size_t)t->held.T * sizeof *t->held.ids;
+    t->detail.window = t->window = fm_alloc(n, sizeof *t->window, "windows", err);
+    t->held.ids = fm_alloc(n, row, "windows", err);
+    if (!t->window || !t->held.ids || cut_pages(t, p, from, most, t->held.ids, V, err))
+        return err->code;
+    t->held.digest = fm_digest_of(t->held.ids, n * row);
+    return FM_OK;
+}
+
 /* Open documents, cut into windows. */
 static int open_pages(struct fm_bench_text *t, const struct fm_run_options *run,
                       const struct fm_config *config, struct fm_err *err)
@@ -125,29 +144,12 @@ static int open_pages(struct fm_bench_text *t, const struct fm_run_options *run,
     struct fm_tokens tokens = {.file = {.fd = -1}};
     const struct fm_inputs *in = &run->inputs;
     int most = in->seq_len ? in->seq_len : config->T_exact;
-    int rc = check_wikitext(in, config, err);
-    if (!rc)
-        rc = fm_corpus_encode(&corpus, &tokens, run, in->eval_texts[0], in->max_eval_tokens, &pages,
+    if (check_wikitext(in, config, err))
+        return err->code;
+    int rc = fm_corpus_encode(&corpus, &tokens, run, in->eval_texts[0], in->max_eval_tokens, &pages,
                               err);
-    if (!rc && pages.before >= config->V)
-        rc =
-            fm_fail(err, FM_ECONFIG,
-                    "the tokenizer begins texts with id %d, but the model's vocabulary is %d; give "
-                    "the model's tokenizer",
-                    (int)pages.before, config->V);
     if (!rc)
-        rc = cut_pages(t, &pages, &tokens, most, NULL, config->V, err);
-    size_t n = rc ? 0 : (size_t)t->held.count, size = n * (size_t)t->held.T;
-    if (!rc) {
-        t->window = fm_alloc(n, sizeof *t->window, "windows", err);
-        t->held.ids =
-            t->window ? fm_alloc(n, (size_t)t->held.T * sizeof *t->held.ids, "windows", err) : NULL;
-        rc = t->held.ids ? cut_pages(t, &pages, &tokens, most, t->held.ids, config->V, err)
-                         : err->code;
-    }
-    if (!rc)
-        t->held.digest = fm_digest_of(t->held.ids, size * sizeof *t->held.ids);
-    t->detail.window = t->window;
+        rc = fill_windows(t, &pages, &tokens, most, config->V, err);
     t->words = (struct fm_words){pages.count, pages.words, pages.bytes};
     fm_tokens_close(&tokens);
     free(pages.end);

@@ -339,32 +339,32 @@ int fm_bench_exported(const struct fm_run_options *run, const char *budgets,
     struct subject s = {0};
     struct fm_estimate own;
     const struct fm_ops *ops, *original_ops = NULL;
+    int rc;
     *result =
         (struct fm_record){.precision = "", .convention = fm_convention_name(how->convention)};
     result->member = fm_alloc(1, sizeof *result->member, "figures", err);
-    int rc = result->member ? open_subject(&s, result, run, budgets, how, err) : err->code;
-    if (!rc)
-        rc = find_ops(&ops, &original_ops, &s, run, err);
-    if (!rc)
-        rc = plan(estimate ? estimate : &own, result, &s, run, err);
-    if (!rc && estimate)
-        estimate->precision = fm_machine_precision(ops);
-    if (!rc) {
-        result->sequences = s.text.held.count;
-        result->T = s.text.held.T;
-        result->words = s.text.words;
-        result->tokens = fm_bench_text_tokens(&s.text);
-        result->values = fm_bench_text_values(&s.text, result->members);
-        fm_quality_kinds(&result->kinds, &s.text.held);
-        result->precision = fm_machine_precision(ops);
-        result->compared = s.original || how->kl_base;
-        result->base_file = how->kl_base != NULL;
-        result->kl_base_bytes = how->kl_base_out ? fm_klbase_bytes(&s.text.out) : 0;
-        fm_digest_hex(result->digest, &s.text.held.digest);
+    if (!result->member || open_subject(&s, result, run, budgets, how, err) ||
+        find_ops(&ops, &original_ops, &s, run, err) ||
+        plan(estimate ? estimate : &own, result, &s, run, err)) {
+        rc = err->code;
+        goto out;
     }
-    if (!rc)
-        rc = estimate ? fm_forecast_make(estimate, run, ops, err)
-                      : measure(result, &s, how, ops, original_ops, run, err);
+    result->sequences = s.text.held.count;
+    result->T = s.text.held.T;
+    result->words = s.text.words;
+    result->tokens = fm_bench_text_tokens(&s.text);
+    result->values = fm_bench_text_values(&s.text, result->members);
+    fm_quality_kinds(&result->kinds, &s.text.held);
+    result->precision = fm_machine_precision(ops);
+    result->compared = s.original || how->kl_base;
+    result->base_file = how->kl_base != NULL;
+    result->kl_base_bytes = how->kl_base_out ? fm_klbase_bytes(&s.text.out) : 0;
+    fm_digest_hex(result->digest, &s.text.held.digest);
+    if (estimate)
+        estimate->precision = result->precision;
+    rc = estimate ? fm_forecast_make(estimate, run, ops, err)
+                  : measure(result, &s, how, ops, original_ops, run, err);
+out:
     free(s.widths);
     fm_bench_text_close(&s.text);
     fm_model_close(s.model);
