@@ -228,22 +228,19 @@ int fm_command_tokens(const struct fm_command *command, int fd, uint64_t *size, 
     struct fm_idlines *heard = fm_alloc(1, sizeof *heard, "ids", err);
     char *piece = fm_alloc(PIECE, 1, "ids", err);
     struct talk t = {.c = command, .heard = heard, .child = {.group = true}, .to = -1, .from = -1};
-    int rc = heard && piece ? FM_OK : FM_ENOMEM;
-    if (!rc) {
-        heard->name = "the output of --tokenizer-cmd";
-        heard->fd = fd;
-        heard->enough = command->enough;
-        rc = start(&t, err);
-    }
-    if (!rc)
-        rc = converse(&t, piece, err);
-    if (!rc)
-        rc = heard->done ? fm_idlines_end(heard, err) : conclude(&t, err);
+    int rc = FM_ENOMEM;
+    if (!heard || !piece)
+        goto out;
+    heard->name = "the output of --tokenizer-cmd";
+    heard->fd = fd;
+    heard->enough = command->enough;
+    if ((rc = start(&t, err)) || (rc = converse(&t, piece, err)) ||
+        (rc = heard->done ? fm_idlines_end(heard, err) : conclude(&t, err)))
+        goto out;
+    *size = heard->ids * sizeof(int32_t);
+    *lines = heard->lines;
+out:
     end_process(&t);
-    if (!rc) {
-        *size = heard->ids * sizeof(int32_t);
-        *lines = heard->lines;
-    }
     free(heard);
     free(piece);
     return rc;

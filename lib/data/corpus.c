@@ -199,14 +199,8 @@ static int name_line(const struct encoding *e, const struct item *it, struct fm_
 static int add_page(struct encoding *e, const struct item *it, struct fm_err *err)
 {
     struct fm_corpus_pages *p = e->pages;
-    if (p->count == e->room) {
-        size_t room = 2 * e->room + 64;
-        uint64_t *end = realloc(p->end, room * sizeof *end);
-        if (!end)
-            return fm_fail(err, FM_ENOMEM, "no memory for %zu documents", room);
-        p->end = end;
-        e->room = room;
-    }
+    if (FM_GROW(p->end, e->room, p->count + 1, "documents", err))
+        return err->code;
     p->end[p->count++] = e->at / sizeof *it->ids;
     p->words += it->words;
     p->bytes += it->bytes;
@@ -374,14 +368,12 @@ static int prepare(struct encoding *e, struct fm_corpus *c, const char *path, st
             err, FM_EUSAGE,
             "--separator has no effect with --tokenizer-cmd, whose ids are taken as they "
             "are; omit it, and let the command print the separator");
-    int rc = e->run->inputs.tokenizer_cmd ? FM_OK : open_tokenizer(e, c, err);
-    if (!rc)
-        rc = fm_documents_open(&e->documents, path, e->run->inputs.split_blank_lines, err);
-    e->item = !rc ? fm_alloc(BATCH, sizeof *e->item, "documents", err) : NULL;
-    e->spare = !rc ? fm_alloc(FM_THREADS_MAX, sizeof(void *), "encoders", err) : NULL;
-    if (!rc && (!e->item || !e->spare))
-        rc = FM_ENOMEM;
-    return rc ? rc : fm_file_temp(&e->out, err);
+    if ((!e->run->inputs.tokenizer_cmd && open_tokenizer(e, c, err)) ||
+        fm_documents_open(&e->documents, path, e->run->inputs.split_blank_lines, err))
+        return err->code;
+    e->item = fm_alloc(BATCH, sizeof *e->item, "documents", err);
+    e->spare = fm_alloc(FM_THREADS_MAX, sizeof(void *), "encoders", err);
+    return e->item && e->spare ? fm_file_temp(&e->out, err) : err->code;
 }
 
 /* Open the temporary file as the token file. */
@@ -419,20 +411,16 @@ int fm_corpus_encode(struct fm_corpus *c, struct fm_tokens *t, const struct fm_r
                          .out = -1,
                          .documents.file.fd = -1,
                          .lock = PTHREAD_MUTEX_INITIALIZER};
-    assert(!pages || !run->inputs.tokenizer_cmd);
-    *c = (struct fm_corpus){.separator.id = -1};
-    int rc = prepare(&e, c, path, err);
-    if (!rc)
-        rc = run->inputs.tokenizer_cmd ? run_command(&e, err) : encode_all(&e, err);
-    if (!rc && run->inputs.tokenizer_cmd) {
-        c->command = true;
-        c->tokenizer = fm_digest_of(run->inputs.tokenizer_cmd, strlen(run->inputs.tokenizer_cmd));
-    }
-    if (!rc)
-        rc = fm_file_unchanged(&e.documents.file, err);
+    const char *command = run->inputs.tokenizer_cmd;
+    int rc = FM_OK;
+    assert(!pages || !command);
+    *c = (struct fm_corpus){.command = command != NULL, .separator.id = -1};
+    if (command)
+        c->tokenizer = fm_digest_of(command, strlen(command));
+    if (prepare(&e, c, path, err) || (command ? run_command(&e, err) : encode_all(&e, err)) ||
+        fm_file_unchanged(&e.documents.file, err) || hand_over(&e, t, e.documents.file.path, err))
+        rc = err->code;
     c->documents = e.seen;
-    if (!rc)
-        rc = hand_over(&e, t, e.documents.file.path, err);
     release(&e);
     return rc;
 }
