@@ -148,13 +148,10 @@ static const char *schedule_name(enum fm_lambda_schedule schedule)
 static int check_options(const struct fm_train_options *o, struct range *range, struct fm_err *err)
 {
     struct fm_decimal *step = &range->step, *until = &range->until;
-    int rc = fm_decimal_parse(step, o->budget_step, "--budget-step", err);
-    if (!rc)
-        rc = fm_decimal_parse(until, o->until, "--until", err);
-    if (!rc)
-        rc = fm_decimal_parse(&range->measure, o->measure_step, "--measure-step", err);
-    if (rc)
-        return rc;
+    if (fm_decimal_parse(step, o->budget_step, "--budget-step", err) ||
+        fm_decimal_parse(until, o->until, "--until", err) ||
+        fm_decimal_parse(&range->measure, o->measure_step, "--measure-step", err))
+        return err->code;
     if (step->num == 0)
         return fm_fail(err, FM_EUSAGE, "--budget-step 0: give a step above 0, such as 0.01");
     if (until->num == 0)
@@ -335,6 +332,23 @@ static int pack_family(struct packed *p, const struct fm_masks *f, struct fm_err
     return FM_OK;
 }
 
+static int pack_families(struct packed packed[FM_TRAIN_FAMILIES], const struct fm_trainer *t,
+                         struct fm_err *err)
+{
+    for (int i = 0; i < FM_TRAIN_FAMILIES; i++)
+        if (t->masks[i].count && pack_family(&packed[i], &t->masks[i], err))
+            return err->code;
+    return FM_OK;
+}
+
+static void release_packed(struct packed packed[FM_TRAIN_FAMILIES])
+{
+    for (int i = 0; i < FM_TRAIN_FAMILIES; i++) {
+        free(packed[i].steps);
+        free(packed[i].quality);
+    }
+}
+
 static void unpack_family(struct fm_masks *f, const struct packed *p)
 {
     for (int b = 0; b < f->count; b++) {
@@ -388,16 +402,11 @@ static int save_state(struct fm_trainer *t, struct fm_err *err)
     struct fm_journal_item item[FM_JOURNAL_ITEMS_MAX];
     struct packed packed[FM_TRAIN_FAMILIES] = {{0}};
     double began = fm_clock_now();
-    int rc = FM_OK;
-    for (int i = 0; !rc && i < FM_TRAIN_FAMILIES; i++)
-        rc = t->masks[i].count ? pack_family(&packed[i], &t->masks[i], err) : FM_OK;
+    int rc = pack_families(packed, t, err);
     if (!rc)
         rc = fm_journal_save(t->task.run->machine.comm, t->task.run->outputs.state, TOOL,
                              &t->params, item, list_state(item, t, packed), err);
-    for (int i = 0; i < FM_TRAIN_FAMILIES; i++) {
-        free(packed[i].steps);
-        free(packed[i].quality);
-    }
+    release_packed(packed);
     fm_journal_saved(&t->clock, began);
     return rc;
 }
@@ -464,27 +473,24 @@ static int read_state(struct fm_trainer *t, const struct fm_journal *j, struct f
 {
     struct fm_journal_item item[FM_JOURNAL_ITEMS_MAX];
     struct packed packed[FM_TRAIN_FAMILIES] = {{0}};
-    int rc = size_families(t, j, err);
-    for (int i = 0; !rc && i < FM_TRAIN_FAMILIES; i++)
-        rc = t->masks[i].count ? pack_family(&packed[i], &t->masks[i], err) : FM_OK;
-    if (!rc)
-        rc = fm_journal_read(j, item, list_state(item, t, packed), err);
-    if (!rc)
-        rc = check_widths(t, err);
-    for (int i = 0; i < FM_TRAIN_FAMILIES; i++) {
-        if (!rc)
-            rc = check_methods(t, &packed[i], t->masks[i].count, err);
-        if (!rc)
-            unpack_family(&t->masks[i], &packed[i]);
-        free(packed[i].steps);
-        free(packed[i].quality);
+    int rc = FM_OK;
+    if (size_families(t, j, err) || pack_families(packed, t, err) ||
+        fm_journal_read(j, item, list_state(item, t, packed), err) || check_widths(t, err)) {
+        rc = err->code;
+        goto out;
     }
-    if (rc)
-        return rc;
+    for (int i = 0; i < FM_TRAIN_FAMILIES; i++) {
+        rc = check_methods(t, &packed[i], t->masks[i].count, err);
+        if (rc)
+            goto out;
+        unpack_family(&t->masks[i], &packed[i]);
+    }
     if (t->method->resumed)
         t->method->resumed(t);
     t->resumed = steps_taken(t);
-    return FM_OK;
+out:
+    release_packed(packed);
+    return rc;
 }
 
 /* Read run->outputs.state, if there is one, after the method has begun.  FM_ECONFIG if it belongs
@@ -684,28 +690,24 @@ static int run_refine(struct fm_trainer *t, struct fm_masks *f, struct fm_err *e
 {
     const struct fm_train_options *o = t->options;
     int64_t rounds = o->refine, all = rounds * (f->count - 1);
-    int count = t->task.calib.count, rc = FM_OK;
     struct fm_refine refine = {.task = &t->task,
                                .stepcost = &t->stepcost,
                                .size = fm_granularity_size(o->granularity, f->M, f->E),
                                .around = sequences_around(&t->task.calib, o),
-                               .sequences =
-                                   o->refine_sequences < count ? o->refine_sequences : count};
+                               .sequences = clip_sequences(&t->task.calib, o->refine_sequences)};
     fm_run_phase(t->task.run, t->work.refine, t->work.measure);
-    while (!rc && t->refined < all) {
+    while (t->refined < all) {
         int b = 1 + (int)(t->refined / rounds);
         bool found = false;
         fm_run_report(t->task.run, "refine", (uint64_t)t->refined, (uint64_t)all, "rounds");
-        rc = fm_task_stopped(&t->task, err);
-        if (!rc)
-            rc = fm_refine_round(&refine, f, b, least_of(t, f, b), (uint64_t)t->refined, &found,
-                                 err);
-        if (!rc)
-            count_round(t, rounds, found);
-        if (!rc)
-            rc = save_if_due(t, err);
+        if (fm_task_stopped(&t->task, err) ||
+            fm_refine_round(&refine, f, b, least_of(t, f, b), (uint64_t)t->refined, &found, err))
+            return err->code;
+        count_round(t, rounds, found);
+        if (save_if_due(t, err))
+            return err->code;
     }
-    return rc;
+    return FM_OK;
 }
 
 /* Fill gaps again after refining, and with --nested make the family nested.  Called once. */
@@ -723,16 +725,16 @@ static int finish_family(struct fm_trainer *t, struct fm_err *err)
 {
     struct fm_masks *result = &t->masks[FM_TRAIN_RESULT];
     bool fresh = result->count == 0, refines = t->options->refine > 0 && is_shaped(t);
-    int rc = fresh ? take_family(t, result, err) : FM_OK;
-    if (!rc && fresh && refines)
-        rc = begin_refining(t, result, err);
-    if (!rc && refines && t->refined >= 0)
-        rc = run_refine(t, result, err);
-    if (!rc && is_shaped(t) && (refines ? t->refined >= 0 : fresh)) {
-        rc = shape_family(t, result, err);
+    if ((fresh && take_family(t, result, err)) ||
+        (fresh && refines && begin_refining(t, result, err)) ||
+        (refines && t->refined >= 0 && run_refine(t, result, err)))
+        return err->code;
+    if (is_shaped(t) && (refines ? t->refined >= 0 : fresh)) {
+        if (shape_family(t, result, err))
+            return err->code;
         t->refined = -1;
     }
-    return rc ? rc : measure_family(t, result, err);
+    return measure_family(t, result, err);
 }
 
 /* Whether the method itself came within a step of `until`; *came_to is its last budget.  If not,
@@ -870,9 +872,8 @@ static int make_learned(struct fm_trainer *t, struct fm_err *err)
     uint64_t steps = (uint64_t)t->options->steps;
     double after = t->work.refine + t->work.measure;
     bool done = false;
-    int rc = FM_OK;
     fm_run_phase(run, t->work.make, after);
-    while (!rc && !done) {
+    while (!done) {
         uint64_t taken = (uint64_t)t->learn.taken;
         if (taken == steps)
             fm_run_phase(run, t->work.make, after);
@@ -880,13 +881,11 @@ static int make_learned(struct fm_trainer *t, struct fm_err *err)
             fm_run_report(run, "learn", taken, steps, "steps");
         else
             fm_run_report(run, "catch up", taken - steps, steps, "steps at most");
-        rc = fm_task_stopped(&t->task, err);
-        if (!rc)
-            rc = fm_learn_step(&t->learn, &t->masks[FM_TRAIN_MADE], &done, err);
-        if (!rc)
-            rc = save_if_due(t, err);
+        if (fm_task_stopped(&t->task, err) ||
+            fm_learn_step(&t->learn, &t->masks[FM_TRAIN_MADE], &done, err) || save_if_due(t, err))
+            return err->code;
     }
-    return rc;
+    return FM_OK;
 }
 
 static int taken_learned(const struct fm_trainer *t)
@@ -969,18 +968,15 @@ static int make_walk(struct fm_trainer *t, struct fm_err *err)
     struct fm_masks *f = &t->masks[FM_TRAIN_MADE];
     uint64_t channels = fm_masks_channels(f), until = fm_decimal_ceil(&t->range.until, channels);
     bool done = false;
-    int rc = FM_OK;
     fm_run_phase(t->task.run, t->work.make, t->work.refine + t->work.measure);
-    while (!rc && !done) {
+    while (!done) {
         fm_run_report(t->task.run, fm_method_name(t->options->method),
                       f->mask[f->count - 1].removed, until, "channels");
-        rc = fm_task_stopped(&t->task, err);
-        if (!rc)
-            rc = fm_walk_step(&t->walk, f, &done, err);
-        if (!rc)
-            rc = save_if_due(t, err);
+        if (fm_task_stopped(&t->task, err) || fm_walk_step(&t->walk, f, &done, err) ||
+            save_if_due(t, err))
+            return err->code;
     }
-    return rc;
+    return FM_OK;
 }
 
 static int taken_walk(const struct fm_trainer *t)
@@ -1258,16 +1254,18 @@ static int make_masks(struct fm_trainer *t, struct fm_train_report *report, stru
 
 static int run_trainer(struct fm_trainer *t, struct fm_train_report *report, struct fm_err *err)
 {
+    struct fm_comm *comm = t->task.run->machine.comm;
     int rc = make_masks(t, report, err);
     if (!rc && report->uptodate.is)
         return FM_OK;
-    rc = fm_comm_agree(t->task.run->machine.comm, rc, err);
-    if (!rc)
-        rc = fm_comm_share_tallies(t->task.run->machine.comm, err);
+    rc = fm_comm_agree(comm, rc, err);
+    if (rc)
+        return rc;
+    rc = fm_comm_share_tallies(comm, err);
     report->seconds = fm_clock_now() - t->task.began;
-    if (!rc && fm_comm_rank(t->task.run->machine.comm) == 0)
+    if (!rc && fm_comm_rank(comm) == 0)
         rc = write_stream(t, report, err);
-    rc = fm_comm_agree(t->task.run->machine.comm, rc, err);
+    rc = fm_comm_agree(comm, rc, err);
     if (!rc)
         fm_task_forget(&t->task, TOOL);
     return rc;
