@@ -368,19 +368,15 @@ static int run_forward(struct fm_sweeping *r, int64_t *counts, struct fm_err *er
     int L = s->config->L, E = s->config->E, n = r->blocks * r->lanes;
     size_t M = (size_t)s->config->M;
     for (int l = 0; l < L; l++) {
-        int rc = enter_layer(r, l, l + 1 < L ? l + 1 : -1, err);
-        const struct fm_visitor *v = rc ? NULL : forward_visitor(r);
-        if (v && v->layer_begin)
-            rc = v->layer_begin(v->self, r->m, err);
-        if (rc)
-            return rc;
+        if (enter_layer(r, l, l + 1 < L ? l + 1 : -1, err))
+            return err->code;
+        const struct fm_visitor *v = forward_visitor(r);
+        if (v && v->layer_begin && v->layer_begin(v->self, r->m, err))
+            return err->code;
         FM_TRACE(FM_TRACE_SWEEP, "layer %d of %d forward, %d tasks", l, L, n);
         fm_pool_for(n, forward_task, r);
-        rc = fm_sweeping_settle(r, err);
-        if (!rc && v)
-            rc = commit_forward(r, v, err);
-        if (rc)
-            return rc;
+        if (fm_sweeping_settle(r, err) || (v && commit_forward(r, v, err)))
+            return err->code;
         for (int i = 0; counts && r->m >= 0 && i < n; i++)
             for (int e = 0; e < E; e++)
                 counts[((size_t)(i % r->lanes) * M + (size_t)r->m) * (size_t)E + (size_t)e] +=
@@ -395,23 +391,20 @@ static int run_backward(struct fm_sweeping *r, struct fm_err *err)
     struct fm_sweep *s = r->sweep;
     const struct fm_visitor *v = r->visitor;
     for (int l = s->config->L - 1; l >= r->lowest; l--) {
-        int rc = enter_layer(r, l, l > r->lowest ? l - 1 : -1, err);
+        if (enter_layer(r, l, l > r->lowest ? l - 1 : -1, err))
+            return err->code;
         bool seen = v && r->m >= 0;
-        if (!rc && seen && v->layer_begin)
-            rc = v->layer_begin(v->self, r->m, err);
-        if (rc)
-            return rc;
+        if (seen && v->layer_begin && v->layer_begin(v->self, r->m, err))
+            return err->code;
         r->commits = 0;
         memset(s->computed, 0, (size_t)r->batches * (size_t)r->backs * sizeof *s->computed);
         FM_TRACE(FM_TRACE_SWEEP, "layer %d of %d backward, %d tasks", l, s->config->L,
                  r->blocks * r->backs);
         fm_pool_for(r->blocks * r->backs, backward_task, r);
         assert(r->commits == r->batches * r->backs); /* invariant 5 */
-        rc = fm_sweeping_settle(r, err);
-        if (!rc && seen && v->layer_end)
-            rc = v->layer_end(v->self, r->m, err);
-        if (rc)
-            return rc;
+        if (fm_sweeping_settle(r, err) ||
+            (seen && v->layer_end && v->layer_end(v->self, r->m, err)))
+            return err->code;
         leave_layer(r);
     }
     return v && v->end ? v->end(v->self, err) : FM_OK;
@@ -455,20 +448,32 @@ static int measure_own(struct fm_sweeping *r, struct fm_measure *measure, int64_
     struct fm_comm *comm = r->sweep->options.comm;
     if (r->blocks == 0) /* make only the visitor's calls that involve all ranks */
         return r->visitor && r->visitor->forward ? run_forward(r, counts, err) : FM_OK;
-    int rc = fm_merge_prepare(r, err);
-    if (!rc)
-        rc = prepare_store(r, err);
-    if (rc)
-        return rc;
+    if (fm_merge_prepare(r, err) || prepare_store(r, err))
+        return err->code;
     fm_actcache_prepare(r);
     double began = fm_clock_now();
-    rc = fm_model_nonlayer(r->sweep->model, &r->nonlayer, err);
+    int rc = fm_model_nonlayer(r->sweep->model, &r->nonlayer, err);
     if (!rc && r->sweep->options.teacher)
         rc = fm_model_nonlayer(r->sweep->options.teacher->model, &r->taught, err);
     fm_comm_tally(comm)->reading += fm_clock_now() - began;
     if (!rc)
         rc = run_forward(r, counts, err);
     return rc ? rc : fm_lm_head_run(r, measure, err);
+}
+
+static int run_passes(struct fm_sweeping *r, struct fm_measure *measure, int64_t *counts,
+                      struct fm_err *err)
+{
+    const struct fm_visitor *v = r->visitor;
+    bool waits = v && v->losses; /* else ranks synchronise after the backward */
+    if (measure_own(r, measure + (size_t)r->base * (size_t)r->lanes, counts, err) ||
+        (waits && fm_sweeping_collect(r, measure, counts, err)))
+        return err->code;
+    if (waits)
+        v->losses(v->self, measure, r->sweep->scale);
+    if (r->backs > 0 && run_backward(r, err))
+        return err->code;
+    return waits ? FM_OK : fm_sweeping_collect(r, measure, counts, err);
 }
 
 /* Count the time that was spent neither waiting for ranks nor reading weights as computing. */
@@ -505,18 +510,8 @@ int fm_sweep_run(struct fm_sweep *s, const struct fm_batch *batch, int batches,
         memset(counts, 0, (size_t)lanes * (size_t)c->M * (size_t)c->E * sizeof *counts);
     for (int i = 0; i < lanes; i++)
         s->scale[i] = 1;
-    bool waits = visitor && visitor->losses; /* else ranks synchronise after the backward */
     const atomic_int *heeded = fm_pool_heed(s->options.stop);
-    int rc = measure_own(&r, measure + (size_t)r.base * (size_t)lanes, counts, err);
-    if (!rc && waits)
-        rc = fm_sweeping_collect(&r, measure, counts, err);
-    if (!rc && waits)
-        visitor->losses(visitor->self, measure, s->scale);
-    if (!rc && r.backs > 0)
-        rc = run_backward(&r, err);
-    if (!rc && !waits)
-        rc = fm_sweeping_collect(&r, measure, counts, err);
-    rc = fm_comm_agree(s->options.comm, rc, err);
+    int rc = fm_comm_agree(s->options.comm, run_passes(&r, measure, counts, err), err);
     fm_pool_heed(heeded);
     tally(&r, fm_clock_now() - began, &before);
     pthread_mutex_destroy(&r.lock);
