@@ -31,14 +31,22 @@ static int check_word(const cJSON *object, const char *key, const char *word, co
                    key, has ? has : "?", word);
 }
 
-static int read_block(int *size, const cJSON *entry, struct fm_err *err)
+static bool read_length(int *size, const cJSON *entry)
 {
     double value = cJSON_IsNumber(entry) ? entry->valuedouble : 0;
     if (!(value >= 1 && value <= FM_STORAGE_BLOCK_MAX) || value != (double)(int)value)
-        return fm_fail(err, FM_EFORMAT, "weight_block_size is not two integers from 1 to %d",
-                       FM_STORAGE_BLOCK_MAX);
+        return false;
     *size = (int)value;
-    return FM_OK;
+    return true;
+}
+
+static int read_block(int *rows, int *columns, const cJSON *size, struct fm_err *err)
+{
+    if (cJSON_IsArray(size) && cJSON_GetArraySize(size) == 2 && read_length(rows, size->child) &&
+        read_length(columns, size->child->next))
+        return FM_OK;
+    return fm_fail(err, FM_EFORMAT, "weight_block_size is not two integers from 1 to %d",
+                   FM_STORAGE_BLOCK_MAX);
 }
 
 static int read_fp8(struct fm_config *c, const cJSON *json, struct fm_err *err)
@@ -48,11 +56,7 @@ static int read_fp8(struct fm_config *c, const cJSON *json, struct fm_err *err)
         return fm_fail(err, FM_ECONFIG,
                        "fp8 without weight_block_size is not supported (only a scale for each "
                        "block is); use the model's BF16 original, or dequantize it first");
-    if (!cJSON_IsArray(size) || cJSON_GetArraySize(size) != 2)
-        return fm_fail(err, FM_EFORMAT, "weight_block_size is not two integers from 1 to %d",
-                       FM_STORAGE_BLOCK_MAX);
-    if (read_block(&c->block_rows, size->child, err) ||
-        read_block(&c->block_columns, size->child->next, err) ||
+    if (read_block(&c->block_rows, &c->block_columns, size, err) ||
         check_word(json, "activation_scheme", "dynamic", "dynamic", err) ||
         check_word(json, "fmt", "e4m3", "float8_e4m3fn", err) ||
         check_word(json, "scale_fmt", "float", "ue8m0", err))
@@ -84,25 +88,18 @@ static int read_mxfp8(struct fm_config *c, const cJSON *json, struct fm_err *err
                        "mxfp8 with moe_quant_algo '%.32s' is not supported: experts in another "
                        "format; use the model's BF16 original, or dequantize it first",
                        cJSON_IsString(experts) ? experts->valuestring : "?");
-    int rows = 1, columns = 32, rc = FM_OK;
-    if (size && !cJSON_IsNull(size)) {
-        if (!cJSON_IsArray(size) || cJSON_GetArraySize(size) != 2)
-            return fm_fail(err, FM_EFORMAT, "weight_block_size is not two integers from 1 to %d",
-                           FM_STORAGE_BLOCK_MAX);
-        rc = read_block(&rows, size->child, err);
-        if (!rc)
-            rc = read_block(&columns, size->child->next, err);
-    }
-    if (!rc && (rows != 1 || columns != 32))
-        rc = fm_fail(err, FM_ECONFIG,
-                     "mxfp8 in blocks of %d x %d is not supported (only 1 x 32); use the model's "
-                     "BF16 original, or dequantize it first",
-                     rows, columns);
-    if (!rc)
-        rc = check_word(json, "activation_scheme", "dynamic", "dynamic", err);
-    if (!rc)
-        rc = check_word(json, "fmt", "e4m3", "float8_e4m3fn", err);
-    return rc ? rc : check_word(json, "scale_fmt", "ue8m0", "ue8m0", err);
+    int rows = 1, columns = 32;
+    if (size && !cJSON_IsNull(size) && read_block(&rows, &columns, size, err))
+        return err->code;
+    if (rows != 1 || columns != 32)
+        return fm_fail(err, FM_ECONFIG,
+                       "mxfp8 in blocks of %d x %d is not supported (only 1 x 32); use the model's "
+                       "BF16 original, or dequantize it first",
+                       rows, columns);
+    if (check_word(json, "activation_scheme", "dynamic", "dynamic", err) ||
+        check_word(json, "fmt", "e4m3", "float8_e4m3fn", err))
+        return err->code;
+    return check_word(json, "scale_fmt", "ue8m0", "ue8m0", err);
 }
 
 const struct fm_storage fm_mxfp8 = {.name = "mxfp8",
