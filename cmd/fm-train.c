@@ -2,8 +2,6 @@
 #include "cmd/cli.h"
 #include "cmd/show.h"
 
-#include <string.h>
-
 #include "lib/learn/train.h"
 #include "lib/run/report.h"
 
@@ -37,8 +35,9 @@ enum { WITH_ACTIONS = 1 << FM_METHODS };
 
 /* FM_EUSAGE if an option of `learned` was given and no method was: an option never selects the
  * method. */
-static int check_default(const struct fm_cli *cli, int learning, struct fm_err *err)
+static int check_default(const struct fm_cli *cli, struct fm_err *err)
 {
+    const int learning = fm_train_methods(FM_TRAIN_STEPS);
     for (int i = 0; i < cli->givens; i++) {
         const struct fm_cli_given *g = &cli->given[i];
         if (g->modes && !(g->modes & ~learning))
@@ -50,25 +49,16 @@ static int check_default(const struct fm_cli *cli, int learning, struct fm_err *
     return FM_OK;
 }
 
-static bool has_given(const struct fm_cli *cli, const char *name)
-{
-    for (int i = 0; i < cli->givens; i++)
-        if (strcmp(cli->given[i].name, name) == 0)
-            return true;
-    return false;
-}
-
 static int check_method(const struct fm_cli *cli, const struct fm_train_options *o,
                         struct fm_err *err)
 {
-    bool fixed = o->method == FM_METHOD_UNIFORM && o->actions;
     char says[48];
-    if (!has_given(cli, "method") && check_default(cli, fm_train_methods(FM_TRAIN_STEPS), err))
-        return err->code;
     snprintf(says, sizeof says, "with --method %s", fm_method_name(o->method));
-    int rc = fm_options_check(cli, 1 << o->method, says, err);
-    if (rc || !fixed)
-        return rc;
+    if ((!fm_options_given(cli, "method") && check_default(cli, err)) ||
+        fm_options_check(cli, 1 << o->method, says, err))
+        return err->code;
+    if (o->method != FM_METHOD_UNIFORM || !o->actions)
+        return FM_OK;
     return fm_options_check(cli, WITH_ACTIONS, "with --method uniform and --actions", err);
 }
 
