@@ -183,6 +183,8 @@ static void estimate_text(FILE *out, const struct fm_estimate *p)
     if (p->codes[0])
         fprintf(out, "%-9s%12s  %s\n", "codes", "", p->codes);
     fm_show_bytes(out, "output", p->disk, "written");
+    if (p->state)
+        fm_show_bytes(out, "state", p->state, "state file; twice that while it is replaced");
     fm_show_bytes(out, "later", later(p),
                   "at most, estimated: fm-pack's bundle and one export of it");
     for (int i = 0; i < p->carried_count; i++)
@@ -221,6 +223,8 @@ static cJSON *estimate_json(const struct fm_cli *cli, const struct fm_estimate *
     if (p->codes[0])
         fm_json_add_string(o, "codes", p->codes);
     fm_json_add_uint(o, "output", p->disk);
+    if (p->state)
+        fm_json_add_uint(o, "state", p->state);
     fm_json_add_uint(o, "later", later(p));
     fm_json_add_uint(o, "sweeps", p->sweeps);
     cJSON *carried = p->carried_count ? fm_json_add_array(o, "carried") : NULL;

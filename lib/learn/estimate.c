@@ -221,6 +221,9 @@ int fm_estimate_check(const struct fm_estimate *estimate, const struct fm_run_op
     int rc = fm_estimate_fits(estimate, run, err);
     if (!rc && writes)
         rc = fm_run_space(run->outputs.path, "output", estimate->disk + copied, &space, err);
+    if (!rc && writes && estimate->state > 0)
+        rc = fm_run_space(run->outputs.state, "state file and its next version",
+                          2 * estimate->state, &space, err);
     if (!rc && estimate->spill > 0)
         rc = fm_file_free_space(temp, &space, err);
     if (!rc && estimate->spill > 0 && space < estimate->spill) {

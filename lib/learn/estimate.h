@@ -46,6 +46,7 @@ struct fm_estimate {
     bool text; /* the suite encodes some of the tokens, with this separator after each document */
     struct fm_separator separator;
     uint64_t disk;   /* approximate bytes of the output */
+    uint64_t state;  /* bytes of a state file of fm-recover, with --state */
     uint64_t memory; /* largest number of resident bytes */
     uint64_t least;  /* smallest memory limit that the run can keep; 0: the given limit suffices */
     uint64_t spill;  /* bytes beyond --memory, in temporary files */

@@ -587,9 +587,12 @@ static void estimate_steps(struct fm_estimate *estimate, struct fm_task *task, v
 {
     const struct recovery *r = self;
     const struct fm_config *c = task->config;
+    struct size size = adapter_size(r);
     share_memory(estimate, r);
-    estimate->disk = adapter_size(r).all + ADAPTER_FILE +
-                     (uint64_t)c->M * (uint64_t)c->E * FM_LORA_PARTS * ADAPTER_TENSOR;
+    if (task->run->outputs.state) /* the adapter, and two moments in records of one size */
+        estimate->state = size.all + 2 * (uint64_t)c->M * size.layer;
+    estimate->disk =
+        size.all + ADAPTER_FILE + (uint64_t)c->M * (uint64_t)c->E * FM_LORA_PARTS * ADAPTER_TENSOR;
 }
 
 static int make_all(struct recovery *r, struct fm_recover_report *report, struct fm_err *err)

@@ -38,7 +38,7 @@ recover() {
         --memory 1GB -o recovered trained "$@"
 }
 recover -n --json | grep '"spill"'
-recover -n --assume-rate 0.001 | grep '^read'
+recover -n --assume-rate 0.001 --state kept | grep -E '^(read|state)'
 TMPDIR=nowhere recover >/dev/null && echo recovered
 rm -r wide tokens.npy ranked trained recovered
 ls -A
