@@ -14,7 +14,7 @@ fm-rank "${data[@]}" -o once --if-changed >rank/again 2>/dev/null
 fm-train "${data[@]}" --method saliency --budget-step 0.2 -n ranked >plan/train
 fm-train "${data[@]}" --method saliency --budget-step 0.2 -o trained ranked >train/train
 fm-train "${data[@]}" --method saliency --actions 0.5,1 -o short ranked >train/short 2>/dev/null
-fm-recover "${data[@]}" --budget 0.4 --steps 1 -n trained >plan/recover
+fm-recover "${data[@]}" --budget 0.4 --steps 1 -n --state state trained >plan/recover
 fm-recover "${data[@]}" --budget 0.4 --steps 1 -o adapted trained >recover/recover 2>/dev/null
 fm-pack -q -m "$odd" --json -o family.fm adapted >pack/pack
 fm-pack -q -m "$odd" --json -n --part-size 400kB -o parts.fm adapted >pack/parts
