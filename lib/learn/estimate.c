@@ -11,6 +11,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 
 #include "formats/file/file.h"
 #include "lib/base/isa.h"
@@ -151,7 +152,9 @@ void fm_estimate_add(struct fm_estimate *estimate, const struct fm_model *model,
     uint64_t read = (estimate->read == 0 ? once : 0) +
                     (uint64_t)(layers_read(estimate, model, sweep) * (double)layers / c->L);
     estimate->read += read;
-    estimate->turned = sweep->backward > 0;
+    /* The backward pass ends at the first layer with experts; before quality is measured, layers of
+     * codes that are decoded are read again. */
+    estimate->turned = sweep->backward > 0 && c->moe[0] == 0 && !c->storage;
     fm_storage_names(estimate->storage, c);
     estimate->longest = c->T_exact;
     estimate->exact = c->exact;
@@ -211,6 +214,15 @@ int fm_estimate_fits(const struct fm_estimate *estimate, const struct fm_run_opt
     return estimate->least ? fm_run_memory(run, estimate->least, err) : FM_OK;
 }
 
+/* Bytes of a state file of at most `most` bytes that exist already. */
+static uint64_t kept_state(const char *path, uint64_t most)
+{
+    struct stat st;
+    if (stat(path, &st) != 0 || !S_ISREG(st.st_mode))
+        return 0;
+    return (uint64_t)st.st_size < most ? (uint64_t)st.st_size : most;
+}
+
 int fm_estimate_check(const struct fm_estimate *estimate, const struct fm_run_options *run,
                       uint64_t copied, struct fm_err *err)
 {
@@ -223,7 +235,8 @@ int fm_estimate_check(const struct fm_estimate *estimate, const struct fm_run_op
         rc = fm_run_space(run->outputs.path, "output", estimate->disk + copied, &space, err);
     if (!rc && writes && estimate->state > 0)
         rc = fm_run_space(run->outputs.state, "state file and its next version",
-                          2 * estimate->state, &space, err);
+                          2 * estimate->state - kept_state(run->outputs.state, estimate->state),
+                          &space, err);
     if (!rc && estimate->spill > 0)
         rc = fm_file_free_space(temp, &space, err);
     if (!rc && estimate->spill > 0 && space < estimate->spill) {

@@ -51,7 +51,7 @@ struct fm_estimate {
     uint64_t least;  /* smallest memory limit that the run can keep; 0: the given limit suffices */
     uint64_t spill;  /* bytes beyond --memory, in temporary files */
     uint64_t read;   /* bytes of weights that the run reads */
-    bool turned;     /* the last sweep had a backward pass, which ends at the first layer */
+    bool turned;     /* the last sweep had a backward pass, whose last layer is still in memory */
     double values;   /* the number of these weights */
     char codes[FM_ESTIMATE_CODES];  /* whether bundles will keep the codes; "" for unquantised
                                        weights */

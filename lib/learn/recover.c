@@ -207,6 +207,10 @@ static int open_masks(struct recovery *r, struct fm_err *err)
                                        .step = fm_stage_budget_step(&r->task.in),
                                        .exact = o->exact};
     r->mask = fm_masks_nearest(masks, &r->budget);
+    if (o->strategy == FM_RECOVER_CROSS && masks->count < 2)
+        return fm_fail(err, FM_ECONFIG,
+                       "--strategy cross needs masks to train, but '%s' has only the full one",
+                       r->task.run->inputs.stream);
     if (o->strategy != FM_RECOVER_SINGLE)
         return FM_OK;
     if (o->budget)
@@ -346,8 +350,10 @@ static struct shares share_memory(struct fm_estimate *estimate, const struct rec
     struct size size = adapter_size(r);
     uint64_t slots =
         (uint64_t)fm_sweep_turns(batch / micro, micro * T, task->cut, lanes_of(r->options));
-    uint64_t fixed = size.all + (2 + slots) * size.layer, over;
-    struct shares s = {.records = 3 * (uint64_t)task->config->M * (size.layer + FM_ALIGN)};
+    /* Of a layer: the sum, moments that were read back, and each slot's gradients. */
+    uint64_t fixed = size.all + (3 + slots) * size.layer, over;
+    uint64_t record = 3 * (size.layer + FM_ALIGN); /* a layer's moments and gradients */
+    struct shares s = {.records = (uint64_t)task->config->M * record};
     s.stores = s.records;
     do {
         uint64_t beside = fixed + s.stores;
@@ -358,6 +364,7 @@ static struct shares share_memory(struct fm_estimate *estimate, const struct rec
         over = estimate->memory > task->memory ? estimate->memory - task->memory : 0;
         over = fm_model_pinned(task->model) > 0 ? 0 : over < s.stores ? over : s.stores;
         s.stores -= over;
+        s.stores -= s.stores % record;
     } while (over > 0);
     estimate->spill += s.records - s.stores;
     return s;
@@ -376,10 +383,6 @@ static int prepare(struct recovery *r, struct fm_err *err)
                                .masks = masks,
                                .mask = r->mask,
                                .batch = batch_of(task->run)};
-    if (r->options->strategy == FM_RECOVER_CROSS && masks->count < 2)
-        return fm_fail(err, FM_ECONFIG,
-                       "--strategy cross needs masks to train, but '%s' has only the full one",
-                       task->run->inputs.stream);
     r->before = fm_alloc((size_t)masks->count, QUALITIES * sizeof *r->before, "quality", err);
     r->after = fm_alloc((size_t)masks->count, QUALITIES * sizeof *r->after, "quality", err);
     int rc = r->before && r->after ? digest_params(r, err) : FM_ENOMEM;
