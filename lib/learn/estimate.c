@@ -234,7 +234,7 @@ int fm_estimate_check(const struct fm_estimate *estimate, const struct fm_run_op
     if (!rc && writes)
         rc = fm_run_space(run->outputs.path, "output", estimate->disk + copied, &space, err);
     if (!rc && writes && estimate->state > 0)
-        rc = fm_run_space(run->outputs.state, "state file and its next version",
+        rc = fm_run_space(run->outputs.state, "state file with its next version",
                           2 * estimate->state - kept_state(run->outputs.state, estimate->state),
                           &space, err);
     if (!rc && estimate->spill > 0)
