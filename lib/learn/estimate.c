@@ -32,7 +32,7 @@ uint64_t fm_estimate_merged(const struct fm_config *c)
 uint64_t fm_estimate_process(const struct fm_model *model)
 {
     bool compiled = fm_model_ops(model)->operand == FM_BF16 && !fm_isa_amx();
-    return FM_PROCESS_BYTES + (compiled ? FM_COMPILED_BYTES : 0);
+    return FM_PROCESS_BYTES + FM_ENGINE_BYTES + (compiled ? FM_COMPILED_BYTES : 0);
 }
 
 uint64_t fm_estimate_boundaries(const struct fm_model *model, int batches, int rows, int cut,

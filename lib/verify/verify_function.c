@@ -97,7 +97,8 @@ static int check_memory(const struct job *j, struct fm_model *have, struct fm_mo
     const struct fm_run_options *run = j->v->run;
     const struct fm_config *c = fm_model_config(have);
     size_t T = (size_t)j->calib.T, copies = 2 * (size_t)j->sequences + (size_t)c->H;
-    uint64_t fixed = FM_PROCESS_BYTES + fm_sweep_scratch_bytes(c, 1, (int)T, 0, 1);
+    uint64_t fixed =
+        FM_PROCESS_BYTES + FM_ENGINE_BYTES + fm_sweep_scratch_bytes(c, 1, (int)T, 0, 1);
     fixed += T * copies * sizeof(float);
     fixed += j->ops->operand == FM_BF16 ? FM_COMPILED_BYTES : 0;
     if (adapter && !adapter->router) {
