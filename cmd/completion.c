@@ -71,7 +71,7 @@ static void print_first(FILE *out, const struct fm_completion *c, const char *be
 /* --- bash --- */
 
 /* Print the options whose values are completed in this way, as one pattern of a `case`; false if
- * there are none. */
+ * no option is. */
 static bool bash_pattern(FILE *out, const struct fm_completion_row *row, int rows,
                          enum follows what)
 {

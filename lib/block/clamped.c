@@ -1,3 +1,5 @@
+/* The two clamped forms: they differ in biases and in the names of the activation that are
+ * accepted. */
 #include "lib/block/clamped.h"
 
 #include <float.h>

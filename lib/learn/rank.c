@@ -524,7 +524,7 @@ static int choose_group(int *group, int asked, const struct fm_model *m, struct 
                    asked, c->I);
 }
 
-/* Say whether bundles keep the checkpoint's codes with that group; "" if it has none. */
+/* Say whether bundles keep the checkpoint's codes with that group; "" if its weights are values. */
 static void say_codes(char text[FM_ESTIMATE_CODES], int group, const struct fm_model *m)
 {
     const struct fm_config *c = fm_model_config(m);

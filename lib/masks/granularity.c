@@ -1,3 +1,4 @@
+/* Sums over groups of experts, and their widths, gathered and spread in place. */
 #include "lib/masks/granularity.h"
 
 #include <assert.h>
