@@ -228,25 +228,25 @@ int fm_estimate_check(const struct fm_estimate *estimate, const struct fm_run_op
 {
     const char *temp = fm_file_temp_directory();
     char needed[32], has[32];
-    uint64_t space = 0;
+    uint64_t space = 0, state = estimate->state;
     bool writes = fm_comm_rank(run->machine.comm) == 0;
-    int rc = fm_estimate_fits(estimate, run, err);
-    if (!rc && writes)
-        rc = fm_run_space(run->outputs.path, "output", estimate->disk + copied, &space, err);
-    if (!rc && writes && estimate->state > 0)
-        rc = fm_run_space(run->outputs.state, "state file with its next version",
-                          2 * estimate->state - kept_state(run->outputs.state, estimate->state),
-                          &space, err);
-    if (!rc && estimate->spill > 0)
-        rc = fm_file_free_space(temp, &space, err);
-    if (!rc && estimate->spill > 0 && space < estimate->spill) {
-        fm_units_bytes(needed, estimate->spill);
-        fm_units_bytes(has, space);
-        return fm_fail(
-            err, FM_EIO,
-            "temporary files take %s, but only %s are free in '%s'; give more --memory, or point "
-            "TMPDIR at another disk",
-            needed, has, temp);
-    }
-    return rc;
+    if (fm_estimate_fits(estimate, run, err) ||
+        (writes &&
+         fm_run_space(run->outputs.path, "output", estimate->disk + copied, &space, err)) ||
+        (writes && state > 0 &&
+         fm_run_space(run->outputs.state, "state file with its next version",
+                      2 * state - kept_state(run->outputs.state, state), &space, err)))
+        return err->code;
+    if (estimate->spill == 0)
+        return FM_OK;
+    if (fm_file_free_space(temp, &space, err))
+        return err->code;
+    if (space >= estimate->spill)
+        return FM_OK;
+    fm_units_bytes(needed, estimate->spill);
+    fm_units_bytes(has, space);
+    return fm_fail(err, FM_EIO,
+                   "temporary files take %s, but only %s are free in '%s'; give more --memory, or "
+                   "point TMPDIR at another disk",
+                   needed, has, temp);
 }
