@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors import safe_open
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import fp8
@@ -203,19 +203,25 @@ def loads_in_sglang(path):
             path, attn_implementation="sglang", trust_remote_code=True
         )
     except ValueError as error:
-        return "SGLang's Transformers backend" not in str(error)
+        return "Transformers backend" not in str(error)
     return True
 
 
 def judge_sglang(judge, path):
-    """SGLang's Transformers backend does not support sinks.  The modelling file of a family with sinks must
-    refuse to load there, unless the attention function is marked as supporting them, as fm_sglang's is."""
-    kind = json.loads((path / "config.json").read_text())["model_type"]
-    sinks = any(name in kind for name in ("gpt_oss", "mimo_v2_flash"))
+    """SGLang's Transformers backend leaves out sinks, attends to one position too many, and takes all layers to
+    have the same heads.  The modelling file of such a family must refuse to load there, unless the attention
+    function is marked as correcting this, as fm_sglang's is.  Some families it refuses always."""
+    c = AutoConfig.from_pretrained(path, trust_remote_code=True)
+    kinds = getattr(c, "layer_types", None) or ["sliding_attention"]
+    never = hasattr(c, "swa_num_key_value_heads") or "conv" in kinds
+    window = getattr(c, "sliding_window", None)
+    wrong = any(name in c.model_type for name in ("gpt_oss", "mimo_v2_flash"))
+    wrong = wrong or getattr(c, "num_attention_heads_per_layer", None)
+    wrong = wrong or window and window < c.max_position_embeddings and "sliding_attention" in kinds
     ALL_ATTENTION_FUNCTIONS["sglang"] = attend_nothing
-    judge.say(loads_in_sglang(path) != sinks, "it loads in SGLang if and only if it has no sinks")
+    judge.say(loads_in_sglang(path) == (not never and not wrong), "it loads in SGLang if and only if it is right there")
     attend_nothing.fm_sinks = True
-    judge.say(loads_in_sglang(path), "it loads in SGLang if attention supports sinks")
+    judge.say(loads_in_sglang(path) == (not never), "it loads in SGLang if attention is corrected, or is refused always")
     del attend_nothing.fm_sinks, ALL_ATTENTION_FUNCTIONS["sglang"]
 
 
