@@ -34,11 +34,16 @@ echo "-- fm-recover spills nothing where its forecast says so"
 fm-train -q --model wide --tokens tokens.npy --seq-len 16 --precision f32 --method saliency --budget-step 0.5 --until 0.5 \
     -f -o trained ranked >/dev/null
 recover() {
-    fm-recover -q --model wide --tokens tokens.npy --seq-len 16 --precision f32 --budget 0.5 --steps 2 --batch 1 \
+    fm-recover -q --model wide --tokens tokens.npy --seq-len 16 -T 2 --precision f32 --budget 0.5 --steps 2 --batch 1 \
         --memory 1GB -o recovered trained "$@"
 }
 recover -n --json | grep '"spill"'
 recover -n --assume-rate 0.001 --state kept | grep -E '^(read|state)'
 TMPDIR=nowhere recover >/dev/null && echo recovered
-rm -r wide tokens.npy ranked trained recovered
+echo "-- and moments give way before it is refused: the bytes are the same"
+mv recovered usual
+least=$(recover --memory 1MB -n 2>&1 | sed -n 's/.*; use --memory \(.*\) or more/\1/p')
+python3 -c 'import sys; print(float(sys.argv[1].removesuffix("MB")) < 160)' "$least" # moments and gradients take 161
+recover --memory "$least" >/dev/null && cmp usual recovered && echo the same
+rm -r wide tokens.npy ranked trained recovered usual
 ls -A

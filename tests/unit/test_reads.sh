@@ -76,4 +76,16 @@ for layout in ragged uniform; do
     count - --layout $layout
     expect "$layout, a stream" "$most" 1000
 done
+# Packing a quantised checkpoint with its codes reads every byte once: scales are checked where they are copied.
+for kept in mxfp4 nvfp4; do
+    from=$root/golden/packed/$kept
+    data=(-q --model "$from" --tokens "$from/tokens.npy" --seq-len 16)
+    rm -f counts
+    "$bin/fm-rank" "${data[@]}" -f -o ranked >/dev/null 2>&1 &&
+        "$bin/fm-train" "${data[@]}" --method saliency -f -o trained ranked >/dev/null 2>&1 &&
+        LD_PRELOAD=$reads FM_READS_OF=$from/model.safetensors FM_READS_TOLD=counts "$bin/fm-pack" -q -T 1 \
+            --model "$from" -o codes.fm -f trained >/dev/null || exit 1
+    read -r -a told <counts
+    expect "packing $kept" "${told[2]}" 1000 1
+done
 exit $((failures > 0))

@@ -1,4 +1,8 @@
 /* Compare the training of adapters with transformers' autograd and AdamW on odd-mixtral. */
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "formats/file/file.h"
 #include "lib/base/pool.h"
 #include "lib/learn/recover.h"
 #include "lib/learn/train.h"
@@ -467,6 +471,20 @@ TEST(invalid_recovery_options_are_refused)
         scratch("ranked.fm"); /* it has no masks: both the run and its plan refuse it */
     assert_fails(fm_recover(&r.run, &good, &report, &err), FM_ECONFIG, "fm-train");
     assert_fails(fm_recover_estimate(&r.run, &good, &plan, &err), FM_ECONFIG, "fm-train");
+}
+
+/* Space for the state file and its next version is needed, less that of a state that exists. */
+TEST(a_plan_checks_the_space_for_its_state)
+{
+    struct fm_run_options run = {.machine.memory = 1, .outputs.path = scratch("output")};
+    uint64_t space = 0;
+    run.outputs.state = scratch("large-state");
+    assert_ok(fm_file_free_space(run.outputs.state, &space, &err));
+    struct fm_estimate plan = {.state = space / 4 * 3};
+    assert_fails(fm_estimate_check(&plan, &run, 0, &err), FM_ECREATE, "state file");
+    int fd = open(run.outputs.state, O_WRONLY | O_CREAT, 0600);
+    assert_true(fd >= 0 && ftruncate(fd, (off_t)plan.state) == 0 && close(fd) == 0); /* a hole */
+    assert_ok(fm_estimate_check(&plan, &run, 0, &err));
 }
 
 /* Every run of this tool holds a layer's experts twice, the second time with the adapter merged. */
