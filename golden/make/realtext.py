@@ -3,7 +3,8 @@
 The models of trained.py are calibrated and tested on text of one generator.  These are calibrated
 on one kind of text and tested on other documents of that kind and on kinds of text that the
 calibration does not contain.  The four kinds are manual pages in English, the Python library, C headers,
-and messages of programs in German, French and Spanish.  All four are in the training text.
+and messages of programs in German, French and Spanish.  All four are in the training text.  Text
+sampled from the trained model, sampled.npy, contains all four kinds as well.
 
 Which documents a machine has depends on its packages; the losses in fm-train(1) were measured on Debian
 12 with libpython3.11-stdlib, manpages, manpages-dev, libc6-dev and linux-libc-dev.  Whether a
@@ -21,8 +22,10 @@ from dataclasses import dataclass, field
 from typing import Callable
 
 import numpy as np
+import torch
 from transformers import MixtralConfig, OlmoeConfig, Qwen2MoeConfig
 
+import oracle
 import tiny
 
 VOCABULARY = 1024
@@ -160,9 +163,23 @@ def save(folder, name, tokenizer, texts, sequences):
     np.save(folder / f"{name}.npy", ids.astype("<i4").reshape(sequences, tiny.T))
 
 
+def make_sampled(row, folder):
+    """Sequences that the model writes at temperature 1, each beginning after the end of a document."""
+    model = oracle.load(folder)
+    torch.manual_seed(row.seed)
+    last, cache, ids = torch.full((tiny.CALIB_SEQUENCES, 1), model.config.eos_token_id), None, []
+    with torch.no_grad():
+        while len(ids) < tiny.T:
+            out = model(last, past_key_values=cache, use_cache=True)
+            cache = out.past_key_values
+            last = torch.multinomial(out.logits[:, -1].double().softmax(-1), 1)
+            ids.append(last)
+    np.save(folder / "sampled.npy", torch.cat(ids, 1).numpy().astype("<i4"))
+
+
 def make(row, folder, log=print):
     """Write weights, tokenizer and sets of tokens: calib.npy, heldout.npy and test.npy of the calibration's
-    kind, and test-KIND.npy of others."""
+    kind, test-KIND.npy of others, and sampled.npy."""
     folder.mkdir(parents=True, exist_ok=True)
     texts = documents()
     mixture = [x for train, _ in texts.values() for x in clip(train, TRAIN_CHARACTERS)]
@@ -179,3 +196,4 @@ def make(row, folder, log=print):
         save(folder, f"test-{kind}", tokenizer, texts[kind][1], TEST_SEQUENCES)
     config = row.config(**SIZES, **row.sizes, output_router_logits=False)
     tiny.keep(folder, tiny.train(config, data, row.seed, STEPS, log, AUX), tokenizer)
+    make_sampled(row, folder)

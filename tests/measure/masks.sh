@@ -5,12 +5,13 @@
 # (golden/make/realtext.py) are also measured on two kinds of text that are not in the calibration
 # data.  Prints tables in Markdown.
 #
-# usage: tests/measure/masks.sh [-d DIR] [-m MODEL,...] [-k METHOD,...] [-s SEED,...] [-t]
+# usage: tests/measure/masks.sh [-d DIR] [-m MODEL,...] [-k METHOD,...] [-s SEED,...] [-w WEIGHT] [-t]
 #
 # Run make and `tests/judge/judge.sh --golden trained real` first: the latter makes the third split of
 # golden/tiny-mixtral, and all other models.  A METHOD is one of fm-train's; or `default`, for
 # fm-train without --method; or a method with more options: exchange+refine=8+nested is --method
-# exchange --refine=8 --nested.  The last METHOD is compared with the others.
+# exchange --refine=8 --nested.  The last METHOD is compared with the others.  With -w, sampled.npy, which
+# the models trained on real text have, is a second calibration file with this weight; choose another DIR.
 #
 # Everything runs on one thread.  Streams, reports and losses go to DIR (build/masks).  Existing files
 # are not made again, so an interrupted study can be resumed; the table (-t: print only the table) covers
@@ -22,13 +23,15 @@ dir=build/masks
 models=tiny-mixtral,choose-qwen2,choose-phimoe,confirm-mixtral,confirm-olmoe,real-qwen2,real-mixtral,real-olmoe
 methods=uniform,saliency,walk,learned,default
 seeds=0,1,2
+weight=
 table=
-while getopts d:m:k:s:t option; do
+while getopts d:m:k:s:w:t option; do
     case $option in
     d) dir=$OPTARG ;;
     m) models=$OPTARG ;;
     k) methods=$OPTARG ;;
     s) seeds=$OPTARG ;;
+    w) weight=$OPTARG ;;
     t) table=1 ;;
     *) exit 64 ;;
     esac
@@ -62,6 +65,7 @@ measure() {
     locate "$1"
     common=(--model "$files" --tokens "$files/calib.npy" --eval-tokens "$files/heldout.npy" --seq-len 128 --shuffle --seed "$2" -T 1
         --precision f32 --quiet --force)
+    [ -z "$weight" ] || common+=(--tokens "$files/sampled.npy:$weight")
     [ -s "$dir/$1-rank-$2" ] || fm-rank "${common[@]}" -o "$dir/$1-rank-$2" >/dev/null
     if [ "$3" != default ]; then
         IFS=+ read -ra parts <<<"$3"
