@@ -400,7 +400,7 @@ static int settle(struct fm_listing_options *o, const struct fm_list *list, cons
     if (o->sort && list->texts.count == 0)
         return fm_fail(err, FM_EUSAGE,
                        "--sort worst: '%s' has no losses by kind of text; give fm-train several "
-                       "--eval-text",
+                       "--eval-text or --eval-tokens",
                        path);
     if (list->rows > 0 && o->context > list->context)
         return fm_fail(err, FM_EUSAGE,

@@ -32,7 +32,7 @@ struct table {
 static struct {
     int device, precision, token_dtype;
     const char *tokens[FM_INPUTS_MAX + 1], *texts[FM_INPUTS_MAX + 1];
-    const char *eval_texts[FM_INPUTS_MAX + 1];
+    const char *eval_tokens[FM_INPUTS_MAX + 1], *eval_texts[FM_INPUTS_MAX + 1];
     const char *help; /* "" or "all" */
     bool version;
 } chosen;
@@ -102,8 +102,8 @@ static int add_inputs(struct shared *rows, struct fm_cli *cli)
           "token after each document of text (default: eos)", 0, 0, 0},
          NEEDS_TEXT},
         {FM_CLI_EVAL,
-         {"eval-tokens", 0, FM_CLI_READ, &run->inputs.eval_tokens, "FILE",
-          "tokens to measure quality on", 0, 0, 0},
+         {"eval-tokens", 0, FM_CLI_READS, chosen.eval_tokens, "FILE",
+          "tokens to measure quality on; repeat for other kinds of text", 0, 0, 0},
          0},
         {FM_CLI_EVAL,
          {"eval-text", 0, FM_CLI_READS, chosen.eval_texts, "FILE",
@@ -478,7 +478,7 @@ bool fm_options_make_file(const struct fm_cli *cli)
 /* Refuse options that modify others which were not given. */
 static int check_given(const struct fm_cli *cli, struct fm_err *err)
 {
-    bool tokens = chosen.tokens[0] || cli->run.inputs.eval_tokens;
+    bool tokens = chosen.tokens[0] || chosen.eval_tokens[0];
     bool text = chosen.texts[0] || chosen.eval_texts[0];
     for (int i = 0; i < cli->givens; i++) {
         const struct fm_cli_given *g = &cli->given[i];
@@ -486,7 +486,7 @@ static int check_given(const struct fm_cli *cli, struct fm_err *err)
             return refuse_idle(g, "without a file to write", err);
         if (g->needs == NEEDS_TOKENS && !tokens)
             return refuse_idle(g, "without --tokens", err);
-        if (g->needs == NEEDS_EVAL && !cli->run.inputs.eval_tokens && !chosen.eval_texts[0])
+        if (g->needs == NEEDS_EVAL && !chosen.eval_tokens[0] && !chosen.eval_texts[0])
             return refuse_idle(g, "without --eval-tokens or --eval-text", err);
         if (g->needs == NEEDS_DRY && !cli->dry_run)
             return refuse_idle(g, "without --dry-run", err);
@@ -526,6 +526,7 @@ static void settle_run(struct fm_run_options *run)
     for (int i = 0; i + 1 < FM_INPUTS_MAX; i++)
         run->inputs.also_tokens[i] = chosen.tokens[i + 1];
     memcpy(run->inputs.texts, chosen.texts, sizeof run->inputs.texts);
+    memcpy(run->inputs.eval_tokens, chosen.eval_tokens, sizeof run->inputs.eval_tokens);
     memcpy(run->inputs.eval_texts, chosen.eval_texts, sizeof run->inputs.eval_texts);
 }
 

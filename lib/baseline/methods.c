@@ -9,7 +9,7 @@ static struct fm_run_options from_to(const struct fm_run_options *run, const cha
                                      const char *to)
 {
     struct fm_run_options own = *run;
-    own.inputs.eval_tokens = own.inputs.eval_texts[0] = NULL;
+    own.inputs.eval_tokens[0] = own.inputs.eval_texts[0] = NULL;
     own.inputs.stream = from;
     own.outputs.path = to;
     own.outputs.force = true;

@@ -51,7 +51,7 @@ static int measure_rank(struct fm_bench_engine_run *r, struct fm_run_options run
     struct fm_rank_report report = {0};
     struct fm_estimate estimate = {0};
     fm_rank_defaults(&options);
-    run.inputs.eval_tokens = run.inputs.tokens; /* hold out no sequence */
+    run.inputs.eval_tokens[0] = run.inputs.tokens; /* hold out no sequence */
     int rc = fm_rank_estimate(&run, &options, &estimate, err);
     r->useful = estimate.useful;
     if (rc)

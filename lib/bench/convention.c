@@ -71,7 +71,7 @@ static int check_wikitext(const struct fm_inputs *in, const struct fm_config *co
                           struct fm_err *err)
 {
     static const char why[] = "--convention wikitext takes documents of one --eval-text";
-    if (in->eval_tokens || !in->eval_texts[0] || in->eval_texts[1])
+    if (in->eval_tokens[0] || !in->eval_texts[0] || in->eval_texts[1])
         return fm_fail(err, FM_EUSAGE, "%s, a file of JSON lines; give one such file", why);
     if (in->tokenizer_cmd)
         return fm_fail(err, FM_EUSAGE,

@@ -139,33 +139,39 @@ static void name_kind(char name[FM_KIND_BYTES], const char *path)
             *p = '_';
 }
 
+static int open_kind(struct reading *r, const char *path, bool text, struct fm_err *err)
+{
+    int s = r->mix.inputs, rc = add_source(r, path, text, err);
+    if (rc)
+        return rc;
+    name_kind(r->kind[s], path);
+    for (int k = 0; k < s; k++)
+        if (strcmp(r->kind[k], r->kind[s]) == 0)
+            return fm_fail(
+                err, FM_EUSAGE,
+                "two kinds of text to measure on have the name '%s'; rename one of the files",
+                r->kind[s]);
+    return FM_OK;
+}
+
 static int open_kinds(struct reading *r, struct fm_err *err)
 {
-    const char *const *text = r->run->inputs.eval_texts;
+    const struct fm_inputs *in = &r->run->inputs;
     int rc = FM_OK;
-    for (int i = 0; !rc && i < FM_INPUTS_MAX && text[i]; i++) {
-        if (text[1])
-            name_kind(r->kind[i], text[i]);
-        for (int k = 0; k < i; k++)
-            if (strcmp(r->kind[k], r->kind[i]) == 0)
-                return fm_fail(
-                    err, FM_EUSAGE,
-                    "two kinds of text to measure on have the name '%s'; rename one of the files",
-                    r->kind[i]);
-        rc = add_source(r, text[i], true, err);
-    }
+    for (int i = 0; !rc && i < FM_INPUTS_MAX && in->eval_tokens[i]; i++)
+        rc = open_kind(r, in->eval_tokens[i], false, err);
+    for (int i = 0; !rc && i < FM_INPUTS_MAX && in->eval_texts[i]; i++)
+        rc = open_kind(r, in->eval_texts[i], true, err);
+    if (r->mix.inputs == 1)
+        r->kind[0][0] = '\0'; /* a single kind has no name */
     return rc;
 }
 
 static int open_sources(struct reading *r, struct fm_err *err)
 {
     const struct fm_run_options *run = r->run;
-    if (r->eval && run->inputs.eval_tokens && run->inputs.eval_texts[0])
-        return fm_fail(err, FM_EUSAGE,
-                       "--eval-tokens and --eval-text cannot be combined; give one");
     if (r->eval)
-        return run->inputs.eval_tokens ? add_source(r, run->inputs.eval_tokens, false, err)
-                                       : open_kinds(r, err);
+        return open_kinds(r, err);
     int rc = run->inputs.tokens ? add_source(r, run->inputs.tokens, false, err) : FM_OK;
     for (int i = 0; !rc && i < FM_INPUTS_MAX && run->inputs.also_tokens[i]; i++)
         rc = add_source(r, run->inputs.also_tokens[i], false, err);

@@ -27,7 +27,7 @@ int fm_inputs_find_model(struct fm_inputs *inputs, struct fm_err *err)
 
 bool fm_inputs_evaluate(const struct fm_inputs *inputs)
 {
-    return inputs->eval_tokens || inputs->eval_texts[0];
+    return inputs->eval_tokens[0] || inputs->eval_texts[0];
 }
 
 /* True for digits with at most one point, and nothing else. */

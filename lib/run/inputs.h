@@ -30,9 +30,10 @@ struct fm_inputs {
     const char *tokenizer;            /* tokenizer.json; NULL: the model's own */
     const char *tokenizer_cmd;        /* a command that encodes instead, or NULL */
     const char *separator;            /* NULL: "eos", else "none" or a token */
-    const char *eval_tokens;          /* --eval-tokens FILE, or NULL */
-    const char *eval_texts[FM_INPUTS_MAX]; /* --eval-text FILE, NULL after the last */
-    enum fm_token_type token_dtype;        /* type of raw token files */
+    const char *eval_tokens[FM_INPUTS_MAX]; /* --eval-tokens FILE, NULL after the last */
+    const char *eval_texts[FM_INPUTS_MAX];  /* --eval-text FILE, NULL after the last; used after all
+                                               token files */
+    enum fm_token_type token_dtype;         /* type of raw token files */
     int seq_len;              /* 0: min(2048, config->T_exact, columns of a 2-D file) */
     int batch;                /* sequences per batch; 0: the tool's default */
     uint64_t max_tokens;      /* 0: no limit */

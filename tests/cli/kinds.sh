@@ -1,4 +1,4 @@
-# Each --eval-text is a kind of text.  Its loss is the same as if it were measured alone: in the manifest,
+# Each --eval-text and --eval-tokens is a kind of text.  Its loss is the same as if it were measured alone: in the manifest,
 # in the list, which can be sorted by the worst kind, and in fm-bench quality.  fm-recover reports every kind.
 tiny=$GOLDEN/tiny-mixtral
 calib=(--model "$tiny" --tokens "$tiny/calib.npy" --seq-len 32 --max-tokens 2048 --precision f32)
@@ -21,6 +21,8 @@ quality "${kinds[@]}" >all.json
 for text in in/*; do
     quality --eval-text "$text" --max-eval-tokens 256 >"$(basename "${text%.*}" | tr ' ' _).json"
 done
+quality --eval-tokens "$tiny/heldout.npy" --max-eval-tokens 256 >heldout.json
+quality --eval-text in/prose.txt --eval-tokens "$tiny/heldout.npy" --max-eval-tokens 512 >two.json
 fm-pack --list --json family.fm >list.json
 fm-recover -q "${calib[@]}" "${kinds[@]}" --steps 2 --json -o recovered trained >recovered.json
 python3 - <<'PYTHON'
@@ -33,6 +35,9 @@ for name in names:
     own = load(name)["rows"]
     same = all(abs(a[k]["kinds"][name] - b[k]["ce"]) < 1e-5 for a, b in zip(rows, own) for k in a if k != "mask")
     print(name, "as measured alone in", len(own), "members and their controls:", same)
+for name in ["heldout", "prose"]:
+    pairs = zip(load("two")["rows"], load(name)["rows"])
+    print(name, "in tokens and a text:", all(abs(a["family"]["kinds"][name] - b["family"]["ce"]) < 1e-5 for a, b in pairs))
 mean = lambda q: sum(q["kinds"].values()) / 3
 print("all is their mean:", all(abs(mean(r["family"]) - r["family"]["ce"]) < 1e-9 for r in rows))
 print("list:", all(abs(list_[r["mask"]]["quality"]["kinds"][n] - r["family"]["kinds"][n]) < 1e-5 for r in rows for n in names))

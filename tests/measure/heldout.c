@@ -84,7 +84,7 @@ int main(int argc, char **argv)
         struct fm_run_options run = {.inputs = {.model = argv[1],
                                                 .stream = argv[i],
                                                 .tokens = argv[2],
-                                                .eval_tokens = argv[2],
+                                                .eval_tokens = {argv[2]},
                                                 .seq_len = atoi(argv[3])},
                                      .machine = {.device = "auto", .threads = 1},
                                      .outputs = {.path = "-"}};

@@ -77,7 +77,7 @@ static inline void runs_tokens(struct runs *r, int count, int T)
 /* Use all tokens both for the work and for measuring: nothing is held out. */
 static inline void runs_whole(struct runs *r)
 {
-    r->run.inputs.eval_tokens = r->run.inputs.tokens;
+    r->run.inputs.eval_tokens[0] = r->run.inputs.tokens;
 }
 
 /* Whether two files of the scratch directory have the same bytes. */

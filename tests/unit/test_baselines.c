@@ -154,7 +154,7 @@ static struct fm_baseline_table *compare(struct runs *r, const char *only, const
     struct fm_err err = {0};
     struct fm_baseline_table *t = calloc(1, sizeof *t);
     const struct fm_baseline_options options = {.budgets = budgets, .only = only, .steps = 2};
-    r->run.inputs.eval_tokens = baselines_tokens;
+    r->run.inputs.eval_tokens[0] = baselines_tokens;
     assert_ok(fm_baseline_run(&r->run, &options, false, t, &err));
     return t;
 }

@@ -96,7 +96,7 @@ TEST(max_tokens_removes_whole_sequences)
     struct fm_calib c = open_calib(&run);
     assert_int_equal(c.count, 5);
     fm_calib_close(&c);
-    run.inputs.eval_tokens = run.inputs.tokens; /* --max-tokens does not limit these */
+    run.inputs.eval_tokens[0] = run.inputs.tokens; /* --max-tokens does not limit these */
     assert_ok(fm_calib_open(&c, &run, &config, true, &err));
     assert_int_equal(c.count, 100);
     fm_calib_close(&c);

@@ -169,7 +169,7 @@ TEST(quality_of_the_full_model_is_the_golden_loss)
     golden_open(&g, "golden/tiny-mixtral/golden.safetensors");
     double *ce = golden_read(&g, "heldout.ce", FM_F64, NULL);
     runs_init(&r, NULL, "none");
-    r.run.inputs.eval_tokens = "golden/tiny-mixtral/heldout.npy";
+    r.run.inputs.eval_tokens[0] = "golden/tiny-mixtral/heldout.npy";
     r.run.inputs.seq_len = 128;
     for (int x = 0; x < 4 * 8; x++) {
         widths[0][x] = 256;
@@ -204,7 +204,7 @@ TEST(an_original_elsewhere_compares_as_the_full_model_does)
     struct fm_quality beside[2], alone[2], apart[2], itself;
     uint32_t widths[2][4 * 8];
     runs_init(&r, NULL, "none");
-    r.run.inputs.eval_tokens = "golden/tiny-mixtral/heldout.npy";
+    r.run.inputs.eval_tokens[0] = "golden/tiny-mixtral/heldout.npy";
     r.run.inputs.seq_len = 32;
     r.run.inputs.max_eval_tokens = 1024;
     for (int x = 0; x < 4 * 8; x++) {
@@ -280,7 +280,7 @@ TEST(an_original_may_be_of_another_shape)
     struct fm_quality q;
     int32_t ids[8];
     runs_init(&r, NULL, "none");
-    r.run.inputs.eval_tokens = "golden/odd-mixtral/tokens.npy";
+    r.run.inputs.eval_tokens[0] = "golden/odd-mixtral/tokens.npy";
     r.run.inputs.seq_len = 8;
     r.run.inputs.max_eval_tokens = 8;
     for (int i = 0; i < 2; i++)
@@ -407,7 +407,7 @@ static void compare_tokens(struct fm_spread *got, struct fm_quality *q, int from
     int32_t ids[TOKENS_S][TOKENS_T];
     struct plain p = {0};
     runs_init(&r, NULL, "none");
-    r.run.inputs.eval_tokens = "golden/odd-mixtral/tokens.npy";
+    r.run.inputs.eval_tokens[0] = "golden/odd-mixtral/tokens.npy";
     r.run.inputs.seq_len = TOKENS_T;
     r.run.inputs.max_eval_tokens = TOKENS_S * TOKENS_T;
     r.run.machine.memory = memory;

@@ -344,7 +344,7 @@ TEST(refining_lowers_the_loss_it_is_decided_by)
         struct fm_train_options options;
         training_init(&r, &options, "ranked.fm", "refined.fm", FM_METHOD_SALIENCY);
         options.refine = refine ? rounds : 0;
-        r.run.inputs.eval_tokens = r.run.inputs.tokens;
+        r.run.inputs.eval_tokens[0] = r.run.inputs.tokens;
         r.countdown = many;
         training_must(&r, &options, &report);
         assert_true(many - r.countdown < rounds);
