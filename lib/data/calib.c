@@ -49,7 +49,7 @@ static int open_tokens(struct fm_tokens *t, const char *path, const struct readi
                        struct fm_err *err)
 {
     enum fm_token_type raw = r->run->inputs.token_dtype;
-    bool alone = r->eval || (!r->run->inputs.also_tokens[0] && !r->run->inputs.texts[0]);
+    bool alone = !r->eval && !r->run->inputs.also_tokens[0] && !r->run->inputs.texts[0];
     struct fm_err mine = {0};
     if (strcmp(path, "-") == 0 && access(path, F_OK) != 0)
         return fm_fail(
