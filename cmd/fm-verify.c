@@ -59,7 +59,7 @@ static void describe(FILE *out, const struct fm_verify_report *r, int code)
     fprintf(out, ": %llu item%s, %s: ", (unsigned long long)r->items, r->items == 1 ? "" : "s",
             bytes);
     if (r->failed)
-        fprintf(out, "%llu failed\n", (unsigned long long)r->failed);
+        fprintf(out, "%llu fault%s\n", (unsigned long long)r->failed, r->failed == 1 ? "" : "s");
     else
         fprintf(out, "%s\n", !code ? "ok" : "not verified");
 }

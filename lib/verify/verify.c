@@ -294,8 +294,8 @@ int fm_verify(const struct fm_run_options *run, const struct fm_verify_options *
                      v.machine   ? v.machine
                      : v.differs ? FM_EDIFF
                                  : FM_EFORMAT,
-                     "%s does not verify: %llu of %llu item%s failed", options->target,
-                     (unsigned long long)report->failed, (unsigned long long)report->items,
-                     report->items == 1 ? "" : "s");
+                     "%s does not verify: %llu fault%s in %llu item%s", options->target,
+                     (unsigned long long)report->failed, report->failed == 1 ? "" : "s",
+                     (unsigned long long)report->items, report->items == 1 ? "" : "s");
     return rc;
 }

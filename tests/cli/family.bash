@@ -19,7 +19,7 @@ flip() {
 
 # figures: remove what may differ between machines
 figures() {
-    sed 's/[0-9]* items, .*B:/items:/; s/of [0-9]* items/of N items/; s/[0-9a-f]\{32\}/DIGEST/g
+    sed 's/[0-9]* items, .*B:/items:/; s/in [0-9]* items/in N items/; s/[0-9a-f]\{32\}/DIGEST/g
         s/has [0-9]* bytes (limit [0-9]*)/has N bytes/
         s/budget 0\.[0-9]*/budget B/; s/channels [0-9]* to [0-9]*/channels A to B/'
 }
