@@ -300,9 +300,9 @@ static int verify(const struct fm_run_options *run, const struct fm_sign_options
     compare(o, r, &m, &f, true);
     describe(r, &f);
     if (r->failed)
-        rc = fm_fail(err, FM_EDIFF, "%s is not what was signed: %llu of %zu file%s failed",
-                     o->target, (unsigned long long)r->failed, m.resources,
-                     m.resources == 1 ? "" : "s");
+        rc = fm_fail(err, FM_EDIFF, "%s is not what was signed: %llu fault%s in %zu file%s",
+                     o->target, (unsigned long long)r->failed, r->failed == 1 ? "" : "s",
+                     m.resources, m.resources == 1 ? "" : "s");
 out:
     fm_files_release(&f);
     fm_oms_release(&m);
