@@ -21,7 +21,7 @@ killed() { # killed TOOL OPTION...: kill it twice, each time after it saved a st
     [ -e state ] && echo "$1: killed with a state"
     (run "$@" --state state -o killed)
     echo "$1: status $?"
-    [ -e state ] && echo "$1: the state is left behind"
+    [ -e state ] && echo "$1: the state was not removed"
     return 0
 }
 # both TOOL OPTION...: compare a killed and an uninterrupted run.  States are saved every second, so a run

@@ -131,7 +131,7 @@ done
 
 cd "$root" || exit 1
 in_make uninstall || fail "make uninstall: status $?"
-find "$dest" ! -type d | grep . && fail "left behind"
-find "$dest" -name '*fm*' | grep . && fail "folders left behind"
+find "$dest" ! -type d | grep . && fail "files that uninstall did not remove"
+find "$dest" -name '*fm*' | grep . && fail "folders that uninstall did not remove"
 in_make uninstall || fail "make uninstall where nothing is: status $?"
 exit $bad

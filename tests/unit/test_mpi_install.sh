@@ -37,7 +37,7 @@ try() { # try LAUNCHER LIBRARY [MPI_PKG=NAME]: test the MPI whose library is LIB
     members "$scratch/ranked" "$scratch/$library.ranked" >"$scratch/log" ||
         fail "not the bytes of one process: $(cat "$scratch/log")"
     in_make DESTDIR="$dest" "$@" uninstall || fail "make MPI=1 $* uninstall: status $?"
-    find "$dest" ! -type d | grep . && fail "left behind"
+    find "$dest" ! -type d | grep . && fail "files that uninstall did not remove"
 }
 
 has_ranks "$build/bin/fm-rank" || exit 77
