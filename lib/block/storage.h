@@ -22,8 +22,7 @@ struct fm_schemes;
 /*
  * Parts of a quantised matrix W (N rows, K columns): a plane is a matrix of elements, one for each
  * block of block_rows x block_columns values, (ceil(N / block_rows), ceil(K / block_columns)).
- * Plane 0 is the codes, one for each value.  A single number per matrix, such as one scale for all
- * its values, is not a plane.
+ * Plane 0 is the codes, one for each value; plane 1 is the scales.
  *
  * Channels of an expert are rows of gate and up and columns of down.
  */

@@ -167,7 +167,7 @@ static int read_share(struct run *w, int e, int i, void *dst, enum fm_dtype dtyp
 }
 
 /* FM_EFORMAT if the stored bytes of a plane of a share have a code or scale that is not valid.
- * Scales that have no plane are read and checked with the codes. */
+ * Scales without a channel dimension have no part and are read and checked with the codes. */
 static int check_plane(struct run *w, int e, int i, const void *bytes, struct fm_err *err)
 {
     struct fm_packing *p = w->p;
