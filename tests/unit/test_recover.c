@@ -504,6 +504,44 @@ TEST(a_plan_counts_the_merged_copy)
     fm_model_close(model);
 }
 
+static int took(void *self, const int *number, const struct fm_quality *quality, int n,
+                struct fm_err *err)
+{
+    (void)self, (void)number, (void)quality, (void)n, (void)err;
+    return FM_OK;
+}
+
+/* The memory that a task has for its sweeps does not include the adapter, so measuring must not
+ * subtract it: with less memory it spills to a file, and there is no directory for one. */
+TEST(the_adapter_is_subtracted_once_for_measuring)
+{
+    struct fixture f;
+    struct fm_tune tune;
+    struct fm_estimate plan;
+    int mask = 1;
+    open_fixture(&f, fm_ops_ref());
+    f.options.rank = 64; /* the adapter is larger than all boundaries */
+    start_tune(&tune, &f);
+    uint64_t size = count_of(&tune) * sizeof(float);
+    f.task.held = f.task.calib;
+    f.run.machine.memory = 1 << 28;
+    struct fm_quality_subject subject = {.model = f.task.model,
+                                         .held = &f.task.held,
+                                         .adapter = &tune.adapter,
+                                         .masks = 1,
+                                         .kept = 1};
+    fm_quality_plan(&plan, &subject, &f.run);
+    f.task.memory = plan.memory - size;
+    setenv("TMPDIR", scratch("nowhere"), 1);
+    assert_ok(fm_task_measure(&f.task, &f.masks, &mask, 1, &tune.adapter, took, NULL, &err));
+    f.task.memory -= size;
+    assert_fails(fm_task_measure(&f.task, &f.masks, &mask, 1, &tune.adapter, took, NULL, &err),
+                 FM_ECREATE, "nowhere");
+    unsetenv("TMPDIR");
+    fm_tune_release(&tune);
+    close_fixture(&f);
+}
+
 /* A thread has scratch for a block only if there is a block for it. */
 TEST(a_thread_without_work_needs_no_scratch)
 {
