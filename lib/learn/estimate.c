@@ -106,16 +106,33 @@ static void add_kind(struct fm_estimate *estimate, double flops,
         leaves ? leaves : fm_sweep_leaves(sequences / micro, micro * sweep->T, 0);
 }
 
-/* Number of layers that all sweeps read.  Resident layers are read once.  Where a sweep turns, the
- * layer in the shared slot is still in memory, also for the first sweep after one that turned. */
-static double layers_read(const struct fm_estimate *estimate, const struct fm_model *model,
-                          const struct fm_estimate_sweep *sweep)
+/* The lowest layer that a backward pass reaches: the first one with experts, or the first one that
+ * shares the slot if those before it stay in memory. */
+static int lowest_layer(const struct fm_model *model)
 {
-    int stay = fm_model_pinned(model), rest = fm_model_config(model)->L - stay;
-    double count = (double)sweep->count, begin = estimate->read == 0 ? stay : -estimate->turned;
-    if (rest <= 1)
-        return estimate->read == 0 ? stay + rest : 0;
-    return begin + (sweep->backward ? count * 2 * (rest - 1) + 1 : count * rest);
+    int first = fm_model_config(model)->moe[0], stay = fm_model_pinned(model);
+    return first > stay ? first : stay;
+}
+
+/* Bytes that all sweeps read.  Resident layers are read once.  Where a sweep turns, the layer in
+ * the shared slot is still in memory, also for the first sweep after a backward pass that went down
+ * to the first layer of the slot. */
+static uint64_t bytes_read(const struct fm_estimate *estimate, const struct fm_model *model,
+                           const struct fm_estimate_sweep *sweep)
+{
+    int L = fm_model_config(model)->L, stay = fm_model_pinned(model), low = lowest_layer(model);
+    uint64_t count = sweep->count, read = count * fm_model_layers_bytes(model, stay, L);
+    uint64_t once = fm_model_nonlayer_bytes(model) + fm_model_layers_bytes(model, 0, stay);
+    if (count == 0)
+        return 0;
+    if (L - stay <= 1)
+        return estimate->read == 0 ? once + read / count : 0;
+    uint64_t first = fm_model_layers_bytes(model, stay, stay + 1);
+    if (sweep->backward)
+        read += count * fm_model_layers_bytes(model, low, L - 1);
+    if (sweep->backward && low == stay)
+        read -= (count - 1) * first;
+    return estimate->read == 0 ? once + read : read - (estimate->turned ? first : 0);
 }
 
 void fm_estimate_add(struct fm_estimate *estimate, const struct fm_model *model,
@@ -147,14 +164,11 @@ void fm_estimate_add(struct fm_estimate *estimate, const struct fm_model *model,
     if (inner > 0)
         flops -= (double)sweep->count * kept_flops(c, sweep) * ((double)kept / (double)inner);
     add_kind(estimate, flops, sweep);
-    uint64_t layers, once;
-    fm_model_read_bytes(model, &layers, &once);
-    uint64_t read = (estimate->read == 0 ? once : 0) +
-                    (uint64_t)(layers_read(estimate, model, sweep) * (double)layers / c->L);
+    uint64_t read = bytes_read(estimate, model, sweep);
     estimate->read += read;
-    /* The backward pass ends at the first layer with experts; before quality is measured, layers of
-     * codes that are decoded are read again. */
-    estimate->turned = sweep->backward > 0 && c->moe[0] == 0 && !c->storage;
+    /* Before quality is measured, layers of codes that are decoded are read again. */
+    estimate->turned =
+        sweep->backward > 0 && lowest_layer(model) == fm_model_pinned(model) && !c->storage;
     fm_storage_names(estimate->storage, c);
     estimate->longest = c->T_exact;
     estimate->exact = c->exact;

@@ -770,14 +770,21 @@ const struct fm_extra *fm_model_extra(const struct fm_model *m)
     return &m->extra;
 }
 
-void fm_model_read_bytes(const struct fm_model *m, uint64_t *layers, uint64_t *nonlayer)
+uint64_t fm_model_layers_bytes(const struct fm_model *m, int begin, int end)
 {
-    *layers = *nonlayer = 0;
-    for (int l = 0; l < m->config.L; l++)
+    uint64_t bytes = 0;
+    for (int l = begin; l < end; l++)
         for (size_t i = 0; i < m->layer[l].places; i++)
-            *layers += place_bytes(&m->layer[l].place[i].at);
+            bytes += place_bytes(&m->layer[l].place[i].at);
+    return bytes;
+}
+
+uint64_t fm_model_nonlayer_bytes(const struct fm_model *m)
+{
+    uint64_t bytes = 0;
     for (int i = 0; i < m->nonlayer_count; i++)
-        *nonlayer += place_bytes(&m->nonlayer_tensor[i].at);
+        bytes += place_bytes(&m->nonlayer_tensor[i].at);
+    return bytes;
 }
 
 void fm_model_bytes(const struct fm_model *m, uint64_t *stored, uint64_t *written)

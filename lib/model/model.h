@@ -61,9 +61,9 @@ const struct fm_extra *fm_model_extra(const struct fm_model *model);
  * which their values are written. */
 enum fm_dtype fm_model_dtype(const struct fm_model *model);
 
-/* Bytes on disk of all decoder layers, which one pass over them reads if none stays in memory, and
- * of the tensors outside the layers. */
-void fm_model_read_bytes(const struct fm_model *model, uint64_t *layers, uint64_t *nonlayer);
+/* Bytes on disk of the decoder layers [begin, end), and of the tensors outside the layers. */
+uint64_t fm_model_layers_bytes(const struct fm_model *model, int begin, int end);
+uint64_t fm_model_nonlayer_bytes(const struct fm_model *model);
 
 /* Bytes of all tensors as they are stored, and as bundles and exports store them. */
 void fm_model_bytes(const struct fm_model *model, uint64_t *stored, uint64_t *written);
