@@ -391,11 +391,11 @@ static int examine_stdout(struct statvfs *v, bool *endless)
     return *endless ? 0 : fstatvfs(STDOUT_FILENO, v);
 }
 
-int fm_file_free_space(const char *path, uint64_t *bytes, struct fm_err *err)
+static int examine(const char *path, struct statvfs *v, bool *endless, struct fm_err *err)
 {
-    struct statvfs v;
-    bool stream = strcmp(path, "-") == 0, endless = false;
-    int rc = stream ? examine_stdout(&v, &endless) : statvfs(path, &v);
+    bool stream = strcmp(path, "-") == 0;
+    *endless = false;
+    int rc = stream ? examine_stdout(v, endless) : statvfs(path, v);
     if (rc != 0 && (errno == ENOENT || errno == ENAMETOOLONG)) { /* reported by the code that
                                                                     creates the file */
         size_t n = strlen(path);
@@ -406,11 +406,29 @@ int fm_file_free_space(const char *path, uint64_t *bytes, struct fm_err *err)
         char *dir = strndup(slash ? path : ".", n);
         if (!dir)
             return fm_fail(err, FM_ENOMEM, "no memory for the name '%s'", path);
-        rc = statvfs(dir, &v);
+        rc = statvfs(dir, v);
         free(dir);
     }
     if (rc != 0)
         return fm_fail_errno(err, "cannot examine the filesystem of '%s'", path);
+    return FM_OK;
+}
+
+int fm_file_free_space(const char *path, uint64_t *bytes, struct fm_err *err)
+{
+    struct statvfs v;
+    bool endless;
+    if (examine(path, &v, &endless, err))
+        return err->code;
     *bytes = endless ? UINT64_MAX : (uint64_t)v.f_bavail * v.f_frsize;
     return FM_OK;
+}
+
+bool fm_file_share_space(const char *a, const char *b)
+{
+    struct statvfs va, vb;
+    bool endless[2];
+    struct fm_err unused = {0};
+    return !examine(a, &va, &endless[0], &unused) && !examine(b, &vb, &endless[1], &unused) &&
+           !endless[0] && !endless[1] && va.f_fsid != 0 && va.f_fsid == vb.f_fsid;
 }

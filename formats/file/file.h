@@ -189,6 +189,8 @@ int fm_file_temp_write(int fd, uint64_t offset, const void *src, size_t size, st
 /* Bytes free for this user on the filesystem of `path` (of its directory if it does not exist). "-"
  * is standard output: UINT64_MAX if that is not a regular file. */
 int fm_file_free_space(const char *path, uint64_t *bytes, struct fm_err *err);
+/* True if both are known to be on one filesystem. */
+bool fm_file_share_space(const char *a, const char *b);
 /* The directory of temporary files: TMPDIR or /var/tmp. */
 const char *fm_file_temp_directory(void);
 

@@ -11,6 +11,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 
 #include "formats/file/file.h"
@@ -237,30 +238,70 @@ static uint64_t kept_state(const char *path, uint64_t most)
     return (uint64_t)st.st_size < most ? (uint64_t)st.st_size : most;
 }
 
+/* A file that a run writes. */
+struct need {
+    const char *path, *what;
+    uint64_t bytes;
+};
+
+/* FM_ECREATE if one need fits on its filesystem only without the others there. */
+static int check_shared_space(const struct need *need, int n, struct fm_err *err)
+{
+    for (int i = 0; i + 1 < n; i++) {
+        char takes[32], has[32], also[96] = "";
+        uint64_t space, bytes = need[i].bytes;
+        for (int k = i + 1; k < n; k++) {
+            if (!fm_file_share_space(need[i].path, need[k].path))
+                continue;
+            bytes += need[k].bytes;
+            size_t used = strlen(also);
+            snprintf(also + used, sizeof also - used, " and the %s", need[k].what);
+        }
+        if (fm_file_free_space(need[i].path, &space, err))
+            return err->code;
+        if (space >= bytes)
+            continue;
+        fm_units_bytes(takes, bytes);
+        fm_units_bytes(has, space);
+        return fm_fail(
+            err, FM_ECREATE,
+            "%s: the %s%s take %s, but only %s are free on that disk; put one of them on "
+            "another",
+            need[i].path, need[i].what, also, takes, has);
+    }
+    return FM_OK;
+}
+
 int fm_estimate_check(const struct fm_estimate *estimate, const struct fm_run_options *run,
                       uint64_t copied, struct fm_err *err)
 {
     const char *temp = fm_file_temp_directory();
+    struct need need[3];
     char needed[32], has[32];
     uint64_t space = 0, state = estimate->state;
-    bool writes = fm_comm_rank(run->machine.comm) == 0;
-    if (fm_estimate_fits(estimate, run, err) ||
-        (writes &&
-         fm_run_space(run->outputs.path, "output", estimate->disk + copied, &space, err)) ||
-        (writes && state > 0 &&
-         fm_run_space(run->outputs.state, "state file with its next version",
-                      2 * state - kept_state(run->outputs.state, state), &space, err)))
+    int n = 0;
+    if (fm_comm_rank(run->machine.comm) == 0) {
+        need[n++] = (struct need){run->outputs.path, "output", estimate->disk + copied};
+        if (state > 0)
+            need[n++] = (struct need){run->outputs.state, "state file with its next version",
+                                      2 * state - kept_state(run->outputs.state, state)};
+    }
+    if (fm_estimate_fits(estimate, run, err))
         return err->code;
-    if (estimate->spill == 0)
-        return FM_OK;
-    if (fm_file_free_space(temp, &space, err))
-        return err->code;
-    if (space >= estimate->spill)
-        return FM_OK;
-    fm_units_bytes(needed, estimate->spill);
-    fm_units_bytes(has, space);
-    return fm_fail(err, FM_EIO,
-                   "temporary files take %s, but only %s are free in '%s'; give more --memory, or "
-                   "point TMPDIR at another disk",
-                   needed, has, temp);
+    for (int i = 0; i < n; i++)
+        if (fm_run_space(need[i].path, need[i].what, need[i].bytes, &space, err))
+            return err->code;
+    if (estimate->spill > 0) {
+        if (fm_file_free_space(temp, &space, err))
+            return err->code;
+        fm_units_bytes(needed, estimate->spill);
+        fm_units_bytes(has, space);
+        if (space < estimate->spill)
+            return fm_fail(err, FM_EIO,
+                           "temporary files take %s, but only %s are free in '%s'; give more "
+                           "--memory, or point TMPDIR at another disk",
+                           needed, has, temp);
+        need[n++] = (struct need){temp, "temporary files", estimate->spill};
+    }
+    return check_shared_space(need, n, err);
 }

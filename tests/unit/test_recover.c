@@ -473,7 +473,8 @@ TEST(invalid_recovery_options_are_refused)
     assert_fails(fm_recover_estimate(&r.run, &good, &plan, &err), FM_ECONFIG, "fm-train");
 }
 
-/* Space for the state file and its next version is needed, less that of a state that exists. */
+/* Space for the state file and its next version is needed, less that of a state that exists, and on
+ * the filesystem of the output for both. */
 TEST(a_plan_checks_the_space_for_its_state)
 {
     struct fm_run_options run = {.machine.memory = 1, .outputs.path = scratch("output")};
@@ -485,6 +486,11 @@ TEST(a_plan_checks_the_space_for_its_state)
     int fd = open(run.outputs.state, O_WRONLY | O_CREAT, 0600);
     assert_true(fd >= 0 && ftruncate(fd, (off_t)plan.state) == 0 && close(fd) == 0); /* a hole */
     assert_ok(fm_estimate_check(&plan, &run, 0, &err));
+    plan.disk = space / 4 * 3;
+    if (!fm_file_share_space(run.outputs.path, run.outputs.state))
+        skip(); /* the system does not tell */
+    assert_fails(fm_estimate_check(&plan, &run, 0, &err), FM_ECREATE,
+                 "output and the state file with its next version take");
 }
 
 /* Every run of this tool holds a layer's experts twice, the second time with the adapter merged. */
