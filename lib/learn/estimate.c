@@ -168,8 +168,9 @@ void fm_estimate_add(struct fm_estimate *estimate, const struct fm_model *model,
     uint64_t read = bytes_read(estimate, model, sweep);
     estimate->read += read;
     /* Before quality is measured, layers of codes that are decoded are read again. */
-    estimate->turned =
-        sweep->backward > 0 && lowest_layer(model) == fm_model_pinned(model) && !c->storage;
+    if (sweep->count > 0)
+        estimate->turned =
+            sweep->backward > 0 && lowest_layer(model) == fm_model_pinned(model) && !c->storage;
     fm_storage_names(estimate->storage, c);
     estimate->longest = c->T_exact;
     estimate->exact = c->exact;
