@@ -4,7 +4,7 @@ The models of trained.py are calibrated and tested on text of one generator.  Th
 on one kind of text and tested on other documents of that kind and on kinds of text that the
 calibration does not contain.  The four kinds are manual pages in English, the Python library, C headers,
 and messages of programs in German, French and Spanish.  All four are in the training text.  Text
-sampled from the trained model, sampled.npy, contains all four kinds as well.
+sampled from the trained model, sampled.npy, is of the same kinds.
 
 Which documents a machine has depends on its packages; the losses in fm-train(1) were measured on Debian
 12 with libpython3.11-stdlib, manpages, manpages-dev, libc6-dev and linux-libc-dev.  Whether a

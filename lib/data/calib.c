@@ -43,20 +43,26 @@ struct reading {
     char kind[FM_INPUTS_MAX][FM_KIND_BYTES]; /* names of kinds, if there are several */
 };
 
-/* Open an input of tokens.  In a mixture, the option for the type of raw files does not apply to
- * files that state their type. */
+/* True if the run reads no other file of tokens or text. */
+static bool is_alone(const struct fm_inputs *in)
+{
+    return !in->also_tokens[0] && !in->texts[0] && !in->eval_tokens[1] && !in->eval_texts[0] &&
+           !(in->tokens && in->eval_tokens[0]);
+}
+
+/* Open an input of tokens.  If there are several files, the option for the type of raw files does
+ * not apply to those that state their type. */
 static int open_tokens(struct fm_tokens *t, const char *path, const struct reading *r,
                        struct fm_err *err)
 {
     enum fm_token_type raw = r->run->inputs.token_dtype;
-    bool alone = !r->eval && !r->run->inputs.also_tokens[0] && !r->run->inputs.texts[0];
     struct fm_err mine = {0};
     if (strcmp(path, "-") == 0 && access(path, F_OK) != 0)
         return fm_fail(
             err, FM_EUSAGE,
             "tokens cannot be read from standard input; name a file, or give text with %s -",
             r->eval ? "--eval-text" : "--text");
-    if (raw == FM_TOKEN_AUTO || alone)
+    if (raw == FM_TOKEN_AUTO || is_alone(&r->run->inputs))
         return fm_tokens_open(t, path, raw, err);
     int rc = fm_tokens_open(t, path, FM_TOKEN_AUTO, &mine);
     if (rc == FM_EUSAGE)
@@ -111,7 +117,8 @@ static int add_source(struct reading *r, const char *spec, bool text, struct fm_
     int s = r->mix.inputs, rc;
     size_t length = strlen(spec);
     if (s == FM_INPUTS_MAX)
-        return fm_fail(err, FM_EUSAGE, "more than %d inputs of tokens", FM_INPUTS_MAX);
+        return fm_fail(err, FM_EUSAGE, "more than %d files of tokens or text to %s", FM_INPUTS_MAX,
+                       r->eval ? "measure on" : "calibrate on");
     r->mix.weight[s] = FM_WEIGHT_ONE;
     if (!r->eval && (rc = fm_inputs_parse(spec, &length, &r->mix.weight[s], err)))
         return rc;
@@ -141,17 +148,19 @@ static void name_kind(char name[FM_KIND_BYTES], const char *path)
 
 static int open_kind(struct reading *r, const char *path, bool text, struct fm_err *err)
 {
-    int s = r->mix.inputs, rc = add_source(r, path, text, err);
-    if (rc)
-        return rc;
-    name_kind(r->kind[s], path);
+    char name[FM_KIND_BYTES];
+    int s = r->mix.inputs;
+    name_kind(name, path);
     for (int k = 0; k < s; k++)
-        if (strcmp(r->kind[k], r->kind[s]) == 0)
+        if (strcmp(r->kind[k], name) == 0)
             return fm_fail(
                 err, FM_EUSAGE,
                 "two kinds of text to measure on have the name '%s'; rename one of the files",
-                r->kind[s]);
-    return FM_OK;
+                name);
+    int rc = add_source(r, path, text, err);
+    if (!rc)
+        memcpy(r->kind[s], name, sizeof name);
+    return rc;
 }
 
 static int open_kinds(struct reading *r, struct fm_err *err)

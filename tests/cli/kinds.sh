@@ -1,5 +1,6 @@
-# Each --eval-text and --eval-tokens is a kind of text.  Its loss is the same as if it were measured alone: in the manifest,
-# in the list, which can be sorted by the worst kind, and in fm-bench quality.  fm-recover reports every kind.
+# Each --eval-text and --eval-tokens is a kind of text.  Its loss is the same as if it were measured alone: in
+# the manifest, in the list, which can be sorted by the worst kind, and in fm-bench quality.  fm-recover
+# reports every kind.
 tiny=$GOLDEN/tiny-mixtral
 calib=(--model "$tiny" --tokens "$tiny/calib.npy" --seq-len 32 --max-tokens 2048 --precision f32)
 mkdir in

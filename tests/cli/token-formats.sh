@@ -25,8 +25,13 @@ rank llmc --tokens llmc.bin
 rank megatron --tokens pair.bin
 rank idx --tokens pair.idx
 rank datatrove --tokens trove.ds
-# The type of raw files does not apply to an .npy file to measure on.
-fm-rank -q -n --model "$odd" --seq-len 23 --tokens words.u32 --token-dtype u32 --eval-tokens "$odd/tokens.npy" -o out >said && echo "raw and npy"
+# The type of raw files does not apply to other files, but to a single file it does.
+fm-rank -q -n --model "$odd" --seq-len 23 --token-dtype u32 \
+    --tokens words.u32 --eval-tokens "$odd/tokens.npy" -o out >said && echo "raw and npy"
+fm-rank -q -n --model "$odd" --seq-len 23 --token-dtype u32 \
+    --tokens "$odd/tokens.npy" --eval-tokens words.u32 -o out >said && echo "npy and raw"
+fm-rank -q -n --model "$odd" --seq-len 23 --token-dtype u32 --tokens "$odd/tokens.npy" -o out 2>&1 |
+    sed "s|$GOLDEN|GOLDEN|g"
 tokens() {
     tar xOf "$1" manifest.json | sed -n '/"tokens": {/,/^      }/p' | sed 's/[0-9a-f]\{32\}/DIGEST/'
 }
