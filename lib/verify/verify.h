@@ -59,7 +59,7 @@ struct fm_verify_report {
     int index;        /* for exports: index of the budget, else -1 */
     double budget;    /* for exports: the budget, a fraction */
     uint64_t items;   /* members, tensors, masks, permutations that were checked */
-    uint64_t failed;  /* findings, of which an item can have several */
+    uint64_t failed;  /* faults, of which an item can have several */
     uint64_t bytes;   /* bytes read and checked; for an intact export, the size of its files, as
                          fm-pack and fm_list_form count it */
     int codes; /* for exports: number of files that Python may run, and of keys by which a program

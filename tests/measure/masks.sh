@@ -10,8 +10,9 @@
 # Run make and `tests/judge/judge.sh --golden trained real` first: the latter makes the third split of
 # golden/tiny-mixtral, and all other models.  A METHOD is one of fm-train's; or `default`, for
 # fm-train without --method; or a method with more options: exchange+refine=8+nested is --method
-# exchange --refine=8 --nested.  The last METHOD is compared with the others.  With -w, sampled.npy, which
-# the models trained on real text have, is a second calibration file with this weight; choose another DIR.
+# exchange --refine=8 --nested.  The last METHOD is compared with the others.  With -w, for which the MODELs
+# must be those trained on real text, their sampled.npy is a second calibration file with this weight; choose
+# another DIR.
 #
 # Everything runs on one thread.  Streams, reports and losses go to DIR (build/masks).  Existing files
 # are not made again, so an interrupted study can be resumed; the table (-t: print only the table) covers
