@@ -168,7 +168,7 @@ void fm_value_explain(char *text, size_t size, const struct fm_cli_option *o, co
         snprintf(text, size, "use --help or --help=all");
     else if (o->kind == FM_CLI_SIZE)
         snprintf(text, size, "use a size such as 4GiB, 23.4GB or 512M");
-    else if (o->kind == FM_CLI_SOURCES || o->kind == FM_CLI_LIST)
+    else if (o->kind == FM_CLI_SOURCES || o->kind == FM_CLI_READS || o->kind == FM_CLI_LIST)
         snprintf(text, size, "use a name, at most %d times", FM_INPUTS_MAX);
     else if (o->min != 0 || o->max != 0)
         snprintf(text, size, "use a number from %.15g to %.15g", o->min, o->max);

@@ -76,6 +76,9 @@ try() {
 cp in/code.h in/code.txt
 try fm-train -q "${calib[@]}" "${kinds[@]}" --eval-text in/code.txt -n ranked
 try fm-train -q "${calib[@]}" "${kinds[@]}" --max-eval-tokens 64 -n ranked
+many=()
+for i in {1..17}; do many+=(--eval-text "in/$i.txt"); done
+try fm-train -q "${calib[@]}" "${many[@]}" -n ranked
 fm-train -q "${calib[@]}" --eval-text in/code.h --method uniform --budget-step 0.4 -o one ranked >/dev/null
 try fm-pack --list --sort worst one
 echo "-- false kinds of text"
