@@ -239,70 +239,60 @@ static uint64_t kept_state(const char *path, uint64_t most)
     return (uint64_t)st.st_size < most ? (uint64_t)st.st_size : most;
 }
 
-/* A file that a run writes. */
+/* Something that a run writes. */
 struct need {
     const char *path, *what;
     uint64_t bytes;
 };
 
-/* FM_ECREATE if one need fits on its filesystem only without the others there. */
-static int check_shared_space(const struct need *need, int n, struct fm_err *err)
+/* FM_ECREATE if the state, which exists until the output is complete, and `other` are on one
+ * filesystem and do not fit together. */
+static int check_beside_state(const struct need *state, const struct need *other,
+                              struct fm_err *err)
 {
-    for (int i = 0; i + 1 < n; i++) {
-        char takes[32], has[32], also[96] = "";
-        uint64_t space, bytes = need[i].bytes;
-        for (int k = i + 1; k < n; k++) {
-            if (!fm_file_share_space(need[i].path, need[k].path))
-                continue;
-            bytes += need[k].bytes;
-            size_t used = strlen(also);
-            snprintf(also + used, sizeof also - used, " and the %s", need[k].what);
-        }
-        if (fm_file_free_space(need[i].path, &space, err))
-            return err->code;
-        if (space >= bytes)
-            continue;
-        fm_units_bytes(takes, bytes);
-        fm_units_bytes(has, space);
-        return fm_fail(
-            err, FM_ECREATE,
-            "%s: the %s%s take %s, but only %s are free on that disk; put one of them on "
-            "another",
-            need[i].path, need[i].what, also, takes, has);
-    }
-    return FM_OK;
+    char takes[32], has[32];
+    uint64_t space, bytes = state->bytes + other->bytes;
+    if (!fm_file_share_space(state->path, other->path))
+        return FM_OK;
+    if (fm_file_free_space(state->path, &space, err))
+        return err->code;
+    if (space >= bytes)
+        return FM_OK;
+    fm_units_bytes(takes, bytes);
+    fm_units_bytes(has, space);
+    return fm_fail(err, FM_ECREATE,
+                   "%s: the %s and the %s take %s, but only %s are free on that disk; put one of "
+                   "them on another",
+                   state->path, state->what, other->what, takes, has);
 }
 
 int fm_estimate_check(const struct fm_estimate *estimate, const struct fm_run_options *run,
                       uint64_t copied, struct fm_err *err)
 {
-    const char *temp = fm_file_temp_directory();
-    struct need need[3];
+    const struct need output = {run->outputs.path, "output", estimate->disk + copied};
+    const struct need temp = {fm_file_temp_directory(), "temporary files", estimate->spill};
+    struct need state = {run->outputs.state, "state file with its next version", 0};
     char needed[32], has[32];
-    uint64_t space = 0, state = estimate->state;
-    int n = 0;
-    if (fm_comm_rank(run->machine.comm) == 0) {
-        need[n++] = (struct need){run->outputs.path, "output", estimate->disk + copied};
-        if (state > 0)
-            need[n++] = (struct need){run->outputs.state, "state file with its next version",
-                                      2 * state - kept_state(run->outputs.state, state)};
-    }
-    if (fm_estimate_fits(estimate, run, err))
+    uint64_t space = 0;
+    bool writes = fm_comm_rank(run->machine.comm) == 0;
+    bool saves = writes && estimate->state > 0;
+    if (saves)
+        state.bytes = 2 * estimate->state - kept_state(state.path, estimate->state);
+    if (fm_estimate_fits(estimate, run, err) ||
+        (writes && fm_run_space(output.path, output.what, output.bytes, &space, err)) ||
+        (saves && (fm_run_space(state.path, state.what, state.bytes, &space, err) ||
+                   check_beside_state(&state, &output, err))))
         return err->code;
-    for (int i = 0; i < n; i++)
-        if (fm_run_space(need[i].path, need[i].what, need[i].bytes, &space, err))
-            return err->code;
-    if (estimate->spill > 0) {
-        if (fm_file_free_space(temp, &space, err))
-            return err->code;
-        fm_units_bytes(needed, estimate->spill);
-        fm_units_bytes(has, space);
-        if (space < estimate->spill)
-            return fm_fail(err, FM_EIO,
-                           "temporary files take %s, but only %s are free in '%s'; give more "
-                           "--memory, or point TMPDIR at another disk",
-                           needed, has, temp);
-        need[n++] = (struct need){temp, "temporary files", estimate->spill};
-    }
-    return check_shared_space(need, n, err);
+    if (temp.bytes == 0)
+        return FM_OK;
+    if (fm_file_free_space(temp.path, &space, err))
+        return err->code;
+    if (space >= temp.bytes)
+        return saves ? check_beside_state(&state, &temp, err) : FM_OK;
+    fm_units_bytes(needed, temp.bytes);
+    fm_units_bytes(has, space);
+    return fm_fail(err, FM_EIO,
+                   "temporary files take %s, but only %s are free in '%s'; give more --memory, or "
+                   "point TMPDIR at another disk",
+                   needed, has, temp.path);
 }

@@ -132,8 +132,10 @@ int fm_estimate_fits(const struct fm_estimate *estimate, const struct fm_run_opt
                      struct fm_err *err);
 
 /* The checks before a run: fm_estimate_fits, then space for the output (FM_ECREATE), including
- * `copied` bytes of its input, for the state (FM_ECREATE), for spilled data (FM_EIO), and for those
- * of the three that are on one filesystem (FM_ECREATE). */
+ * `copied` bytes of its input, for the state (FM_ECREATE) and for spilled data (FM_EIO), and for
+ * the state beside either of the others on one filesystem (FM_ECREATE).  Spilled boundaries are
+ * freed before the output is written, so these two are not added; spilled moments of an adapter,
+ * which are freed after it, are neither. */
 int fm_estimate_check(const struct fm_estimate *estimate, const struct fm_run_options *run,
                       uint64_t copied, struct fm_err *err);
 
