@@ -474,8 +474,8 @@ TEST(invalid_recovery_options_are_refused)
 }
 
 /* Space for the state file and its next version is needed, less that of a state that exists.  On
- * one filesystem it is needed beside that of the output or of temporary files, which are gone when
- * the output is written. */
+ * one filesystem it is needed beside that of the output or of temporary files; these two are not
+ * added. */
 TEST(a_plan_checks_the_space_for_its_state)
 {
     struct fm_run_options run = {.machine.memory = 1, .outputs.path = scratch("output")};
