@@ -47,7 +47,9 @@ static void begin_use(void)
     if (done)
         return;
     pthread_once(&once, limit_isa);
+    fm_fatal_watch("oneDNN's threads");
     omp_set_num_threads(1);
+    fm_fatal_unwatch();
     done = true;
 }
 
@@ -120,7 +122,9 @@ static pthread_once_t engine_once = PTHREAD_ONCE_INIT;
 
 static void make_engine(void)
 {
+    fm_fatal_watch("oneDNN's engine");
     expect(dnnl_engine_create(&engine, dnnl_cpu, 0), "engine", 0, 0, 0);
+    fm_fatal_unwatch();
 }
 
 /* One operand: its shape, and the strides of its rows and columns. */

@@ -1,8 +1,8 @@
 /*
  * Ends a process that is out of memory.  Inside nested loops an error cannot be returned to a
- * caller, and a library may crash when an allocation fails.  In both cases temporary files are
- * removed, one sentence is written without allocating, and the exit status indicates that a retry
- * may help.
+ * caller, and a library may crash or exit when an allocation fails.  In all cases temporary files
+ * are removed, one sentence is written without allocating, and the exit status indicates that a
+ * retry may help.
  */
 #include "lib/base/fatal.h"
 
@@ -14,6 +14,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -97,17 +98,26 @@ static void judge_crash(int sig, siginfo_t *info, void *context)
         raise(sig);
 }
 
+/* libgomp calls exit(3), on the thread that asked for memory. */
+static void judge_exit(void)
+{
+    if (watched)
+        fm_fatal_memory("%s: no memory", watched);
+}
+
 static void catch_crashes(void)
 {
     struct sigaction action = {.sa_sigaction = judge_crash, .sa_flags = SA_NODEFER | SA_SIGINFO};
     for (size_t i = 0; i < CRASHES; i++)
         sigaction(crashes[i], &action, &before[i]);
+    if (atexit(judge_exit) != 0) /* no memory */
+        judge_exit();
 }
 
 void fm_fatal_watch(const char *what)
 {
-    pthread_once(&watch_once, catch_crashes);
     watched = what;
+    pthread_once(&watch_once, catch_crashes);
 }
 
 void fm_fatal_unwatch(void)

@@ -515,6 +515,17 @@ static int write_through_null(void)
     return 101;
 }
 
+static int exit_inside(void)
+{
+    watch_a_library(false);
+    exit(1);
+}
+
+TEST(an_exit_inside_a_library_has_status_71)
+{
+    assert_int_equal(in_child(exit_inside, -2, -2), FM_ENOMEM);
+}
+
 /* A signal sent with kill(2), during the library's call and after it. */
 static int killed_inside(void)
 {
