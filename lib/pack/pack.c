@@ -442,7 +442,7 @@ static uint64_t index_memory(const struct fm_checkpoint *cp)
 }
 
 /* The most bytes of memory in use: while the ranking is read or, with the ranking's order and the
- * adapter in memory, while the adapter is read or weights are written. */
+ * adapter in memory, while the adapter is read or weights are written.  Merging needs oneDNN. */
 static uint64_t plan_memory(const struct fm_packing *p)
 {
     /* For a pipe, the thread that writes also holds the parts that the others have made. */
@@ -454,7 +454,8 @@ static uint64_t plan_memory(const struct fm_packing *p)
                      sizeof *p->ranking.order;
     uint64_t reading = 2 * fm_bundle_find(&p->in, FM_MEMBER_RANKING)->size;
     uint64_t most = order + adapter + (adapter > writing ? adapter : writing);
-    return FM_PROCESS_BYTES + (reading > most ? reading : most) + index_memory(&p->cp);
+    return FM_PROCESS_BYTES + (p->ops ? FM_ENGINE_BYTES : 0) + (reading > most ? reading : most) +
+           index_memory(&p->cp);
 }
 
 static void tell_large(const struct fm_packing *p, uint64_t largest)

@@ -46,4 +46,19 @@ least=$(recover --memory 1MB -n 2>&1 | sed -n 's/.*; use --memory \(.*\) or more
 python3 -c 'import sys; print(float(sys.argv[1].removesuffix("MB")) < 160)' "$least" # moments and gradients take 161
 recover --memory "$least" >/dev/null && cmp usual recovered && echo the same
 rm -r wide tokens.npy ranked trained recovered usual
+echo "-- fm-pack's forecast has the memory of the code that merges an adapter"
+odd=$GOLDEN/odd-phimoe
+fm-rank -q --model "$odd" --tokens "$odd/tokens.npy" --precision f32 -o ranked >/dev/null
+fm-train -q --model "$odd" --tokens "$odd/tokens.npy" --precision f32 --method uniform --budget-step 0.5 \
+    -o trained ranked >/dev/null
+fm-recover -q --model "$odd" --tokens "$odd/tokens.npy" --precision f32 --steps 1 -o recovered trained >/dev/null
+python3 - "$odd" <<'PYTHON'
+import json, os, resource, subprocess, sys
+pack = ["fm-pack", "-q", "-T", "1", "--json", "--model", sys.argv[1], "-o", "family.fm", "recovered"]
+planned = json.loads(subprocess.check_output([*pack, "-n"]))["bytes_memory"]
+subprocess.run(pack, stdout=subprocess.DEVNULL, check=True)
+peak = 1024 * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+print(peak <= planned or bool(os.environ.get("SAN")))
+PYTHON
+rm ranked trained recovered family.fm
 ls -A
