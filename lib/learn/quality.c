@@ -602,10 +602,12 @@ static uint64_t add_sweep(struct fm_estimate *estimate, const struct fm_quality_
                           uint64_t memory)
 {
     uint64_t values = values_bytes(s, sweep.lanes), before = estimate->memory;
-    estimate->memory = 0;
+    uint64_t read = estimate->read;
+    estimate->memory = estimate->read = 0;
     fm_estimate_add(estimate, model, &sweep, memory > values ? memory - values : 0);
     uint64_t own = estimate->memory + values;
     estimate->memory = before;
+    estimate->read += read;
     return own;
 }
 

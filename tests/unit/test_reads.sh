@@ -88,6 +88,15 @@ for kept in mxfp4 nvfp4; do
     read -r -a told <counts
     expect "packing $kept" "${told[2]}" 1000 1
 done
+# compare NAME: $weights is within one percent of $forecast.
+compare() {
+    local off=$((weights - forecast))
+    echo "$1: $weights bytes of weights read, forecast $forecast"
+    [ "${off#-}" -le $((forecast / 100)) ] && return
+    echo "$1: the forecast is off by $off bytes"
+    failures=$((failures + 1))
+}
+
 # fm-recover reads the header and as many bytes of weights as it forecasts, to one percent, which is less than
 # a layer.  After the last step the first layer is still in memory, unless its weights are decoded codes or the
 # backward pass ended above it, at the first layer with experts.
@@ -109,10 +118,23 @@ for from in plain dense "$root/golden/packed/nvfp4"; do
         recover --memory "$memory" >/dev/null 2>&1 || exit 1
     read -r -a told <counts
     weights=$((told[1] - 8 - $(od -An -t u8 -N 8 "$from/model.safetensors")))
-    echo "recovering ${from##*/}: $weights bytes of weights read, forecast $forecast"
-    off=$((weights - forecast))
-    [ "${off#-}" -gt $((forecast / 100)) ] || continue
-    echo "${from##*/}: the forecast is off by $off bytes"
-    failures=$((failures + 1))
+    compare "recovering ${from##*/}"
 done
+# fm-bench reads the layers of an export and of its original once each.
+from=$PWD/plain
+data=(-q --model "$from" --eval-tokens "$from/tokens.npy" --precision f32)
+"$bin/fm-rank" -q --model "$from" --tokens "$from/tokens.npy" -f -o ranked >/dev/null 2>&1 &&
+    "$bin/fm-train" -q --model "$from" --tokens "$from/tokens.npy" --method saliency -f -o trained ranked \
+        >/dev/null 2>&1 && "$bin/fm-pack" -q --model "$from" -f -o family.fm trained >/dev/null &&
+    "$bin/fm-pack" -q --export small --layout uniform --budget 0.25 family.fm >/dev/null || exit 1
+bench() { "$bin/fm-bench" quality "${data[@]}" -T 1 small "$@"; }
+forecast=$(bench --dry-run --json 2>/dev/null | sed -n 's/.*"read": \([0-9]*\).*/\1/p')
+weights=0
+for model in small "$from"; do
+    rm -f counts
+    LD_PRELOAD=$reads FM_READS_OF=$model/model.safetensors FM_READS_TOLD=counts bench >/dev/null 2>&1 || exit 1
+    read -r -a told <counts
+    weights=$((weights + told[1] - 8 - $(od -An -t u8 -N 8 "$model/model.safetensors")))
+done
+compare "comparing an export with its original"
 exit $((failures > 0))
