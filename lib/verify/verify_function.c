@@ -21,8 +21,8 @@
 
 #define SEQUENCES 4
 
-/* A different order of sums (permuted channels, tails of zeros) changes a log-probability by
- * about 1e-6; the neighbouring budget changes it by 1e-2 or more. */
+/* In float32 a different order of sums (permuted channels, tails of zeros) changes a
+ * log-probability by about 1e-6; the neighbouring budget changes it by 1e-2 or more. */
 #define LOGPROB_LIMIT 1e-4
 
 struct job {
@@ -150,10 +150,11 @@ static int run_both(struct job *j, struct fm_model *have, const struct fm_lane *
 static const struct fm_lane plain = {.teacher = -1, .ce = 1};
 
 /*
- * Compare the bundle as it is with the checkpoint.  Without an adapter the checkpoint keeps its own
- * channel order, so that the permutations are tested too; an adapter requires ranked channels.
- * Weights that the checkpoint stores as codes are rounded as in the bundle, if the bundle has
- * values.
+ * Compare the bundle as it is with the checkpoint.  In float32 and without an adapter the
+ * checkpoint keeps its own channel order, so that the permutations are tested too.  An adapter
+ * requires ranked channels, and so does bfloat16: another order of sums can change how a value is
+ * rounded, which changes log-probabilities by more than the limit.  Weights that the checkpoint
+ * stores as codes are rounded as in the bundle, if the bundle has values.
  */
 static int check_bundle(struct job *j, struct fm_err *err)
 {
@@ -167,11 +168,15 @@ static int check_bundle(struct job *j, struct fm_err *err)
         (rc = fm_model_open(&have, j->v->options->target, memory, err)) ||
         (rc = fm_model_open_dir(&want, &j->dir, memory, err)))
         goto out;
-    if (fm_bundle_find(&j->bundle, FM_MEMBER_ADAPTER)) {
-        if ((rc = fm_ranking_open(&j->ranking, &j->bundle, err)) ||
-            (rc = fm_lorafile_open(&j->adapter, &j->bundle, err)))
+    bool adapter = fm_bundle_find(&j->bundle, FM_MEMBER_ADAPTER) != NULL;
+    if (adapter || j->ops->operand == FM_BF16) {
+        if ((rc = fm_ranking_open(&j->ranking, &j->bundle, err)))
             goto out;
         fm_model_rank(want, j->ranking.order);
+    }
+    if (adapter) {
+        if ((rc = fm_lorafile_open(&j->adapter, &j->bundle, err)))
+            goto out;
         lane.adapter = &j->adapter;
         lane.round = true;
     }

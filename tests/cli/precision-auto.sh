@@ -18,3 +18,8 @@ fm-rank -q --model "$tiny" "${tokens[@]}" --precision auto -o auto.rank >/dev/nu
 fm-rank -q --model "$tiny" "${tokens[@]}" --precision $has -o named.rank >/dev/null
 same "the manifest" "$(tar xOf auto.rank manifest.json | sed -n 's/.*"precision": *"\([a-z0-9]*\)".*/\1/p')" $has
 tar xOf auto.rank ranking.safetensors | cmp - <(tar xOf named.rank ranking.safetensors) && echo "the same scores"
+
+# A bundle and its checkpoint compute the same in either precision, although their channels have another order.
+fm-train -q --model "$tiny" "${tokens[@]}" --method uniform --budget-step 0.5 -o trained auto.rank >/dev/null
+fm-pack -q --model "$tiny" -o family.fm trained >/dev/null
+fm-verify -q --function --model "$tiny" "${tokens[@]}" --precision $has family.fm >/dev/null && echo "the same function"
