@@ -163,7 +163,7 @@ static void estimate_text(FILE *out, const struct fm_estimate *p)
 {
     if (p->method)
         fprintf(out, "%-9s%12s  makes masks\n", "method", p->method);
-    if (p->reach > 0)
+    if (p->beyond > 0)
         fprintf(out, "%-9s%12.4f  is the largest that these options can reach\n", "budget",
                 p->reach);
     if (p->held)
@@ -208,7 +208,7 @@ static cJSON *estimate_json(const struct fm_cli *cli, const struct fm_estimate *
     fm_json_add_bool(o, "dry_run", 1);
     if (p->method)
         fm_json_add_string(o, "method", p->method);
-    if (p->reach > 0) {
+    if (p->beyond > 0) {
         fm_json_add_double(o, "budget_most", p->reach);
         fm_json_add_double(o, "budget_beyond", p->beyond);
     }

@@ -65,8 +65,8 @@ struct fm_estimate {
     int evaluated, evaluated_len; /* sequences that quality is measured on, and tokens of each */
     const char *precision;        /* precision of products: "f32", "bf16" */
     const char *method;           /* method that makes the masks; NULL: the run makes no masks */
-    double reach;                 /* largest budget that masks can have; 0: unknown */
-    double beyond;                /* by how much --budget may exceed that */
+    double reach;                 /* largest budget that masks can have */
+    double beyond;                /* by how much --budget may exceed that; 0: both are unknown */
     double flops;                 /* of the matrix products */
     double useful; /* FLOPs without recomputation: one forward, and each gradient once */
     struct {

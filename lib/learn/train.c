@@ -1336,10 +1336,10 @@ int fm_train(const struct fm_run_options *run, const struct fm_train_options *gi
 
 /* Set *reach to the last mask's budget: `until`, or that of the narrowest widths if it is smaller.
  * Set *beyond to the distance beyond *reach up to which --budget is accepted (lib/masks/choose.h).
- * With one width for the whole model, the first action that removes `until` is the last mask.  With
- * other granularities, the last mask may exceed `until` by one action step of a group, and the mask
- * before it is at most a budget step and an action step away.  `learned` can skip actions, so its
- * steps may be larger. */
+ * With one width for the whole model, the first action that removes `until` is the last mask; for
+ * `uniform` it is the last one that does not remove more.  With other granularities, the last mask
+ * may exceed `until` by one action step of a group, and the mask before it is at most a budget step
+ * and an action step away.  `learned` can skip actions, so its steps may be larger. */
 static int estimate_reach(double *reach, double *beyond, struct fm_trainer *t,
                           struct fm_train_options *o, struct fm_err *err)
 {
@@ -1361,12 +1361,19 @@ static int estimate_reach(double *reach, double *beyond, struct fm_trainer *t,
         if (shaped && together && !skips && (I - actions->width[a]) * until->den >= until->num * I)
             end = a;
     }
+    if (!shaped) { /* as fm_masks_uniform() */
+        uint64_t experts = (uint64_t)c->M * (uint64_t)c->E;
+        uint64_t removed = fm_decimal_ceil(until, experts * I);
+        while (end < actions->count - 1 && (I - actions->width[end]) * experts > removed)
+            end++;
+        most = end < actions->count - 1 ? actions->width[end + 1] - actions->width[end] : 0;
+    }
     double last = 1 - (double)actions->width[end] / c->I;
     double to = (double)until->num / (double)until->den;
     double step = (double)t->range.step.num / (double)t->range.step.den;
     int size = together ? c->M * c->E : fm_granularity_size(o->granularity, c->M, c->E);
     double share = (double)most / c->I * size / ((double)c->M * c->E);
-    *reach = (shaped && together) || last < to ? last : to;
+    *reach = together || last < to ? last : to;
     *beyond = together ? fmax(step, share) : step + 2 * share;
     return FM_OK;
 }
