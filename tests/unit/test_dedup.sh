@@ -8,7 +8,7 @@ root=$PWD
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 PATH=$root/${BUILD:-build}/bin:$PATH
-python3 -B tests/measure/random.py "$work" --layers 1 --experts 6 || exit 1
+python3 -B tests/measure/randommodel.py "$work" --layers 1 --experts 6 || exit 1
 python3 -B tests/pages.py take fm-guide.7 unit/test_dedup >"$work/command.sh" || exit 1
 cd "$work" && ln -s "$root/tests" tests || exit 1
 fm-rank -q --model model --tokens tokens.npy --seq-len 64 -o ranked >/dev/null 2>&1 &&

@@ -1,7 +1,7 @@
 """Make a Mixtral checkpoint with random weights, DIR/model, and token ids for it, DIR/tokens.npy.
 They are used to measure sizes: values do not matter, but no two parts may be equal.
 
-    python3 -B tests/measure/random.py DIR [--layers L] [--experts E] [--channels I] [--hidden H]
+    python3 -B tests/measure/randommodel.py DIR [--layers L] [--experts E] [--channels I] [--hidden H]
 """
 
 import argparse
