@@ -19,6 +19,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/fatal.h"
 #include "lib/base/isa.h"
+#include "lib/base/mem.h"
 #include "lib/base/pool.h"
 #include "lib/base/printable.h"
 #include "lib/base/signals.h"
@@ -146,6 +147,8 @@ void fm_cli_begin(struct fm_cli *cli, int argc, char **argv, const struct fm_cli
     fill_standard_descriptors();
     if (!fm_options_parse(cli, argc, argv, own, count))
         exit(fm_cli_end(cli, FM_OK, &err));
+    if (fm_reserve_stack(&err))
+        exit(fm_cli_end(cli, err.code, &err));
     if (cli->groups & FM_CLI_TOKENS)
         fm_fatal_advise("use a smaller --batch or --seq-len");
     if (cli->confined && cli->confined(cli) && !cli->no_sandbox)

@@ -49,6 +49,24 @@ void *fm_alloc_large(size_t bytes, const char *what, struct fm_err *err)
     return block;
 }
 
+__attribute__((noinline)) static void touch_stack(void)
+{
+    volatile char deep[FM_STACK_BYTES];
+    deep[0] = 0;
+    (void)deep[0];
+}
+
+int fm_reserve_stack(struct fm_err *err)
+{
+    void *probe =
+        mmap(NULL, FM_STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (probe == MAP_FAILED)
+        return fm_fail(err, FM_ENOMEM, "no memory for the stack (%zu bytes)", FM_STACK_BYTES);
+    munmap(probe, FM_STACK_BYTES);
+    touch_stack();
+    return FM_OK;
+}
+
 char *fm_strdup(const char *text, struct fm_err *err)
 {
     char *copy = strdup(text);

@@ -20,6 +20,8 @@
 /* Overhead of bfloat16 products: the code that oneDNN compiles for every shape, and rounded copies
  * of the operands. */
 #define FM_COMPILED_BYTES ((uint64_t)96 << 20)
+/* The stack that a tool's first thread needs, with a margin; the tests reach 212 KiB. */
+#define FM_STACK_BYTES ((size_t)256 << 10)
 
 /* *out = a * b or a + b; false on overflow, with *out unchanged. */
 static inline bool fm_mul(size_t *out, size_t a, size_t b)
@@ -52,6 +54,10 @@ void *fm_alloc(size_t n, size_t size, const char *what, struct fm_err *err);
  * and a sentence that names `what`.  If bytes is 0 the block may be freed but not accessed.
  */
 void *fm_alloc_large(size_t bytes, const char *what, struct fm_err *err);
+
+/* Let the calling thread's stack, the process's first, grow by FM_STACK_BYTES now.  FM_ENOMEM if it
+ * cannot; later the process would be ended by SIGSEGV.  Call it before other threads start. */
+int fm_reserve_stack(struct fm_err *err);
 
 /* A copy of text, NULL with FM_ENOMEM. */
 char *fm_strdup(const char *text, struct fm_err *err);

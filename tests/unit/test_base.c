@@ -526,6 +526,42 @@ TEST(an_exit_inside_a_library_has_status_71)
     assert_int_equal(in_child(exit_inside, -2, -2), FM_ENOMEM);
 }
 
+static long stack_kib(void)
+{
+    char line[256];
+    long kib = -1;
+    FILE *status = fopen("/proc/self/status", "r");
+    while (status && fgets(line, sizeof line, status))
+        if (sscanf(line, "VmStk: %ld", &kib) == 1)
+            break;
+    if (status)
+        fclose(status);
+    return kib;
+}
+
+static int reserve_stack(void)
+{
+    struct fm_err err = {0};
+    return fm_reserve_stack(&err) || stack_kib() < (long)(FM_STACK_BYTES >> 10);
+}
+
+static int reserve_stack_starved(void)
+{
+    struct fm_err err = {0};
+    watch_a_library(true);
+    fm_fatal_unwatch();
+    return fm_reserve_stack(&err);
+}
+
+TEST(the_stack_grows_early_or_the_lack_of_memory_is_reported)
+{
+    assert_int_equal(in_child(reserve_stack, -2, -2), 0);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    if (in_child(can_be_starved, -2, -2) == 1)
+        assert_int_equal(in_child(reserve_stack_starved, -2, -2), FM_ENOMEM);
+#endif
+}
+
 /* A signal sent with kill(2), during the library's call and after it. */
 static int killed_inside(void)
 {
