@@ -880,7 +880,7 @@ int fm_rank_estimate(const struct fm_run_options *run, const struct fm_rank_opti
                             tokens_for(&task, half * batch_of(run)));
     estimate_carried(estimate, &task.dir);
     say_codes(estimate->codes, group, task.model);
-    rc = fm_task_estimate_end(&task, estimate, err);
+    rc = fm_task_estimate_end(&task, FM_STAGE_RANK, estimate, err);
 out:
     fm_task_close(&task);
     return rc;

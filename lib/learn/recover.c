@@ -622,8 +622,9 @@ static int run_task(struct recovery *r, struct fm_recover_report *report, struct
     fm_task_plan(&estimate, &r->task, estimate_steps, r);
     r->work_steps = estimate.kind[0].flops;
     r->work_measure = estimate.kind[1].flops;
-    if (fm_estimate_check(&estimate, run, r->task.in.file.size, err) || prepare(r, err) ||
-        fm_uptodate_check(&r->uptodate, run, &inputs, err))
+    if (fm_estimate_check(&estimate, run, fm_stage_copied_bytes(FM_STAGE_RECOVER, &r->task.in),
+                          err) ||
+        prepare(r, err) || fm_uptodate_check(&r->uptodate, run, &inputs, err))
         return err->code;
     report->uptodate = r->uptodate;
     return r->uptodate.is ? FM_OK : make_all(r, report, err);
@@ -668,7 +669,7 @@ int fm_recover_estimate(const struct fm_run_options *run, const struct fm_recove
     r.options = &half;
     estimate_steps(&changed, task, &r);
     fm_estimate_suggest(estimate, changed.flops, "--steps %d", half.steps);
-    rc = fm_task_estimate_end(task, estimate, err);
+    rc = fm_task_estimate_end(task, FM_STAGE_RECOVER, estimate, err);
 out:
     fm_budgets_release(&r.budgets);
     fm_task_close(task);

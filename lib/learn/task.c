@@ -190,8 +190,8 @@ void fm_task_plan(struct fm_estimate *estimate, struct fm_task *task, fm_task_pl
                     &(struct planned){task, plan, self});
 }
 
-int fm_task_estimate_end(const struct fm_task *task, struct fm_estimate *estimate,
-                         struct fm_err *err)
+int fm_task_estimate_end(const struct fm_task *task, enum fm_stage stage,
+                         struct fm_estimate *estimate, struct fm_err *err)
 {
     const char *output = task->run->outputs.path;
     bool file = output && strcmp(output, "-") != 0;
@@ -202,7 +202,7 @@ int fm_task_estimate_end(const struct fm_task *task, struct fm_estimate *estimat
     estimate->text = text != NULL;
     if (text)
         estimate->separator = text->separator;
-    estimate->disk += task->in.file.size; /* its contents are copied; 0 for a pipe */
+    estimate->disk += fm_stage_copied_bytes(stage, &task->in);
     int rc = file ? fm_estimate_check(estimate, task->run, 0, err)
                   : fm_estimate_fits(estimate, task->run, err);
     return rc ? rc : fm_forecast_make(estimate, task->run, task->ops, err);

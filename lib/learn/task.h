@@ -24,6 +24,7 @@
 #include "lib/state/journal.h"
 #include "lib/run/run.h"
 #include "lib/stage/ranking.h"
+#include "lib/stage/stage.h"
 
 struct fm_task {
     const struct fm_run_options *run;
@@ -73,10 +74,10 @@ typedef void fm_task_planner(struct fm_estimate *estimate, struct fm_task *task,
 void fm_task_plan(struct fm_estimate *estimate, struct fm_task *task, fm_task_planner *plan,
                   void *self);
 
-/* The end of a --dry-run: check memory and, if the output has a name, disk space; forecast the
- * time. */
-int fm_task_estimate_end(const struct fm_task *task, struct fm_estimate *estimate,
-                         struct fm_err *err);
+/* The end of a --dry-run of a stage: check memory and, if the output has a name, disk space;
+ * forecast the time. */
+int fm_task_estimate_end(const struct fm_task *task, enum fm_stage stage,
+                         struct fm_estimate *estimate, struct fm_err *err);
 
 /* Make a sweep that uses the task's memory beyond its resident layers, and the run's stop flag. */
 int fm_task_sweep(struct fm_sweep **sweep, struct fm_task *task, int batches, int rows, int lanes,

@@ -1237,7 +1237,8 @@ static int make_masks(struct fm_trainer *t, struct fm_train_report *report, stru
 {
     struct fm_estimate estimate;
     fm_task_plan(&estimate, &t->task, plan_run, &(struct planned){t->options, &t->range});
-    if (fm_estimate_check(&estimate, t->task.run, t->task.in.file.size, err))
+    if (fm_estimate_check(&estimate, t->task.run,
+                          fm_stage_copied_bytes(FM_STAGE_TRAIN, &t->task.in), err))
         return err->code;
     take_work(t, &estimate);
     const struct fm_uptodate_inputs inputs = {TOOL,        &t->params,   NULL,
@@ -1398,7 +1399,7 @@ int fm_train_estimate(const struct fm_run_options *run, const struct fm_train_op
     estimate->reach = reach;
     estimate->beyond = beyond;
     estimate->method = fm_method_name(options->method);
-    rc = fm_task_estimate_end(&t.task, estimate, err);
+    rc = fm_task_estimate_end(&t.task, FM_STAGE_TRAIN, estimate, err);
 out:
     fm_task_close(&t.task);
     return rc;

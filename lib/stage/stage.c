@@ -202,6 +202,17 @@ cJSON *fm_stage_manifest(enum fm_stage stage, const struct fm_bundle *in, cJSON 
     return m;
 }
 
+uint64_t fm_stage_copied_bytes(enum fm_stage stage, const struct fm_bundle *in)
+{
+    uint64_t bytes = in->file.size;
+    for (size_t i = 0; i < TYPED; i++) {
+        const struct fm_member *m =
+            typed[i].maker >= stage ? fm_bundle_find(in, typed[i].name) : NULL;
+        bytes -= m && m->size < bytes ? m->size : 0;
+    }
+    return bytes;
+}
+
 cJSON *fm_stage_history(cJSON *manifest, const char *tool)
 {
     assert(stage_of_tool(tool) >= 0);

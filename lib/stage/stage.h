@@ -106,6 +106,10 @@ uint64_t fm_stage_tensor_bytes(const struct fm_hfdir *dir, const struct fm_confi
 cJSON *fm_stage_manifest(enum fm_stage stage, const struct fm_bundle *in, cJSON *model,
                          char dropped[FM_STAGE_DROPPED_BYTES]);
 
+/* Bytes of the file of `in`, which a stage copies, without members that this and later stages made;
+ * 0 for a pipe. */
+uint64_t fm_stage_copied_bytes(enum fm_stage stage, const struct fm_bundle *in);
+
 /* Append an entry of a tool to the manifest's history; returns it, borrowed, so that "options",
  * "tokens" and "result" can be added; NULL: no memory. */
 cJSON *fm_stage_history(cJSON *manifest, const char *tool);
