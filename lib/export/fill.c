@@ -179,7 +179,7 @@ static int read_part(const struct fm_exportplan *p, const struct fm_planned_bloc
         h->m = b->m;
         h->e = b->e;
     }
-    if (!rc)
+    if (!rc && count > 0) /* an expert of width 0 has no bytes */
         memcpy(dst, h->bytes + fm_packed_bytes(packed, of, first),
                (size_t)fm_packed_bytes(packed, of, count));
     return rc;

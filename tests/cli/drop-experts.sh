@@ -91,6 +91,11 @@ fm-train -q --model "$odd" --tokens "$odd/tokens.npy" --precision f32 --method s
 fm-pack -q --model "$odd" -o narrow.fm narrow >/dev/null
 fm-pack -q --export mixed --layout uniform --drop-experts --budget 0.5 narrow.fm | grep -v '^all '
 fm-verify -q mixed --against narrow.fm | sed -n 's/:.*ok/: ok/p'
+echo "== experts without channels are zeros in layout padded"
+for mask in 1 2 3 4 5; do
+    fm-pack -q --export zeros --layout padded --mask $mask --force narrow.fm >/dev/null
+    fm-verify -q zeros --against narrow.fm | sed -n 's/:.*ok/: ok/p'
+done
 echo "== refused"
 said fm-pack -q --export no --layout ragged --drop-experts --budget 0.4 family.fm
 said fm-pack -q --export no --layout uniform --drop-experts --budget 0.4 --weights fp8-block family.fm
