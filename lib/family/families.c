@@ -46,11 +46,11 @@ static const char usual_keys[] =
     "initializer_range intermediate_size is_encoder_decoder label2id layer_types "
     "max_position_embeddings max_window_layers model_type moe_intermediate_size norm_topk_prob "
     "num_attention_heads num_experts num_experts_per_tok num_hidden_layers num_key_value_heads "
-    "num_local_experts output_attentions output_hidden_states output_router_logits pad_token_id "
-    "partial_rotary_factor pretraining_tp problem_type quantization_config return_dict "
-    "rms_norm_eps rope_parameters rope_scaling rope_theta router_aux_loss_coef sep_token_id "
-    "sliding_window tie_word_embeddings torch_dtype transformers_version use_cache "
-    "use_sliding_window vocab_size";
+    "num_local_experts original_max_position_embeddings output_attentions output_hidden_states "
+    "output_router_logits pad_token_id partial_rotary_factor pretraining_tp problem_type "
+    "quantization_config return_dict rms_norm_eps rope_parameters rope_scaling rope_theta "
+    "router_aux_loss_coef sep_token_id sliding_window tie_word_embeddings torch_dtype "
+    "transformers_version use_cache use_sliding_window vocab_size";
 
 /* Whether `key` is one of the words of a list. */
 static bool has_word(const char *list, const char *key)

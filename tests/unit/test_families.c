@@ -285,6 +285,22 @@ TEST(every_key_of_a_golden_config_is_known)
     assert_true(keys > 16 * 20);
 }
 
+/* rope.c reads the last key for every family. */
+TEST(every_family_knows_the_keys_that_all_read)
+{
+    static const char *const read[] = {"rope_theta",
+                                       "rope_scaling",
+                                       "rope_parameters",
+                                       "rms_norm_eps",
+                                       "vocab_size",
+                                       "hidden_size",
+                                       "original_max_position_embeddings"};
+    for (size_t f = 0; f < sizeof families / sizeof *families; f++)
+        for (size_t i = 0; i < sizeof read / sizeof *read; i++)
+            if (!fm_families_knows(fm_families_find(families[f]), read[i]))
+                fail_msg("%s: %s", families[f], read[i]);
+}
+
 /* Exports keep the keys that a family lists, without any option. */
 TEST(no_family_knows_a_key_that_loads_code)
 {

@@ -38,6 +38,6 @@ const struct fm_model_family fm_phimoe = {
     .head_bias = true,
     .eps = 1e-5,
     .positions = 131072,
-    .keys = "router_jitter_noise input_jitter_noise lm_head_bias original_max_position_embeddings",
+    .keys = "router_jitter_noise input_jitter_noise lm_head_bias",
     .weight = weights,
 };
