@@ -14,7 +14,7 @@
 #define FM_ALIGN 64
 
 /* Overhead of a process, for memory estimates: the program, its libraries, small blocks. */
-#define FM_PROCESS_BYTES ((uint64_t)13 << 20)
+#define FM_PROCESS_BYTES ((uint64_t)18 << 20)
 /* Overhead of the forward and backward passes: oneDNN, and tables of the layers. */
 #define FM_ENGINE_BYTES ((uint64_t)7 << 20)
 /* Overhead of bfloat16 products: the code that oneDNN compiles for every shape, and rounded copies
