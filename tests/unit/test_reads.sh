@@ -128,7 +128,8 @@ data=(-q --model "$from" --eval-tokens "$from/tokens.npy" --precision f32)
         >/dev/null 2>&1 && "$bin/fm-pack" -q --model "$from" -f -o family.fm trained >/dev/null &&
     "$bin/fm-pack" -q --export small --layout uniform --budget 0.25 family.fm >/dev/null || exit 1
 bench() { "$bin/fm-bench" quality "${data[@]}" -T 1 small "$@"; }
-forecast=$(bench --dry-run --json 2>/dev/null | sed -n 's/.*"read": \([0-9]*\).*/\1/p')
+read_of() { bench --dry-run --json "$@" 2>/dev/null | sed -n 's/.*"read": \([0-9]*\).*/\1/p'; }
+forecast=$(read_of)
 weights=0
 for model in small "$from"; do
     rm -f counts
@@ -137,4 +138,9 @@ for model in small "$from"; do
     weights=$((weights + told[1] - 8 - $(od -An -t u8 -N 8 "$model/model.safetensors")))
 done
 compare "comparing an export with its original"
+twice=$(read_of small)
+[ "$twice" = $((2 * forecast)) ] || {
+    echo "comparing two such exports: the forecast is $twice bytes"
+    failures=$((failures + 1))
+}
 exit $((failures > 0))
