@@ -113,29 +113,36 @@ TEST(long_words_take_time_in_proportion)
     fm_tokenizer_close(t);
 }
 
-/* Text is cut before words only if no merge crosses the cut. */
-TEST(merges_across_words_are_made)
+/* Text is cut before words if Metaspace splits it, or if no merge crosses the cut. */
+TEST(merges_across_words_are_made_unless_metaspace_splits)
 {
+#define REPLACE "{\"type\": \"Replace\", \"pattern\": {\"String\": \" \"}, \"content\": \"\u2581\"}"
+#define METASPACE                                                                                  \
+    "{\"type\": \"Metaspace\", \"replacement\": \"\u2581\", \"prepend_scheme\": \"never\", "       \
+    "\"split\": %s}"
     static const char json[] =
-        "{\"version\": \"1.0\", \"added_tokens\": [], \"normalizer\": {\"type\": \"Replace\", "
-        "\"pattern\": "
-        "{\"String\": \" \"}, \"content\": \"\u2581\"}, \"pre_tokenizer\": null, "
-        "\"post_processor\": null, "
-        "\"decoder\": null, \"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1, "
-        "\"\u2581\": 2, "
-        "\"\u2581b\": 3, \"a\u2581\": 4}, \"merges\": [%s[\"\u2581\", \"b\"]]}}";
+        "{\"version\": \"1.0\", \"added_tokens\": [], \"normalizer\": %s, \"pre_tokenizer\": %s, "
+        "\"post_processor\": null, \"decoder\": null, \"model\": {\"type\": \"BPE\", \"vocab\": "
+        "{\"a\": 0, \"b\": 1, \"\u2581\": 2, \"\u2581b\": 3, \"a\u2581\": 4}, \"merges\": "
+        "[%s[\"\u2581\", \"b\"]]}}";
     static const struct {
-        const char *merge;
+        const char *split, *merge; /* split: NULL without Metaspace */
         int32_t ids[6];
         size_t n;
-    } expected[] = {{"", {0, 3, 0, 2, 0, 3}, 6}, {"[\"a\", \"\u2581\"], ", {4, 1, 4, 4, 1}, 5}};
-    for (int i = 0; i < 2; i++) {
-        char text[1024];
+    } expected[] = {{NULL, "", {0, 3, 0, 2, 0, 3}, 6},
+                    {NULL, "[\"a\", \"\u2581\"], ", {4, 1, 4, 4, 1}, 5},
+                    {"false", "[\"a\", \"\u2581\"], ", {4, 1, 4, 4, 1}, 5},
+                    {"true", "[\"a\", \"\u2581\"], ", {0, 3, 0, 2, 0, 3}, 6}};
+    for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
+        char metaspace[128], text[1024];
         struct fm_tokenizer *t;
         struct fm_encoder *e;
         const int32_t *ids;
         size_t n;
-        snprintf(text, sizeof text, json, expected[i].merge);
+        const char *split = expected[i].split;
+        snprintf(metaspace, sizeof metaspace, METASPACE, split ? split : "");
+        snprintf(text, sizeof text, json, split ? "null" : REPLACE, split ? metaspace : "null",
+                 expected[i].merge);
         assert_ok(fm_tokenizer_parse(&t, text, strlen(text), &err));
         assert_ok(fm_encoder_new(&e, t, &err));
         assert_ok(fm_encoder_run(e, "a ba a b", 8, &ids, &n, &err));
@@ -144,6 +151,8 @@ TEST(merges_across_words_are_made)
         fm_encoder_free(e);
         fm_tokenizer_close(t);
     }
+#undef REPLACE
+#undef METASPACE
 }
 
 /* Check the pieces into which a pattern divides a text; `wanted` has a bar before each. */
