@@ -617,9 +617,17 @@ static void make_plan(struct fm_estimate *estimate, void *self, uint64_t memory)
     const struct fm_adapter *a = s->adapter && !s->adapter->router ? s->adapter : NULL;
     uint64_t rows = (uint64_t)s->held->count * (uint64_t)s->held->T;
     uint64_t fixed = rows * sizeof(int32_t);
+    if (s->original) {
+        int S = sequences_together(s->held, s->detail), tasks;
+        const struct fm_config *c = fm_model_config(s->original);
+        fixed += (uint64_t)fm_pool_threads() * (fm_sweep_head_bytes(c, S * s->held->T, 2, &tasks) -
+                                                fm_sweep_head_bytes(c, S * s->held->T, 1, &tasks));
+    }
+    /* Boundaries take all that is left, so everything else is subtracted. */
+    uint64_t left = memory > fixed ? memory - fixed : 0;
     uint64_t adapter = a ? a->offset[a->M * a->E] * sizeof(float) : 0;
     uint64_t merged = a ? fm_estimate_merged(fm_model_config(s->model)) : 0;
-    uint64_t half = memory / (s->original ? 2 : 1);
+    uint64_t half = left / (s->original ? 2 : 1);
     uint64_t each = half > adapter ? half - adapter : 0;
     int taught = !s->original && !(s->detail && s->detail->kl_base) ? 1 : 0;
     int group = group_of(s->model, s->held, s->detail, count_tokens(s), s->masks,
@@ -633,10 +641,6 @@ static void make_plan(struct fm_estimate *estimate, void *self, uint64_t memory)
     *estimate = (struct fm_estimate){0};
     uint64_t sum = fixed + adapter + add_sweep(estimate, s, s->model, sweep, each);
     if (s->original) {
-        int S = sequences_together(s->held, s->detail), tasks;
-        const struct fm_config *c = fm_model_config(s->original);
-        sum += (uint64_t)fm_pool_threads() * (fm_sweep_head_bytes(c, S * s->held->T, 2, &tasks) -
-                                              fm_sweep_head_bytes(c, S * s->held->T, 1, &tasks));
         sweep.count = 1;
         sweep.lanes = 1;
         sum += add_sweep(estimate, s, s->original, sweep, each) - fm_estimate_process(s->original);

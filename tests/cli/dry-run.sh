@@ -88,3 +88,14 @@ fm-bench -n quality --tokens "$odd/tokens.npy" family.fm |
 fm-rank -n --model "$odd/config.json" --tokens "$odd/tokens.npy" 2>&1 | sed "s|$GOLDEN|GOLDEN|"
 echo "a file for a model: status ${PIPESTATUS[0]}"
 ls
+echo "-- fm-bench quality accepts every limit above the smallest"
+fm-rank "${data[@]}" -o ranked.tiny >/dev/null
+fm-train "${data[@]}" --method uniform --budget-step 0.1 -o trained.tiny ranked.tiny >/dev/null
+fm-pack -q -m "$tiny" -o tiny.fm trained.tiny >/dev/null
+measure() { fm-bench -q quality --eval-tokens "$tiny/heldout.npy" --threads 2 tiny.fm "$@"; }
+smallest=$(least measure)
+for percent in 100 105 110 115 120 125 130 140 150 200; do
+    measure -n --memory "$(awk "BEGIN { printf \"%.0f\", ${smallest%MB} * 1e4 * $percent }")" >/dev/null 2>&1 ||
+        echo "$percent %: refused"
+done
+rm ranked.tiny trained.tiny tiny.fm
