@@ -48,6 +48,15 @@ int fm_exportplan_check(const struct fm_export_options *o, struct fm_err *err)
         return fm_fail(err, FM_EUSAGE,
                        "--shard-size: layout %s has a file for every layer, not shards",
                        o->layout->name);
+    if (o->quantise && (o->layout->plain || (!o->layout->one_width && !o->layout->code)))
+        return fm_fail(err, FM_EUSAGE, "--weights %s: layout %s %s; use another layout",
+                       o->quantise->name, o->layout->name,
+                       o->layout->plain ? o->layout->plain : "has no form for rounded experts");
+    if (o->devices > 1 && o->layout->split != FM_SPLIT_EXPERTS)
+        return fm_fail(err, FM_EUSAGE,
+                       "--tp: with layout %s every device has whole experts, so the width does not "
+                       "depend on it; omit it",
+                       o->layout->name);
     return FM_OK;
 }
 
@@ -154,13 +163,7 @@ static int check_extra(const struct fm_exportplan *p, struct fm_err *err)
 /* Set up an export whose experts are rounded to another format. */
 static int choose_format(struct fm_exportplan *p, struct fm_err *err)
 {
-    const struct fm_layout *layout = p->options.layout;
-    const struct fm_quantiser *q = p->options.quantise;
-    if (layout->plain || (!layout->one_width && !layout->code))
-        return fm_fail(err, FM_EUSAGE, "--weights %s: layout %s %s; use another layout", q->name,
-                       layout->name,
-                       layout->plain ? layout->plain : "has no form for rounded experts");
-    return fm_quantiser_config(&p->rounded, q, &p->from->config, err);
+    return fm_quantiser_config(&p->rounded, p->options.quantise, &p->from->config, err);
 }
 
 /* Set p->packed for rounded experts whose channels are whole groups. */
@@ -248,11 +251,6 @@ static int choose_multiple(struct fm_exportplan *p, struct fm_err *err)
     if (n == 1)
         return FM_OK;
     part = fm_actions_both(part, each);
-    if (layout->split != FM_SPLIT_EXPERTS)
-        return fm_fail(err, FM_EUSAGE,
-                       "--tp: with layout %s every device has whole experts, so the width does not "
-                       "depend on it; omit it",
-                       layout->name);
     if (part > UINT32_MAX / n || part * n > I)
         return fm_fail(err, FM_ECONFIG,
                        "--tp %u: experts have %u channels, and each device needs a multiple of %u",

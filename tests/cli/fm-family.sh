@@ -99,6 +99,8 @@ try ../MODEL --text ../mine.txt --budget 0.4 --layout flat -o out
 try ../MODEL --text ../mine.txt --budget 40% -o out
 try ../MODEL --text ../mine.txt --budget 0.4 --method best -o out
 try ../MODEL --text ../mine.txt --budget 0.4 --steps 3 -o out
+try ../MODEL --text ../mine.txt --budget 0.4 --layout native --weights fp8 -o out
+try ../MODEL --text ../mine.txt --budget 0.4 --tp 2 -o out
 try ../MODEL --text ../mine.txt --budget 0.9 -o out
 try ../MODEL --text ../mine.txt --budget 0.95 --until 0.95 -o out
 coarse=(--layout uniform --width-multiple 64 --until 0.4) # ends at 0.5; the mask before it is at 0.25
