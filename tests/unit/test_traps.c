@@ -313,6 +313,12 @@ TEST(exaones_layers_without_a_window_have_no_positions)
     refused(EXAONE, "sliding_window:0", FM_ECONFIG, "sliding_window is null or 0 but layer 0");
 }
 
+TEST(exaones_rotation_has_the_default_theta_of_transformers)
+{
+    assert_true(must(EXAONE, "sliding_window:8").gqa->rope.theta == 1e4);
+    assert_true(must(EXAONE, "sliding_window:8,rope_theta:1e6").gqa->rope.theta == 1e6);
+}
+
 TEST(exaones_pattern_of_letters_needs_layer_types)
 {
     refused(EXAONE, "sliding_window:8,sliding_window_pattern:'LLLG'", FM_ECONFIG,

@@ -97,7 +97,7 @@ static const struct fm_gqa_options attention = {.window = true,
                                                 .every = 4,
                                                 .unrotated = true,
                                                 .qk_norm = FM_QK_NORM_HEAD,
-                                                .rope = {.theta = 1e6}};
+                                                .rope = {.theta = 1e4}};
 
 static const struct fm_scored_options router = FM_DEEPSEEK_V3_ROUTER(2.5);
 
