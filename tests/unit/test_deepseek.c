@@ -108,6 +108,18 @@ TEST(a_list_says_which_layers_are_dense)
     refused(lite, "mlp_layer_types:3", FM_EFORMAT, "not an array");
 }
 
+TEST(a_list_decides_where_the_default_makes_all_layers_dense)
+{
+    const char *one = "model_type:'glm4_moe_lite',hidden_size:8,intermediate_size:5,"
+                      "num_hidden_layers:1,q_lora_rank:null,vocab_size:11," //
+        HEADS("2", "4", "4") EXPERTS("4", "2", "1", "3") ONE_GROUP;
+    struct fm_config c = must(one, "mlp_layer_types:['sparse']");
+    assert_true(c.M == 1 && c.moe[0] == 0 && c.dense == 0);
+    refused(one, NULL, FM_ECONFIG, "no layer is a mixture of experts (first_k_dense_replace 1");
+    refused(one, "mlp_layer_types:['sparse'],first_k_dense_replace:1", FM_ECONFIG,
+            "mlp_layer_types and first_k_dense_replace 1 name different layers");
+}
+
 TEST(unsupported_values_are_refused_by_name)
 {
     refused(MOONLIGHT, NULL, FM_EFORMAT, "'n_group' is missing");

@@ -41,18 +41,15 @@ static int read_list(struct fm_config *c, const cJSON *json, struct fm_err *err)
     return FM_OK;
 }
 
-/* Read a key that makes the first layers dense. */
-static int read_first(struct fm_config *c, int *dense, const char *key, const cJSON *json,
-                      struct fm_err *err)
+/* Make the first layers dense by the value of `key`. */
+static int take_first(struct fm_config *c, int dense, const char *key, struct fm_err *err)
 {
-    if (read_count(dense, json, key, FM_LAYERS_MAX, err))
-        return err->code;
-    if (*dense >= c->L)
+    if (dense >= c->L)
         return fm_fail(err, FM_ECONFIG, "no layer is a mixture of experts (%s %d of %d)", key,
-                       *dense, c->L);
-    c->M = c->L - *dense;
+                       dense, c->L);
+    c->M = c->L - dense;
     for (int m = 0; m < c->M; m++)
-        c->moe[m] = (int16_t)(*dense + m);
+        c->moe[m] = (int16_t)(dense + m);
     return FM_OK;
 }
 
@@ -64,9 +61,9 @@ static int read_dense(struct fm_config *c, const struct fm_deepseek_layers *o,
     const char *key = o->dense_key ? o->dense_key : "first_k_dense_replace";
     bool listed = o->listed && is_said(keys->json, "mlp_layer_types");
     int dense = o->dense;
-    int rc = read_first(c, &dense, key, keys->json, err);
-    if (!rc && listed)
-        rc = read_list(c, keys->json, err);
+    int rc = read_count(&dense, keys->json, key, FM_LAYERS_MAX, err);
+    if (!rc)
+        rc = listed ? read_list(c, keys->json, err) : take_first(c, dense, key, err);
     if (rc)
         return rc;
     if (listed && is_said(keys->json, key) && (c->moe[0] != dense || c->M != c->L - dense))
