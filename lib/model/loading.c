@@ -240,6 +240,43 @@ static int read_end(struct fm_model *m, const struct fm_model_tensor *p, struct 
     return err->code;
 }
 
+static bool is_same_piece(const struct fm_stored *a, const struct fm_stored *b, uint64_t at,
+                          struct fm_err *err)
+{
+    uint64_t left = a->tensor->size - at;
+    size_t bytes = left < FM_WEIGHTSUM_PIECE ? (size_t)left : FM_WEIGHTSUM_PIECE;
+    struct fm_mark mark = fm_scratch_mark();
+    void *x = fm_scratch(bytes), *y = fm_scratch(bytes);
+    bool same = !fm_tensor_read(a->tensor, a->file, at, x, bytes, err) &&
+                !fm_tensor_read(b->tensor, b->file, at, y, bytes, err) && memcmp(x, y, bytes) == 0;
+    fm_scratch_release(mark);
+    return same;
+}
+
+/* FM_ECONFIG if config.json ties the LM head to the embedding, but the checkpoint has an LM head
+ * with other values: transformers then uses it, and other programs do not. */
+static int check_tied(const struct fm_model *m, struct fm_err *err)
+{
+    struct fm_stored head = {0};
+    const struct fm_stored *embed = NULL;
+    head.tensor = fm_source_find(&m->tensors, "lm_head.weight", &head.file);
+    for (int i = 0; i < m->nonlayer_count; i++)
+        if (m->nonlayer_tensor[i].weight->field == offsetof(struct fm_nonlayer, embed))
+            embed = &m->nonlayer_tensor[i].at;
+    if (!m->config.tied || !head.tensor || !embed)
+        return FM_OK;
+    bool same =
+        head.tensor->dtype == embed->tensor->dtype && head.tensor->size == embed->tensor->size;
+    for (uint64_t at = 0; same && at < head.tensor->size; at += FM_WEIGHTSUM_PIECE)
+        same = is_same_piece(&head, embed, at, err);
+    if (!same && !err->code)
+        fm_fail(err, FM_ECONFIG,
+                "tensor '%s' differs from '%s', but tie_word_embeddings is true in config.json or "
+                "by default; programs differ in which they use; set it to false, or remove '%s'",
+                head.tensor->name, embed->tensor->name, head.tensor->name);
+    return same ? FM_OK : fm_within(err, "%s", m->path);
+}
+
 static int load_ends(struct fm_model *m, struct fm_err *err)
 {
     struct fm_digest sum = {{0}};
@@ -251,6 +288,8 @@ static int load_ends(struct fm_model *m, struct fm_err *err)
             return rc;
         all &= !have;
     }
+    if (all && check_tied(m, err))
+        return err->code;
     return all ? note_sum(m, m->config.L, &sum, err) : FM_OK;
 }
 

@@ -496,6 +496,27 @@ TEST(tensors_outside_the_model_are_ignored)
     release(&s);
 }
 
+TEST(a_tied_head_is_the_embedding)
+{
+    struct spoiled s = {0};
+    struct fm_model *m = NULL;
+    take_stock(&s);
+    size_t i = s.n++, bytes = (size_t)V * H * sizeof(float);
+    s.data[i] = malloc(bytes);
+    memcpy(s.data[i], s.data[find_piece(&s, "model.embed_tokens.weight")], bytes);
+    s.p[i] = piece(s.data[i], V, H, "lm_head.weight", 0, 0);
+    assert_ok(open_spoiled(&s, "tied", &m, &err));
+    fm_model_close(m);
+    s.data[i][V * H - 1] += 1;
+    assert_fails(open_spoiled(&s, "untied", &m, &err), FM_ECONFIG,
+                 "'lm_head.weight' differs from 'model.embed_tokens.weight'");
+    fm_model_close(m);
+    s.p[i].shape[0] = V - 1;
+    assert_fails(open_spoiled(&s, "short", &m, &err), FM_ECONFIG, "differs from");
+    fm_model_close(m);
+    release(&s);
+}
+
 TEST(paths_without_a_model_are_refused)
 {
     struct fm_model *m;
