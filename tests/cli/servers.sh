@@ -8,6 +8,14 @@ from pathlib import Path
 config = json.loads(Path("tied/config.json").read_text())
 config["tie_word_embeddings"] = True
 Path("tied/config.json").write_text(json.dumps(config))
+weights = Path("tied/model.safetensors")
+data = bytearray(weights.read_bytes())
+first = 8 + int.from_bytes(data[:8], "little")
+header = json.loads(data[8:first])
+embed, head = (slice(*(first + at for at in header[name]["data_offsets"]))
+               for name in ("model.embed_tokens.weight", "lm_head.weight"))
+data[head] = data[embed]
+weights.write_bytes(data)
 PYTHON
 for model in "$GOLDEN"/odd-{gptoss,exaone,laguna,mimo,q3next,mixtral,dsv2,glm5} tied; do
     name=${model##*/}

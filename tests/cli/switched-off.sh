@@ -1,5 +1,6 @@
 # Tensors that must not exist according to config.json are refused before anything is computed, because
-# the keys or the weights belong to another model.  A head in a model with tied embeddings is ignored.
+# the keys or the weights belong to another model.  A head is refused if it differs from the embedding to
+# which config.json ties it.
 try() { # try MODEL KEY VALUE
     rm -rf model
     mkdir model
