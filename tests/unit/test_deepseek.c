@@ -117,7 +117,8 @@ TEST(a_list_decides_where_the_default_makes_all_layers_dense)
     assert_true(c.M == 1 && c.moe[0] == 0 && c.dense == 0);
     refused(one, NULL, FM_ECONFIG, "no layer is a mixture of experts (first_k_dense_replace 1");
     refused(one, "mlp_layer_types:['sparse'],first_k_dense_replace:1", FM_ECONFIG,
-            "mlp_layer_types and first_k_dense_replace 1 name different layers");
+            "mlp_layer_types and first_k_dense_replace 1 name different layers; programs differ in "
+            "which they read; correct one of them");
 }
 
 TEST(unsupported_values_are_refused_by_name)
