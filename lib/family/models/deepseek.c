@@ -67,9 +67,11 @@ static int read_dense(struct fm_config *c, const struct fm_deepseek_layers *o,
     if (rc)
         return rc;
     if (listed && is_said(keys->json, key) && (c->moe[0] != dense || c->M != c->L - dense))
-        return fm_fail(err, FM_ECONFIG, "mlp_layer_types and %s %d name different layers; programs differ in which they "
-                       "read; correct one of them",
-                       key, dense);
+        return fm_fail(
+            err, FM_ECONFIG,
+            "mlp_layer_types and %s %d name different layers; programs differ in which they "
+            "read; correct one of them",
+            key, dense);
     if (o->unread && !listed && dense != o->dense)
         return fm_fail(err, FM_ECONFIG,
                        "%s %d%s is not supported for %s: runtimes disagree about it; supported: %d",
