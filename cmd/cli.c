@@ -170,15 +170,6 @@ int fm_cli_text_open(struct fm_cli_text *text, struct fm_err *err)
     return text->out ? FM_OK : fm_fail(err, FM_ENOMEM, "no memory for the result's text");
 }
 
-void fm_cli_word(FILE *out, const char *word)
-{
-    char *copy = strdup(word);
-    if (copy)
-        fm_printable(copy, false);
-    fputs(copy ? copy : "?", out);
-    free(copy);
-}
-
 void fm_cli_text_drop(struct fm_cli_text *text)
 {
     fclose(text->out);

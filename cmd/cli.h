@@ -39,8 +39,6 @@ struct fm_cli_text {
     size_t size;
 };
 int fm_cli_text_open(struct fm_cli_text *text, struct fm_err *err);
-/* Print an untrusted word, a name or a value from a file, as part of one line. */
-void fm_cli_word(FILE *out, const char *word);
 void fm_cli_text_drop(struct fm_cli_text *text); /* discard it */
 
 /*

@@ -7,6 +7,7 @@
 #include "cmd/exporting.h"
 #include "cmd/listing.h"
 #include "cmd/show.h"
+#include "lib/base/printable.h"
 #include "lib/base/units.h"
 #include "lib/export/plan.h"
 #include "lib/export/runtimes.h"
@@ -113,10 +114,10 @@ static int bom(const struct fm_cli *cli, const struct fm_bom_options *options, s
         rc = fm_cli_text_open(&text, err);
     if (!rc) {
         fm_units_bytes(bytes, r.bytes);
-        fm_cli_word(text.out, r.path);
+        fm_printable_write(text.out, r.path);
         fprintf(text.out, ": %llu file%s, %s, parent ", (unsigned long long)r.files,
                 r.files == 1 ? "" : "s", bytes);
-        fm_cli_word(text.out, r.parent);
+        fm_printable_write(text.out, r.parent);
         fprintf(text.out, "%s%s%s\n", r.revision[0] ? " at " : "", r.revision,
                 strcmp(r.parent, "unknown") == 0 ? "; name it with --base-model ORG/NAME" : "");
         cJSON *o = fm_report_begin("fm-pack bom");

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "cmd/cli.h"
+#include "lib/base/printable.h"
 #include "lib/base/units.h"
 #include "lib/export/list.h"
 #include "lib/publish/sign.h"
@@ -18,9 +19,9 @@ struct findings {
 static void add_finding(void *self, const char *item, const char *what)
 {
     struct findings *f = self;
-    fm_cli_word(f->out, item);
+    fm_printable_write(f->out, item);
     fputs(": ", f->out);
-    fm_cli_word(f->out, what);
+    fm_printable_write(f->out, what);
     fputc('\n', f->out);
     cJSON *o = fm_json_add_object(f->list, NULL);
     fm_json_add_string(o, "item", item);
@@ -33,7 +34,7 @@ static void add_note(void *self, enum fm_verify_note note, const char *name)
                                         "signature no longer matches; sign again"};
     struct findings *f = self;
     fprintf(f->out, "%s: ", title[note]);
-    fm_cli_word(f->out, name);
+    fm_printable_write(f->out, name);
     fputc('\n', f->out);
     if (!f->noted[note])
         f->noted[note] = cJSON_CreateArray();
@@ -179,7 +180,7 @@ static void add_ignored(void *self, const char *name)
 {
     struct signed_files *f = self;
     fputs("ignored: ", f->findings.out);
-    fm_cli_word(f->findings.out, name);
+    fm_printable_write(f->findings.out, name);
     fputc('\n', f->findings.out);
     fm_json_add_string(f->ignored, NULL, name);
 }
@@ -207,7 +208,7 @@ static void describe_signature(const struct signed_files *f, const struct fm_sig
     if (r->links)
         fprintf(out, "links followed to blobs of their Hugging Face cache: %llu\n",
                 (unsigned long long)r->links);
-    fm_cli_word(out, r->signature);
+    fm_printable_write(out, r->signature);
     fprintf(out, ": %llu file%s, %s, %s key %.16s: %s\n", (unsigned long long)r->files,
             r->files == 1 ? "" : "s", bytes, r->curve, r->key,
             code   ? "not verified"

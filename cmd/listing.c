@@ -5,6 +5,7 @@
 #include "cmd/listing.h"
 #include "cmd/show.h"
 #include "lib/base/mem.h"
+#include "lib/base/printable.h"
 #include "lib/base/units.h"
 
 #include <stdlib.h>
@@ -314,7 +315,7 @@ static int table(FILE *out, const struct fm_list *list, const struct fm_listing_
                  struct fm_err *err)
 {
     uint64_t context = o->context;
-    fm_cli_word(out, list->family);
+    fm_printable_write(out, list->family);
     fprintf(out, ", stage %s: %d layers, ", list->stage, list->layers);
     if (list->M < list->layers)
         fprintf(out, "%d of them with ", list->M);

@@ -3,6 +3,7 @@
  * budget, as text and as JSON.
  */
 #include "cmd/show.h"
+#include "lib/base/printable.h"
 #include "lib/base/units.h"
 
 #include <inttypes.h>
@@ -304,7 +305,7 @@ int fm_show_uptodate(const struct fm_cli *cli, const struct fm_uptodate *uptodat
         return err->code;
     fm_units_time(took, uptodate->seconds);
     fputs("up to date: ", text.out);
-    fm_cli_word(text.out, cli->run.outputs.path);
+    fm_printable_write(text.out, cli->run.outputs.path);
     fprintf(text.out, " was made from these inputs and options; reading them again took %s\n",
             took);
     cJSON *o = fm_report_begin(cli->tool);

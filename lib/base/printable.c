@@ -7,7 +7,6 @@
 
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -49,6 +48,16 @@ void fm_printable(char *text, bool lines)
         if (n == 0 || !(is_harmless(c) || (lines && c == '\n')))
             memset(at, '?', n ? (size_t)n : 1);
         at += n ? n : 1;
+    }
+}
+
+void fm_printable_write(FILE *out, const char *text)
+{
+    uint32_t c = 0;
+    for (const char *at = text; *at;) {
+        int n = decode((const unsigned char *)at, &c), size = n ? n : 1;
+        fwrite(n && is_harmless(c) ? at : "????", 1, (size_t)size, out);
+        at += size;
     }
 }
 

@@ -79,6 +79,12 @@ TEST(terminal_controls_are_not_printed)
         strcpy(text, c[i].text);
         fm_printable(text, false);
         assert_string_equal(text, c[i].plain);
+        char written[64] = "";
+        FILE *out = fmemopen(written, sizeof written, "w");
+        assert_non_null(out);
+        fm_printable_write(out, c[i].text);
+        fclose(out);
+        assert_string_equal(written, c[i].plain);
         char *json = fm_printable_json(c[i].text);
         assert_non_null(json);
         if (c[i].json)
