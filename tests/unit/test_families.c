@@ -1,5 +1,7 @@
 /* Test every family's config.json and tensors: spellings, models that are refused, and the tensors
  * of each layer. */
+#include <math.h>
+
 #include "formats/json/json.h"
 #include "formats/tensor/hfdir.h"
 #include "formats/tensor/hftext.h"
@@ -283,6 +285,19 @@ TEST(every_key_of_a_golden_config_is_known)
         fm_hfdir_close(&dir);
     }
     assert_true(keys > 16 * 20);
+}
+
+/* The cards of these models say how to add it for long sequences, and some copies have it. */
+TEST(qwens_rotation_may_have_yarn)
+{
+#define QWEN_YARN                                                                                  \
+    "rope_scaling:{rope_type:'yarn',factor:4.0,original_max_position_embeddings:32768}"
+    float scale = (float)(0.1 * log(4) + 1);
+    assert_true(must(QWEN15_A27B, QWEN_YARN).gqa->rope.scale == scale);
+    struct fm_config c = must(QWEN3_30B, "num_experts:128," QWEN_YARN);
+    assert_true(c.gqa->rope.scale == scale && c.gqa->rope.factor[c.gqa->rope.R / 2 - 1] == 4);
+    refused(QWEN3_30B, "num_experts:128,rope_scaling:{rope_type:'dynamic',factor:4.0}", FM_ECONFIG,
+            "rope_type 'dynamic' is not supported for qwen3_moe; supported: default, yarn");
 }
 
 /* rope.c reads the last key for every family. */

@@ -40,7 +40,7 @@ int fm_qwen_shared_layers(struct fm_config *config, const struct fm_keys *keys, 
 /* Options of the layers with full attention in these families. */
 #define FM_QWEN_GATED_ATTENTION                                                                    \
     {.gated = true, .other_layers = true, .qk_norm = FM_QK_NORM_HEAD,                              \
-     .rope = {.theta = 1e4, .partial = 0.25}}
+     .rope = {.theta = 1e4, .partial = 0.25, .yarn = true}}
 /* clang-format on */
 
 #endif

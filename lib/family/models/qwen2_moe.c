@@ -19,7 +19,7 @@ static const struct fm_weight weights[] = {
 /* clang-format on */
 
 static const struct fm_gqa_options attention = {
-    .bias_key = "qkv_bias", .bias = true, .rope = {.theta = 1e4}};
+    .bias_key = "qkv_bias", .bias = true, .rope = {.theta = 1e4, .yarn = true}};
 
 static const struct fm_softmax_options router = {.key = true};
 

@@ -18,7 +18,7 @@ static const struct fm_weight weights[] = {
 static const struct fm_gqa_options attention = {.bias_key = "attention_bias",
                                                 .o_bias = true,
                                                 .qk_norm = FM_QK_NORM_HEAD,
-                                                .rope = {.theta = 1e4}};
+                                                .rope = {.theta = 1e4, .yarn = true}};
 
 static const struct fm_softmax_options router = {.key = true};
 
