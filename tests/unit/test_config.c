@@ -111,11 +111,12 @@ TEST(both_spellings_of_rope_are_read)
     expect(NULL, "rope_parameters:3", FM_EFORMAT, "rope_parameters");
 }
 
-TEST(no_window_has_three_spellings)
+TEST(no_window_has_two_spellings)
 {
     assert_int_equal(window(NULL, "sliding_window:null"), 0);
     assert_int_equal(window(NULL, "sliding_window:0"), 0);
-    assert_int_equal(window(NULL, "use_sliding_window:false,sliding_window:4096"), 0);
+    assert_int_equal(window(NULL, "use_sliding_window:false,sliding_window:null"), 0);
+    expect(NULL, "use_sliding_window:false,sliding_window:4096", FM_ECONFIG, "programs differ");
     assert_int_equal(window(NULL, "sliding_window:4096"), 4096);
     expect(NULL, "sliding_window:-1", FM_EFORMAT, "sliding_window");
 }
