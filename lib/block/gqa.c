@@ -163,7 +163,7 @@ static int read_before(int64_t *window, const char *key, const cJSON *json, stru
 
 /* null and 0 mean no window; a window that covers all positions has no effect.  Where all layers
  * have a window, vLLM obeys `use_sliding_window: false` and transformers does not; where layers
- * alternate, neither reads the key. */
+ * alternate, transformers does not read the key. */
 static int read_window(struct fm_gqa *g, const struct fm_config *c, const struct fm_gqa_options *o,
                        const struct fm_keys *keys, struct fm_err *err)
 {
@@ -177,19 +177,18 @@ static int read_window(struct fm_gqa *g, const struct fm_config *c, const struct
         (o->pattern_key && check_pattern(g, c, o->pattern_key, keys->json, err)) ||
         (o->alternates && check_window(g, c, window, err)))
         return err->code;
-    g->window = window < c->T_max ? (int)window : 0;
-    if (g->window > 0 && o->window && !use)
-        return fm_fail(
-            err, FM_ECONFIG,
-            "use_sliding_window false with sliding_window %d: programs differ in whether "
-            "they apply it; remove one of the keys",
-            g->window);
-    g->window = use ? g->window : 0;
-    if (g->window > 0 && !o->window)
+    int real = window < c->T_max ? (int)window : 0;
+    if (real > 0 && o->window && !use)
+        return fm_fail(err, FM_ECONFIG,
+                       "use_sliding_window false with sliding_window %d: programs differ in "
+                       "whether they apply it; remove one of the keys",
+                       real);
+    if (real > 0 && use && !o->window)
         return fm_fail(err, FM_ECONFIG,
                        "use_sliding_window true with sliding_window %d is not supported for %s; "
                        "use a checkpoint where it is off",
-                       g->window, keys->family);
+                       real, keys->family);
+    g->window = use ? real : 0;
     return FM_OK;
 }
 
