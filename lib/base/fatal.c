@@ -98,7 +98,8 @@ static void judge_crash(int sig, siginfo_t *info, void *context)
         raise(sig);
 }
 
-/* libgomp calls exit(3), on the thread that asked for memory. */
+/* libgomp calls exit(3), on the thread that asked for memory.  It has no other reason here, so the
+ * memory that another thread may have freed since is not looked at. */
 static void judge_exit(void)
 {
     if (watched)

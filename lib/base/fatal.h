@@ -23,9 +23,9 @@ _Noreturn void fm_fatal_memory(const char *fmt, ...) FM_PRINTF(1, 2);
 
 /*
  * Call these around a call to a library that, when an allocation fails, writes through a null
- * pointer, throws an exception that is not caught, or calls exit(3).  If the calling thread exits
- * in between, or crashes and memory is exhausted, the process ends as by fm_fatal_memory; any other
- * crash has its usual effect.  `what` begins the sentence.  Calls do not nest.
+ * pointer, throws an exception that is not caught, or calls exit(3).  If the calling thread calls
+ * exit(3) in between, or crashes and memory is exhausted, the process ends as by fm_fatal_memory;
+ * any other crash has its usual effect.  `what` begins the sentence.  Calls do not nest.
  */
 void fm_fatal_watch(const char *what);
 void fm_fatal_unwatch(void);

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 #define LARGE_PAGE ((size_t)2 << 20)
 #define FIRST 64 /* initial capacity of a growing array */
@@ -58,6 +59,12 @@ __attribute__((noinline)) static void touch_stack(void)
 
 int fm_reserve_stack(struct fm_err *err)
 {
+    const size_t least = 2 * FM_STACK_BYTES; /* with what the arguments and the environment take */
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_STACK, &limit) == 0 && limit.rlim_cur < least)
+        return fm_fail(err, FM_ENOMEM,
+                       "the stack is limited to %llu KiB, but needs %zu; raise 'ulimit -s'",
+                       (unsigned long long)limit.rlim_cur >> 10, least >> 10);
     void *probe =
         mmap(NULL, FM_STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (probe == MAP_FAILED)

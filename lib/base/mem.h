@@ -55,8 +55,9 @@ void *fm_alloc(size_t n, size_t size, const char *what, struct fm_err *err);
  */
 void *fm_alloc_large(size_t bytes, const char *what, struct fm_err *err);
 
-/* Let the calling thread's stack, the process's first, grow by FM_STACK_BYTES now.  FM_ENOMEM if it
- * cannot; later the process would be ended by SIGSEGV.  Call it before other threads start. */
+/* Let the calling thread's stack, the process's first, grow by FM_STACK_BYTES now.  FM_ENOMEM if
+ * memory or the limit of the stack does not allow it; later the process would be ended by SIGSEGV.
+ * Call it before other threads start. */
 int fm_reserve_stack(struct fm_err *err);
 
 /* A copy of text, NULL with FM_ENOMEM. */

@@ -177,18 +177,18 @@ static int read_window(struct fm_gqa *g, const struct fm_config *c, const struct
         (o->pattern_key && check_pattern(g, c, o->pattern_key, keys->json, err)) ||
         (o->alternates && check_window(g, c, window, err)))
         return err->code;
-    int real = window < c->T_max ? (int)window : 0;
-    if (real > 0 && o->window && !use)
+    int effective = window < c->T_max ? (int)window : 0;
+    if (effective > 0 && o->window && !use)
         return fm_fail(err, FM_ECONFIG,
                        "use_sliding_window false with sliding_window %d: programs differ in "
-                       "whether they apply it; remove one of the keys",
-                       real);
-    if (real > 0 && use && !o->window)
+                       "whether they apply the window; remove one of the keys",
+                       effective);
+    if (effective > 0 && use && !o->window)
         return fm_fail(err, FM_ECONFIG,
                        "use_sliding_window true with sliding_window %d is not supported for %s; "
                        "use a checkpoint where it is off",
-                       real, keys->family);
-    g->window = use ? real : 0;
+                       effective, keys->family);
+    g->window = use ? effective : 0;
     return FM_OK;
 }
 

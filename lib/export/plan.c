@@ -53,10 +53,12 @@ int fm_exportplan_check(const struct fm_export_options *o, struct fm_err *err)
                        o->quantise->name, o->layout->name,
                        o->layout->plain ? o->layout->plain : "has no form for rounded experts");
     if (o->devices > 1 && o->layout->split != FM_SPLIT_EXPERTS)
-        return fm_fail(err, FM_EUSAGE,
-                       "--tp: with layout %s every device has whole experts, so the width does not "
-                       "depend on it; omit it",
-                       o->layout->name);
+        return fm_fail(err, FM_EUSAGE, "--tp: %s layout %s%s; omit it",
+                       o->layout->split == FM_SPLIT_NONE ? "servers do not read" : "with",
+                       o->layout->name,
+                       o->layout->split == FM_SPLIT_NONE ? ""
+                                                         : " every device has whole experts, so "
+                                                           "the width does not depend on it");
     return FM_OK;
 }
 

@@ -240,6 +240,7 @@ static int read_end(struct fm_model *m, const struct fm_model_tensor *p, struct 
     return err->code;
 }
 
+/* Whether a piece of two tensors has the same bytes; false with *err if it cannot be read. */
 static bool is_same_piece(const struct fm_stored *a, const struct fm_stored *b, uint64_t at,
                           struct fm_err *err)
 {
@@ -253,8 +254,9 @@ static bool is_same_piece(const struct fm_stored *a, const struct fm_stored *b, 
     return same;
 }
 
-/* FM_ECONFIG if config.json ties the LM head to the embedding, but the checkpoint has an LM head
- * with other values: transformers then uses it, and other programs do not. */
+/* FM_ECONFIG if config.json ties the LM head to the embedding, but the checkpoint has an LM head of
+ * another type or with other bytes: transformers 5 then uses it, and other programs do not.  The
+ * scales of codes and packed heads, which have other names, are not compared. */
 static int check_tied(const struct fm_model *m, struct fm_err *err)
 {
     struct fm_stored head = {0};
@@ -269,12 +271,15 @@ static int check_tied(const struct fm_model *m, struct fm_err *err)
         head.tensor->dtype == embed->tensor->dtype && head.tensor->size == embed->tensor->size;
     for (uint64_t at = 0; same && at < head.tensor->size; at += FM_WEIGHTSUM_PIECE)
         same = is_same_piece(&head, embed, at, err);
-    if (!same && !err->code)
-        fm_fail(err, FM_ECONFIG,
-                "tensor '%s' differs from '%s', but tie_word_embeddings is true in config.json or "
-                "by default; programs differ in which they use; set it to false, or remove '%s'",
-                head.tensor->name, embed->tensor->name, head.tensor->name);
-    return same ? FM_OK : fm_within(err, "%s", m->path);
+    if (same || err->code)
+        return err->code;
+    const char *key = m->config.family->tied_key;
+    return fm_fail(err, FM_ECONFIG,
+                   "%s: tensor '%s' differs from '%s' in type or values, but %s is true in "
+                   "config.json or by default; programs differ in which they use; set it to false, "
+                   "or remove '%s'",
+                   m->path, head.tensor->name, embed->tensor->name,
+                   key ? key : "tie_word_embeddings", head.tensor->name);
 }
 
 static int load_ends(struct fm_model *m, struct fm_err *err)

@@ -559,8 +559,16 @@ static int reserve_stack_starved(void)
     return fm_reserve_stack(&err);
 }
 
+static int reserve_limited_stack(void)
+{
+    struct fm_err err = {0};
+    const struct rlimit limit = {FM_STACK_BYTES, FM_STACK_BYTES};
+    return setrlimit(RLIMIT_STACK, &limit) == 0 ? fm_reserve_stack(&err) : -1;
+}
+
 TEST(the_stack_grows_early_or_the_lack_of_memory_is_reported)
 {
+    assert_int_equal(in_child(reserve_limited_stack, -2, -2), FM_ENOMEM);
     assert_int_equal(in_child(reserve_stack, -2, -2), 0);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
     if (in_child(can_be_starved, -2, -2) == 1)

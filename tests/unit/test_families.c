@@ -288,6 +288,12 @@ TEST(every_key_of_a_golden_config_is_known)
 }
 
 /* The cards of these models say how to add it for long sequences, and some copies have it. */
+/* The pair that makes `turns` turns in `original` positions. */
+static double pair_of(const struct fm_rope *r, int original, double turns)
+{
+    return r->R * log(original / (turns * 2 * 3.14159265358979)) / (2 * log(r->theta));
+}
+
 TEST(qwens_rotation_may_have_yarn)
 {
 #define QWEN_YARN                                                                                  \
@@ -295,7 +301,14 @@ TEST(qwens_rotation_may_have_yarn)
     float scale = (float)(0.1 * log(4) + 1);
     assert_true(must(QWEN15_A27B, QWEN_YARN).gqa->rope.scale == scale);
     struct fm_config c = must(QWEN3_30B, "num_experts:128," QWEN_YARN);
-    assert_true(c.gqa->rope.scale == scale && c.gqa->rope.factor[c.gqa->rope.R / 2 - 1] == 4);
+    const struct fm_rope *r = &c.gqa->rope;
+    assert_true(r->scale == scale && r->factor[r->R / 2 - 1] == 4);
+    /* The pairs between 32 turns and one turn in 32,768 positions are interpolated. */
+    double low = floor(pair_of(r, 32768, 32)), high = ceil(pair_of(r, 32768, 1));
+    int mid = (int)(low + high) / 2;
+    double slow = (mid - low) / (high - low);
+    assert_true(low > 0 && mid > low && high < r->R / 2);
+    assert_float_equal(r->factor[mid], (float)(1 / (slow / 4 + 1 - slow)), 1e-6F);
     refused(QWEN3_30B, "num_experts:128,rope_scaling:{rope_type:'dynamic',factor:4.0}", FM_ECONFIG,
             "rope_type 'dynamic' is not supported for qwen3_moe; supported: default, yarn");
 }
