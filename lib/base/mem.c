@@ -52,9 +52,9 @@ void *fm_alloc_large(size_t bytes, const char *what, struct fm_err *err)
 
 __attribute__((noinline)) static void touch_stack(void)
 {
-    volatile char deep[FM_STACK_BYTES];
+    char deep[FM_STACK_BYTES];
     deep[0] = 0;
-    (void)deep[0];
+    __asm__ volatile("" : : "r"(deep) : "memory"); /* so that the compiler keeps the array */
 }
 
 int fm_reserve_stack(struct fm_err *err)
