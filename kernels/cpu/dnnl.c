@@ -8,11 +8,11 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "kernels/ops/kernels.h"
 #include "lib/base/fatal.h"
 #include "lib/base/isa.h"
+#include "lib/base/mem.h"
 
 #if DNNL_CPU_THREADING_RUNTIME != DNNL_RUNTIME_OMP && DNNL_CPU_THREADING_RUNTIME != DNNL_RUNTIME_SEQ
 #error "oneDNN must be built with OpenMP or sequential: other runtimes choose threads by themselves"
@@ -103,11 +103,8 @@ static void compile_kernels(void)
 int fm_dnnl_prepare(struct fm_err *err)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    void *probe =
-        mmap(NULL, PROBE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (probe == MAP_FAILED)
+    if (!fm_memory_left(PROBE_BYTES))
         return fm_fail(err, FM_ENOMEM, "no memory for oneDNN's kernels (%zu bytes)", PROBE_BYTES);
-    munmap(probe, PROBE_BYTES);
     begin_use();
     if (limited != dnnl_success)
         return fm_fail(err, FM_EDEVICE,

@@ -16,8 +16,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
+
+#include "lib/base/mem.h"
 
 #define PROBE_BYTES                                                                                \
     ((size_t)64 << 20) /* with less free memory than this, a crash is attributed to lack of        \
@@ -73,13 +74,6 @@ _Noreturn void fm_fatal_memory(const char *fmt, ...)
     _exit(FM_ENOMEM);
 }
 
-static bool has_memory(void)
-{
-    void *probe =
-        mmap(NULL, PROBE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    return probe != MAP_FAILED && munmap(probe, PROBE_BYTES) == 0;
-}
-
 /*
  * If a crash has another cause, the previous handler is restored and the signal recurs.  A faulting
  * instruction faults again when this returns; a signal that was sent, by abort(3) or by another
@@ -89,7 +83,7 @@ static void judge_crash(int sig, siginfo_t *info, void *context)
 {
     bool sent = info->si_code <= 0, aborted = sig == SIGABRT && info->si_pid == getpid();
     (void)context;
-    if (watched && (!sent || aborted) && !has_memory())
+    if (watched && (!sent || aborted) && !fm_memory_left(PROBE_BYTES))
         fm_fatal_memory("%s: no memory", watched);
     for (size_t i = 0; i < CRASHES; i++)
         if (crashes[i] == sig)

@@ -50,6 +50,12 @@ void *fm_alloc_large(size_t bytes, const char *what, struct fm_err *err)
     return block;
 }
 
+bool fm_memory_left(size_t bytes)
+{
+    void *probe = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return probe != MAP_FAILED && munmap(probe, bytes) == 0;
+}
+
 __attribute__((noinline)) static void touch_stack(void)
 {
     char deep[FM_STACK_BYTES];
@@ -65,11 +71,8 @@ int fm_reserve_stack(struct fm_err *err)
         return fm_fail(err, FM_ENOMEM,
                        "the stack is limited to %llu KiB, but needs %zu; raise 'ulimit -s'",
                        (unsigned long long)limit.rlim_cur >> 10, least >> 10);
-    void *probe =
-        mmap(NULL, FM_STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (probe == MAP_FAILED)
+    if (!fm_memory_left(FM_STACK_BYTES))
         return fm_fail(err, FM_ENOMEM, "no memory for the stack (%zu bytes)", FM_STACK_BYTES);
-    munmap(probe, FM_STACK_BYTES);
     touch_stack();
     return FM_OK;
 }

@@ -55,6 +55,9 @@ void *fm_alloc(size_t n, size_t size, const char *what, struct fm_err *err);
  */
 void *fm_alloc_large(size_t bytes, const char *what, struct fm_err *err);
 
+/* Whether so many bytes of memory could be allocated now.  Async-signal-safe. */
+bool fm_memory_left(size_t bytes);
+
 /* Let the calling thread's stack, the process's first, grow by FM_STACK_BYTES now.  FM_ENOMEM if
  * memory or the limit of the stack does not allow it; later the process would be ended by SIGSEGV.
  * Call it before other threads start. */

@@ -315,7 +315,8 @@ bool fm_runtimes_llama(const struct fm_config *c)
 {
     const struct fm_gqa *g = c->gqa;
     if (c->attention != &fm_gqa || find_family(c->family)->gguf_router != c->router ||
-        c->M < c->L || g->clip > 0 || g->window > 0 || g->rope.factor[g->rope.R / 2 - 1] != 1)
+        c->M < c->L || g->clip > 0 || g->window > 0 || g->rope.scale != 1 ||
+        g->rope.factor[g->rope.R / 2 - 1] != 1)
         return false;
     return g->qk_norm != FM_QK_NORM_FULL || (c->G == c->Q && c->eps == 1e-5F);
 }

@@ -21,7 +21,8 @@ static struct fm_config published(const char *family, const struct fm_router *ro
                           .Q = 16,
                           .G = 16,
                           .eps = 1e-5F};
-    own = (struct fm_gqa){.qk_norm = attention->qk_norm, .rope = {.R = 2, .factor = {1}}};
+    own =
+        (struct fm_gqa){.qk_norm = attention->qk_norm, .rope = {.R = 2, .scale = 1, .factor = {1}}};
     c.gqa = &own;
     return c;
 }
@@ -57,6 +58,9 @@ TEST(yarn_was_not_compared)
 {
     struct fm_config c = published("qwen3_moe", &fm_softmax);
     own.rope.factor[0] = 4;
+    assert_false(fm_runtimes_llama(&c));
+    c = published("qwen3_moe", &fm_softmax);
+    own.rope.scale = 2;
     assert_false(fm_runtimes_llama(&c));
 }
 
