@@ -12,15 +12,7 @@ $(BUILD)/completions/zsh/_%: $(BUILD)/bin/%
 	@mkdir -p $(@D)
 	$(Q)$< --completion=zsh >$@ || { rm -f $@; exit 1; }
 
-# The public headers of libfm (libfm(3)), which are installed with all headers that they include, as
-# <fm/learn/rank.h> or <fm/formats/text/tokens.h>, so that programs need no -I option.
-PUBLIC := lib/base/err.h lib/base/pool.h lib/base/signals.h lib/run/run.h lib/learn/rank.h \
-	lib/learn/train.h lib/learn/recover.h lib/pack/pack.h lib/export/export.h lib/export/list.h \
-	lib/verify/verify.h
-HEADERS = $(sort $(filter lib/% formats/% kernels/%,$(shell $(CC) -I. $(PKG_CFLAGS) -MM $(PUBLIC))))
-AS_INSTALLED := 's,^.include "(lib/)?([^"]*)",\#include <fm/\2>,'
-FILLED = 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@INCLUDEDIR@|$(INCLUDEDIR)|; s|@VERSION@|$(VERSION)|; \
-	s|@DNNL_LIBS@|$(DNNL_LIBS)|'
+FILLED = 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@INCLUDEDIR@|$(INCLUDEDIR)|; s|@VERSION@|$(VERSION)|'
 
 SECTIONS = $(sort $(patsubst .%,%,$(suffix $(MAN))))
 install: all $(COMPLETIONS)
@@ -33,10 +25,6 @@ install: all $(COMPLETIONS)
 	ln -sf $(CLIP_SO) $(DESTDIR)$(LIBDIR)/libfm_clip.so
 	$(INSTALL) -m 644 kernels/clip/clip.h $(DESTDIR)$(INCLUDEDIR)/fm_clip.h
 	sed $(FILLED) kernels/clip/fm_clip.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/fm_clip.pc
-	$(INSTALL) -m 644 $(BUILD)/libfm.a $(DESTDIR)$(LIBDIR)
-	sed $(FILLED) cmd/package/fm.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/fm.pc
-	for h in $(HEADERS); do to=$(DESTDIR)$(INCLUDEDIR)/fm/$${h#lib/}; \
-		$(INSTALL) -d $${to%/*} && sed -E $(AS_INSTALLED) $$h >$$to || exit 1; done
 	for m in $(MAN); do $(INSTALL) -m 644 $$m $(DESTDIR)$(MANDIR)/man$${m##*.} || exit 1; done
 	$(INSTALL) -d $(DESTDIR)$(DATADIR)/fm_sglang $(DESTDIR)$(DATADIR)/fm_clip
 	$(INSTALL) -m 644 formats/runtime/modeling_fm.py $(DESTDIR)$(DATADIR)
