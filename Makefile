@@ -14,7 +14,7 @@
 #   clients    loads exports of every family in transformers, vLLM and SGLang (makes their venvs)
 #   sweep      runs every tool with failing calls, kill -9, full disks, signals, damaged files; ten minutes
 #   fuzz       runs every reader under clang's libFuzzer, two minutes each (CLANG, FUZZ_SECONDS, FUZZ_SAN)
-#   lint       checks layers, format, shell scripts, man pages
+#   lint       checks layers, format, shell scripts, man pages; prints lines by room and the options
 #   golden     makes the golden files again (in the judge's venv)
 #   bench      runs fm-bench io and engine
 #   bench-kernels  runs fm-bench kernels on a quiet machine, into fm-bench(1) and tests/measure/kernels.json
@@ -325,7 +325,7 @@ study: all
 STYLED = $(wildcard $(addsuffix /*.[ch],lib/* lib/*/* formats/* kernels/* kernels/clip/cuda cmd tests/*) \
 	$(addsuffix /*.cu*,kernels/* kernels/clip/cuda tests/gpu) tests/unit/*.cc tests/gpu/*.cc)
 lint: deps-check
-	@python3 tests/rooms.py
+	@python3 tests/rooms.py && python3 tests/rooms.py --table
 	@python3 tests/signposts.py
 	@if $(CLANG_FORMAT) --version | grep -q 'version 14'; then \
 		$(CLANG_FORMAT) --dry-run -Werror $(STYLED); else echo "lint: format not checked (no clang-format 14)"; fi

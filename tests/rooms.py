@@ -14,8 +14,8 @@ A header in PRIVATE is included only by its own room and by tests.  Files includ
 only if one of MODULES, a module of several files, is part of the cycle.
 
     tests/rooms.py [ROOT]           check the tree; a line for every fault, status 1
-    tests/rooms.py --table [ROOT]   only report the files of each room, layer by layer, and the
-                                    longest files
+    tests/rooms.py --table [ROOT]   only report the floor, files and lines of each room, the longest
+                                    files, and the number of options
 """
 
 import re
@@ -105,6 +105,9 @@ OPENS = re.compile(r'\b(open|openat|creat|fopen|freopen|opendir|scandir)\((?!"/p
 SUFFIXES = {".c", ".h", ".def", ".cu", ".cuh", ".cc"}
 STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 OPTION = re.compile(r"--[a-z][a-z-]*")
+# A row of a table of options (cmd/cli.h): {"max-tokens", 0, FM_CLI_COUNT64, ...
+DECLARED = re.compile(r'\{"([a-z][a-z0-9-]*)",\s*(?:0|\'.\'),\s*FM_CLI_')
+NEWLINE = "\n"
 COMMENT = re.compile(r"\s*(/\*|\*|//)")
 
 
@@ -208,6 +211,7 @@ def circles(sources):
 
 def table(root, sources):
     files = defaultdict(list)
+    text = {p: (root / p).read_text(encoding="utf-8") for p in sources}
     for path in sources:
         files[path.rsplit("/", 1)[0]].append(path)
     floor = {}
@@ -215,11 +219,15 @@ def table(root, sources):
         floor[room] = 1 + max((floor[r] for r in may.split() if r in floor), default=0)
     for room in ROOMS:
         c = sum(p.endswith((".c", ".cu", ".cc")) for p in files[room])
-        print(f"{floor[room]:3}  {room:18} {c:3} sources, {len(files[room]) - c:3} headers")
-    lines = {p: (root / p).read_text(encoding="utf-8").count("\n") for p in sources if not p.startswith("tests/")}
+        print(f"{floor[room]:3}  {room:18} {c:3} sources, {len(files[room]) - c:3} headers,"
+              f" {sum(text[p].count(NEWLINE) for p in files[room]):6} lines")
+    lines = {p: text[p].count(NEWLINE) for p in sources if not p.startswith("tests/")}
     print("\nThe longest files:")
     for path in sorted(lines, key=lines.get, reverse=True)[:10]:
         print(f"{lines[path]:5}  {path}")
+    options = {name for p in sources if p.startswith("cmd/") for name in DECLARED.findall(text[p])}
+    print(f"\n{sum(lines.values())} lines of C in cmd, lib, formats and kernels;"
+          f" {len(options)} different options")
 
 
 def main(arguments):
