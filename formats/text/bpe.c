@@ -29,7 +29,7 @@ struct fm_bpe_symbol {
 };
 
 struct fm_bpe_cached {
-    uint8_t size, n; /* size 0: empty slot */
+    uint8_t size, n, dropped; /* size 0: empty slot */
     char word[CACHED_BYTES];
     int32_t ids[CACHED_IDS];
 };
@@ -161,19 +161,13 @@ static uint32_t level_of(unsigned char byte)
     return c <= 0x20 ? 0x100 + c : c <= 0xa0 ? 0x100 + 33 + (c - 0x7f) : 0x100 + 67;
 }
 
-static int find_bytes(struct fm_bpe *b, struct fm_err *err)
+static void find_bytes(struct fm_bpe *b)
 {
     for (int i = 0; i < 256; i++) {
         char name[8];
         int n = snprintf(name, sizeof name, "<0x%02X>", (unsigned)i);
-        b->of_byte[i] = b->byte_level      ? b->of_point[level_of((unsigned char)i)]
-                        : b->byte_fallback ? fm_bpe_find(b, name, (size_t)n)
-                                           : -1;
-        if (b->byte_level && b->of_byte[i] < 0)
-            return fm_fail(err, FM_EFORMAT, "the vocabulary has no character for byte 0x%02x",
-                           (unsigned)i);
+        b->of_byte[i] = b->byte_fallback ? fm_bpe_find(b, name, (size_t)n) : -1;
     }
-    return FM_OK;
 }
 
 /* True if U+2581 follows a different character. */
@@ -211,7 +205,8 @@ int fm_bpe_finish(struct fm_bpe *b, struct fm_err *err)
     for (size_t i = 0; i < b->merges; i++) /* of two equal merges the last one counts */
         *find_cell(b, b->merge[i].pair) = b->merge[i];
     b->parted = is_parted(b);
-    return find_bytes(b, err);
+    find_bytes(b);
+    return FM_OK;
 }
 
 void fm_bpe_release(struct fm_bpe *b)
@@ -330,68 +325,80 @@ static void add_symbol(struct fm_bpe_symbol *s, int32_t *n, int32_t id, uint32_t
     ++*n;
 }
 
-/* A pending unknown character, emitted before the next known one. */
-struct unknown {
-    bool there;
-    uint32_t size;
+/* The symbols of a word while they are made. */
+struct symbols {
+    struct fm_bpe_symbol *symbol;
+    int32_t n;
+    uint32_t unknown; /* bytes of a pending unknown character, emitted before the next known one */
+    size_t dropped;   /* bytes of the word that became no symbol */
 };
 
-static void add_unknown(const struct fm_bpe *b, struct fm_bpe_symbol *s, int32_t *n,
-                        struct unknown *u, uint32_t size)
+static void flush_unknown(const struct fm_bpe *b, struct symbols *s)
 {
-    if (b->unknown < 0)
-        return;
-    if (u->there && !b->fuse_unknown)
-        add_symbol(s, n, b->unknown, u->size);
-    u->size = u->there && b->fuse_unknown ? u->size + size : size;
-    u->there = true;
+    if (s->unknown > 0)
+        add_symbol(s->symbol, &s->n, b->unknown, s->unknown);
+    s->unknown = 0;
 }
 
-/* Turn characters into symbols.  Byte tokens that replace a character do not end a run of unknown
- * characters; the token of the run comes after them. */
-static int32_t split_characters(const struct fm_bpe *b, struct fm_bpe_symbol *s, const char *word,
-                                size_t size)
+/* True if a character has byte tokens that replace it. */
+static bool is_spelled(const struct fm_bpe *b, const char *text, int bytes)
 {
-    struct unknown u = {0};
-    int32_t n = 0;
+    bool spelled = b->byte_fallback;
+    for (int i = 0; i < bytes && spelled; i++)
+        spelled = b->of_byte[(unsigned char)text[i]] >= 0;
+    return spelled;
+}
+
+/* Add the symbols of a character c, encoded as `bytes` bytes of text, that represents `size` bytes
+ * of the word.  Byte tokens that replace a character do not end a run of unknown characters; the
+ * token of the run comes after them. */
+static void add_character(const struct fm_bpe *b, struct symbols *s, uint32_t c, const char *text,
+                          int bytes, int size)
+{
+    int32_t id = b->of_point[c];
+    if (id >= 0) {
+        flush_unknown(b, s);
+        add_symbol(s->symbol, &s->n, id, (uint32_t)size);
+    } else if (is_spelled(b, text, bytes)) {
+        for (int i = 0; i < bytes; i++)
+            add_symbol(s->symbol, &s->n, b->of_byte[(unsigned char)text[i]], 1);
+    } else if (b->unknown < 0) {
+        s->dropped += (size_t)size;
+    } else {
+        if (!b->fuse_unknown)
+            flush_unknown(b, s);
+        s->unknown += (uint32_t)size;
+    }
+}
+
+static void split_characters(const struct fm_bpe *b, struct symbols *s, const char *word,
+                             size_t size)
+{
     int bytes;
     for (size_t at = 0; at < size; at += (size_t)bytes) {
-        int32_t id = b->of_point[fm_unicode_at(word + at, &bytes)];
-        bool spelled = id < 0 && b->byte_fallback;
-        for (int i = 0; i < bytes && spelled; i++)
-            spelled = b->of_byte[(unsigned char)word[at + (size_t)i]] >= 0;
-        if (id >= 0) {
-            if (u.there)
-                add_symbol(s, &n, b->unknown, u.size);
-            u.there = false;
-            add_symbol(s, &n, id, (uint32_t)bytes);
-        } else if (spelled) {
-            for (int i = 0; i < bytes; i++)
-                add_symbol(s, &n, b->of_byte[(unsigned char)word[at + (size_t)i]], 1);
-        } else {
-            add_unknown(b, s, &n, &u, (uint32_t)bytes);
-        }
+        uint32_t c = fm_unicode_at(word + at, &bytes);
+        add_character(b, s, c, word + at, bytes, bytes);
     }
-    if (u.there)
-        add_symbol(s, &n, b->unknown, u.size);
-    return n;
+    flush_unknown(b, s);
 }
 
-static int32_t split_bytes(const struct fm_bpe *b, struct fm_bpe_symbol *s, const char *word,
-                           size_t size)
+static void split_bytes(const struct fm_bpe *b, struct symbols *s, const char *word, size_t size)
 {
-    int32_t n = 0;
-    for (size_t i = 0; i < size; i++)
-        add_symbol(s, &n, b->of_byte[(unsigned char)word[i]], 1);
-    return n;
+    for (size_t i = 0; i < size; i++) {
+        char text[4];
+        uint32_t c = level_of((unsigned char)word[i]);
+        add_character(b, s, c, text, fm_unicode_put(text, c), 1);
+    }
+    flush_unknown(b, s);
 }
 
-/* Make room for the worst case: one symbol for each byte, and three heap entries for each symbol,
- * one at the start and two for each merge. */
+/* Make room for the worst case: a symbol for each byte, or two if byte tokens replace the
+ * characters of byte_level; and three heap entries for each symbol, one at the start and two for
+ * each merge. */
 static bool reserve(struct fm_bpe_work *w, size_t size)
 {
     struct fm_err ignored = {0};
-    assert(size < INT32_MAX);
+    assert(size < INT32_MAX); /* symbols are numbered with int32_t */
     if (!FM_GROW(w->symbol, w->symbols, size, "a word", &ignored) &&
         !FM_GROW(w->heap, w->steps, 3 * size, "a word", &ignored))
         return true;
@@ -402,16 +409,20 @@ static bool reserve(struct fm_bpe_work *w, size_t size)
 static void encode_word(const struct fm_bpe *b, struct fm_bpe_work *w, const char *word,
                         size_t size)
 {
-    if (!reserve(w, size))
+    if (!reserve(w, b->byte_level && b->byte_fallback ? 2 * size : size))
         return;
-    struct fm_bpe_symbol *s = w->symbol;
-    int32_t n = b->byte_level ? split_bytes(b, s, word, size) : split_characters(b, s, word, size);
-    if (n == 0)
+    struct symbols s = {.symbol = w->symbol};
+    if (b->byte_level)
+        split_bytes(b, &s, word, size);
+    else
+        split_characters(b, &s, word, size);
+    w->dropped += s.dropped;
+    if (s.n == 0)
         return;
-    s[n - 1].next = -1;
-    merge_all(b, s, w->heap, n);
-    for (int32_t i = 0; i >= 0; i = s[i].next)
-        fm_bpe_push(w, s[i].id);
+    s.symbol[s.n - 1].next = -1;
+    merge_all(b, s.symbol, w->heap, s.n);
+    for (int32_t i = 0; i >= 0; i = s.symbol[i].next)
+        fm_bpe_push(w, s.symbol[i].id);
 }
 
 /* Use the whole word if it is an entry (Llama 3). */
@@ -452,14 +463,16 @@ void fm_bpe_encode(const struct fm_bpe *b, struct fm_bpe_work *w, const char *wo
     if (line->size == size && memcmp(line->word, word, size) == 0) {
         for (int i = 0; i < line->n; i++)
             fm_bpe_push(w, line->ids[i]);
+        w->dropped += line->dropped;
         return;
     }
-    size_t before = w->n;
+    size_t before = w->n, dropped = w->dropped;
     encode_anew(b, w, word, size);
     if (w->n - before > CACHED_IDS || w->failed)
         return;
     line->size = (uint8_t)size;
     line->n = (uint8_t)(w->n - before);
+    line->dropped = (uint8_t)(w->dropped - dropped);
     memcpy(line->word, word, size);
     memcpy(line->ids, w->ids + before, line->n * sizeof *line->ids);
 }

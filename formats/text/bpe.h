@@ -34,8 +34,10 @@ struct fm_bpe {
     struct fm_bpe_merge *table; /* hash table of the merges; pair UINT64_MAX: empty */
     size_t merges, merge_capacity, cells;
     int32_t *of_point;    /* id of each single character, or -1 */
-    int32_t of_byte[256]; /* byte_level: id of the character that represents it; else of <0xNN> */
-    int32_t unknown;      /* id for unknown characters; -1: they are dropped */
+    int32_t of_byte[256]; /* byte_fallback: id of <0xNN>, or -1 */
+    int32_t unknown;      /* id for characters that are not in the vocabulary; -1: they are dropped,
+                             as the library does (byte_level: characters stand for bytes, and
+                             SmolLM2, Granite and StarCoder lack some that UTF-8 rarely has) */
     int32_t last;         /* the largest id */
     bool byte_level, byte_fallback, fuse_unknown, ignore_merges;
     bool parted; /* no merge crosses the start of a word: U+2581 after a different character */
@@ -50,7 +52,7 @@ int32_t fm_bpe_find(const struct fm_bpe *bpe, const char *text, size_t size);
 /* Add the next merge, of two entries into a third; FM_EFORMAT names a text that is not an entry. */
 int fm_bpe_add_merge(struct fm_bpe *bpe, const char *left, size_t left_size, const char *right,
                      size_t right_size, struct fm_err *err);
-/* Call after the last merge, with all flags set.  FM_EFORMAT if a byte has no character. */
+/* Call after the last merge, with all flags set. */
 int fm_bpe_finish(struct fm_bpe *bpe, struct fm_err *err);
 void fm_bpe_release(struct fm_bpe *bpe);
 
@@ -58,7 +60,8 @@ void fm_bpe_release(struct fm_bpe *bpe);
 struct fm_bpe_work {
     int32_t *ids;
     size_t n, capacity;
-    bool failed; /* an allocation failed */
+    size_t dropped; /* bytes of the words so far that became no id */
+    bool failed;    /* an allocation failed */
     struct fm_bpe_symbol *symbol;
     uint64_t *heap;
     size_t symbols, steps;

@@ -388,7 +388,7 @@ int fm_encoder_run(struct fm_encoder *e, const char *text, size_t size, const in
     assert(size <= FM_TOKENIZER_TEXT_MAX);
     if (valid < size)
         return fm_fail(err, FM_EFORMAT, "byte %zu of the text is not UTF-8", valid);
-    e->work.n = 0;
+    e->work.n = e->work.dropped = 0;
     for (int i = 0; i < t->fronts; i++)
         fm_bpe_push(&e->work, t->front[i]);
     encode_around(e, &t->raw, text, size, true, encode_stretch);
@@ -399,4 +399,9 @@ int fm_encoder_run(struct fm_encoder *e, const char *text, size_t size, const in
     *ids = e->work.ids;
     *n = e->work.n;
     return FM_OK;
+}
+
+size_t fm_encoder_dropped(const struct fm_encoder *e)
+{
+    return e->work.dropped;
 }

@@ -55,5 +55,8 @@ void fm_encoder_free(struct fm_encoder *e);
  */
 int fm_encoder_run(struct fm_encoder *e, const char *text, size_t size, const int32_t **ids,
                    size_t *n, struct fm_err *err);
+/* Bytes of the last text, after normalisation, that became no id: they are not in the vocabulary,
+ * and there is no token for unknown characters. */
+size_t fm_encoder_dropped(const struct fm_encoder *e);
 
 #endif

@@ -196,8 +196,8 @@ def tokenizers():
         {"type": "Digits", "individual_digits": True}]})
     tk("digits-behind-byte-level", pre_tokenizer={"type": "Sequence", "pretokenizers":
        split(qwen)["pretokenizers"] + [{"type": "Digits", "individual_digits": True}]})
-    tk("byte-without-character", pre_tokenizer={"type": "ByteLevel", "add_prefix_space": False,
-                                                "trim_offsets": True, "use_regex": True})
+    tk("byte-without-character", prefix="good-tk-", pre_tokenizer={
+        "type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True})
     tk("metaspace-scheme", pre_tokenizer={"type": "Metaspace", "replacement": "_",
                                           "prepend_scheme": "sometimes", "split": True})
     tk("post-processor-unknown", post_processor={"type": "RobertaProcessing"})

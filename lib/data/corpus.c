@@ -26,7 +26,7 @@
 
 struct item {
     char *record, *text;
-    size_t size, n;
+    size_t size, n, dropped;
     uint64_t line, words, bytes;
     int32_t *ids;
     struct fm_err err;
@@ -45,6 +45,7 @@ struct encoding {
     int items;
     bool end, full;                /* no more documents; enough tokens */
     uint64_t enough, seen;         /* tokens to stop at, or 0; documents encoded */
+    uint64_t bytes, dropped;       /* of these documents; fm_encoder_dropped */
     struct fm_err late;            /* the error after the items that were read */
     struct fm_text lines;          /* for a command */
     struct fm_corpus_pages *pages; /* or NULL */
@@ -109,6 +110,7 @@ static void encode_text(struct encoding *e, struct item *it, size_t length)
         if (e->pages && is_fronted(e, it->text, length))
             ids = omit_template(e, ids, &it->n);
         size_t n = it->n;
+        it->dropped = fm_encoder_dropped(encoder);
         it->ids = fm_alloc(n + 1, sizeof *ids, "the tokens of a document", &it->err);
         if (it->ids && n > 0) {
             memcpy(it->ids, ids, n * sizeof *ids);
@@ -219,6 +221,8 @@ static int write_items(struct encoding *e, struct fm_err *err)
             return rc;
         e->at += it->n * sizeof *it->ids;
         e->seen++;
+        e->bytes += it->bytes;
+        e->dropped += it->dropped;
         if (e->pages && add_page(e, it, err))
             return err->code;
         e->full = e->enough && e->at / sizeof *it->ids >= e->enough;
@@ -358,6 +362,15 @@ static void release(struct encoding *e)
         close(e->out);
 }
 
+static void warn_of_dropped(const struct encoding *e)
+{
+    if (e->dropped > 0)
+        fm_run_warn(e->run,
+                    "%s: %" PRIu64 " of %" PRIu64 " bytes of text were dropped: the tokenizer's "
+                    "vocabulary lacks them and has no token for unknown characters",
+                    e->documents.file.path, e->dropped, e->bytes);
+}
+
 static int prepare(struct encoding *e, struct fm_corpus *c, const char *path, struct fm_err *err)
 {
     if (e->run->inputs.tokenizer_cmd && e->run->inputs.tokenizer)
@@ -421,6 +434,9 @@ int fm_corpus_encode(struct fm_corpus *c, struct fm_tokens *t, const struct fm_r
         fm_file_unchanged(&e.documents.file, err) || hand_over(&e, t, e.documents.file.path, err))
         rc = err->code;
     c->documents = e.seen;
+    c->dropped = e.dropped;
+    if (!rc)
+        warn_of_dropped(&e);
     release(&e);
     return rc;
 }

@@ -21,6 +21,7 @@
 /* What the manifest records about a text. */
 struct fm_corpus {
     uint64_t documents;
+    uint64_t dropped;           /* bytes of their texts that became no id; 0 with a command */
     bool command;               /* run->inputs.tokenizer_cmd made the ids */
     struct fm_digest tokenizer; /* of tokenizer.json, or of the command */
     int32_t front[8], back[8];  /* the template */

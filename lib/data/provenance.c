@@ -24,6 +24,8 @@ static void add_corpus(cJSON *o, const struct fm_corpus *c)
     fm_json_add_string(o, c->command ? "tokenizer_cmd" : "tokenizer", hex);
     if (c->command)
         return;
+    if (c->dropped > 0)
+        fm_json_add_uint(o, "dropped", c->dropped);
     add_ids(o, "before_each", c->front, c->fronts);
     add_ids(o, "behind_each", c->back, c->backs);
     if (c->separator.id >= 0)

@@ -10,8 +10,8 @@
 
 /* "tokens" of a history entry: {"digest", "sequences", "seq_len", "sources": [{"format",
  * "packing", "weight", "tokens", "used", "digest"; for a text also "documents", and either
- * "tokenizer", "before_each", "behind_each" and "separator" (an id or null), or "tokenizer_cmd";
- * for held-out text of several kinds also "kind"}]}. */
+ * "tokenizer", "dropped" (bytes, if not 0), "before_each", "behind_each" and "separator" (an id or
+ * null), or "tokenizer_cmd"; for held-out text of several kinds also "kind"}]}. */
 void fm_provenance_tokens(cJSON *entry, const struct fm_calib *calib);
 
 /*

@@ -56,6 +56,18 @@ again
 again
 again --separator none
 again --separator none
+echo "-- a tokenizer without some bytes"
+cat >gaps.json <<'END'
+{"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": true},
+ "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "\u0120": 2, "ab": 3}, "merges": [["a", "b"]]}}
+END
+printf 'a\004b a\303\251 ab\n\004 a' >gaps.txt # ids 0 1 2 0 2 3 2 0
+fm-rank -f --model "$tiny" --seq-len 4 --text gaps.txt --tokenizer gaps.json --separator none -o gaps 2>&1 >/dev/null |
+    grep dropped
+tar xOf gaps manifest.json | grep '"tokens": [0-9]\|"dropped"'
+printf '{"text": "a\\u0004"}\n{"text": "b\\n\\n"}\n' >gaps.jsonl
+fm-rank -n --model "$tiny" --seq-len 2 --text gaps.jsonl --tokenizer gaps.json --separator none 2>&1 >/dev/null |
+    grep dropped
 echo "-- a tokenizer of the user's"
 cmd() {
     echo "\$ $2"

@@ -11,7 +11,8 @@
                                       rows.jsonl and its ids, rows.npy
 
 Each pipeline has the normalizer, pre-tokenizer and so on of the model family it is named for, except
-`flags`, which has all flags of added tokens.  Its vocabulary of at least 32,000 entries is trained
+`flags`, which has all flags of added tokens, and `gaps`, whose vocabulary lacks bytes and has a token
+for unknown characters.  Its vocabulary of at least 32,000 entries is trained
 here, on text that this file generates.  Strings are generated from a seed: words of the training
 text, random characters of every plane, runs of white space, digits, emoji, combining marks in any
 order, code, and added tokens between them.
@@ -289,6 +290,44 @@ def later_pipelines(text, size):
         ["<|begin_of_sentence|>", "<|end_of_sentence|>", "<mask:1>", "<mask:4>", "<|IMAGE_PLACEHOLDER|>"])]
     yield "ernie", finish(j, ernie, {"type": "Sequence", "normalizers": [
         {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}]}, post=template([], {}))
+
+
+    yield from pipelines_with_gaps(text, size)
+
+
+# The bytes that have no entry in SmolLM2's vocabulary.
+ABSENT = [0x04, 0x06, 0x13, 0x14, 0x16, 0x1d, 0xc0, 0xc1, 0xf1, 0xf2, *range(0xf5, 0x100)]
+
+
+def without_bytes(j, absent):
+    """Remove the entries of these bytes' characters, and all entries that contain them."""
+    alphabet = sorted(c for c in pre_tokenizers.ByteLevel.alphabet())
+    printable = [c for c in alphabet if ord(c) < 256]
+    rest = [b for b in range(256) if chr(b) not in printable]
+    gone = {chr(b) if chr(b) in printable else chr(256 + rest.index(b)) for b in absent}
+    model = j["model"]
+    kept = [k for k in model["vocab"] if not gone & set(k)]
+    model["vocab"] = {k: i for i, k in enumerate(kept)}
+    model["merges"] = [m for m in model["merges"] if not gone & set("".join(m))]
+
+
+def pipelines_with_gaps(text, size):
+    """Vocabularies without entries for some bytes, which are dropped unless there is a token for them."""
+    first = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<repo_name>", "<jupyter_code>"]
+    digits = {"type": "Digits", "individual_digits": True}
+    pre = {"type": "Sequence", "pretokenizers": [digits, byte_level(True)]}
+    j = train_pre(text, size, pre)
+    without_bytes(j, ABSENT)
+    j["model"]["vocab"] = {k: i for i, k in enumerate(first + list(j["model"]["vocab"]))}
+    yield "smollm2", finish(j, [token(i, t) for i, t in enumerate(first)], None, pre, byte_level(True))
+    pre = dict(byte_level(True), add_prefix_space=True)
+    j = train_pre(text, size, pre)
+    without_bytes(j, range(0x80, 0x100, 3))
+    spelled = ["<unk>"] + ["<0x%02X>" % b for b in range(0xc2, 0xc6)] + ["<0x%02X>" % b for b in range(0x80, 0xb0)]
+    for t in spelled + ["zqxjkvw", "\u0120zqxjkvw"]:
+        j["model"]["vocab"].setdefault(t, len(j["model"]["vocab"]))
+    yield "gaps", finish(j, [token(len(j["model"]["vocab"]), "<|end|>", special=True)], None, pre, byte_level(True),
+                         unk_token="<unk>", byte_fallback=True, ignore_merges=True)
 
 
 def pipelines(text, size):

@@ -6,9 +6,10 @@
 #include "formats/text/unicode.h"
 #include "tests/unit/test.h"
 
-static const char *const names[] = {
-    "mixtral", "mistral", "phi35",     "flags",     "qwen2",  "qwen3",   "llama3", "olmoe",
-    "glm45",   "glm4",    "deepseek3", "deepseek2", "gptoss", "minimax", "qwen35", "ernie"};
+static const char *const names[] = {"mixtral",   "mistral",   "phi35",  "flags",   "qwen2",
+                                    "qwen3",     "llama3",    "olmoe",  "glm45",   "glm4",
+                                    "deepseek3", "deepseek2", "gptoss", "minimax", "qwen35",
+                                    "ernie",     "smollm2",   "gaps"};
 
 static struct fm_tokenizer *open_tokenizer(const char *name)
 {
@@ -62,6 +63,33 @@ TEST(ids_are_those_of_the_tokenizers_library)
         assert_ok(fm_encoder_new(&e, t, &err));
         assert_int_equal(check_sample(names[i], e), 253);
         assert_int_equal(check_sample(names[i], e), 253); /* words come from the cache now */
+        fm_encoder_free(e);
+        fm_tokenizer_close(t);
+    }
+}
+
+/* SmolLM2's vocabulary lacks bytes 0x04 and 0xf1, which begins the characters from U+40000 on. */
+TEST(dropped_bytes_are_counted)
+{
+    static const struct {
+        const char *name, *text;
+        size_t dropped;
+    } expected[] = {{"smollm2", "a\x04\x04 b\U00040000", 3},
+                    {"smollm2", "a \u00e9\U00010000", 0},
+                    {"smollm2", "\x04", 1},
+                    {"gaps", "a\x04\x04 b\U00040000\u00e9", 0}, /* it has a token for them */
+                    {"qwen2", "a\x04\x04 b\U00040000", 0}};
+    for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
+        struct fm_tokenizer *t = open_tokenizer(expected[i].name);
+        struct fm_encoder *e;
+        const int32_t *ids;
+        size_t n;
+        assert_ok(fm_encoder_new(&e, t, &err));
+        for (int again = 0; again < 2; again++) { /* words come from the cache the second time */
+            assert_ok(
+                fm_encoder_run(e, expected[i].text, strlen(expected[i].text), &ids, &n, &err));
+            assert_int_equal(fm_encoder_dropped(e), expected[i].dropped);
+        }
         fm_encoder_free(e);
         fm_tokenizer_close(t);
     }
