@@ -63,15 +63,39 @@ static void add_class(cJSON *text, const cJSON *config)
     fm_json_add_string(fm_json_add_array(text, "architectures"), NULL, own);
 }
 
+/* The keys that the wrapper sets for all of its parts.  Programs differ in which they read if the
+ * text part has another value of the first ones. */
+#define EQUAL_KEYS 3
+static const char *const shared[] = {"quantization_config", "compression_config",
+                                     "tie_word_embeddings", "dtype",
+                                     "torch_dtype",         "transformers_version"};
+
+static int check_shared(const cJSON *text, const cJSON *config, struct fm_err *err)
+{
+    for (size_t i = 0; i < EQUAL_KEYS; i++) {
+        const cJSON *whole = cJSON_GetObjectItemCaseSensitive(config, shared[i]);
+        const cJSON *own = cJSON_GetObjectItemCaseSensitive(text, shared[i]);
+        if (whole && own && !cJSON_IsNull(whole) && !cJSON_IsNull(own) &&
+            !cJSON_Compare(whole, own, true))
+            return fm_fail(err, FM_ECONFIG,
+                           "config.json: %s of text_config differs from %s outside it, and "
+                           "programs differ in which they read; keep one of them",
+                           shared[i], shared[i]);
+    }
+    return FM_OK;
+}
+
 /* Copy keys that the wrapper sets for all of its parts, unless the text part sets them. */
 static void add_shared(cJSON *text, const cJSON *config)
 {
-    static const char *const keys[] = {"dtype", "torch_dtype", "quantization_config",
-                                       "tie_word_embeddings", "transformers_version"};
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-        const cJSON *value = cJSON_GetObjectItemCaseSensitive(config, keys[i]);
-        if (value && !cJSON_GetObjectItemCaseSensitive(text, keys[i]))
-            fm_json_add(text, keys[i], cJSON_Duplicate(value, true));
+    for (size_t i = 0; i < sizeof shared / sizeof *shared; i++) {
+        const char *key = shared[i];
+        const cJSON *value = cJSON_GetObjectItemCaseSensitive(config, key);
+        const cJSON *own = cJSON_GetObjectItemCaseSensitive(text, key);
+        if (!value || (own && !cJSON_IsNull(own)))
+            continue;
+        cJSON_DeleteItemFromObjectCaseSensitive(text, key);
+        fm_json_add(text, key, cJSON_Duplicate(value, true));
     }
 }
 
@@ -116,6 +140,10 @@ int fm_hftext_config(char **text, const char *config, size_t size, struct fm_err
     if (fm_json_tree(&json, config, size, &broken))
         return FM_OK;
     cJSON *part = find_text(json);
+    if (part && check_shared(part, json, err)) {
+        cJSON_Delete(json);
+        return err->code;
+    }
     if (part && !keep_spelling(json, &config)) {
         cJSON_Delete(json);
         return fm_fail(err, FM_ENOMEM, "no memory for config.json");

@@ -17,7 +17,8 @@
  * *text (NUL-terminated, free()) = config.json of the text class if `config` is that of a wrapper:
  * its model_type is "X", and its text_config has the model_type "X_text", or a hidden_size and no
  * model_type.  NULL if it is not a wrapper, or if it is malformed, which the parser reports later.
- * FM_ENOMEM.
+ * FM_ENOMEM; FM_ECONFIG if quantization_config or tie_word_embeddings is in both with different
+ * values.
  */
 int fm_hftext_config(char **text, const char *config, size_t size, struct fm_err *err);
 

@@ -74,3 +74,26 @@ int fm_keys_only(const struct fm_keys *keys, const struct fm_keys_only *list, st
     }
     return FM_OK;
 }
+
+int fm_keys_same(const cJSON *object, const char *groups, struct fm_err *err)
+{
+    const cJSON *first = NULL;
+    char word[64];
+    for (int n = 0; sscanf(groups, "%63s%n", word, &n) == 1; groups += n) {
+        char *end = strchr(word, ';');
+        if (end)
+            *end = '\0';
+        const cJSON *value = cJSON_GetObjectItemCaseSensitive(object, word);
+        value = value && !cJSON_IsNull(value) ? value : NULL;
+        if (value && first && !cJSON_Compare(value, first, true)) {
+            char a[80], b[80];
+            print_value(a, sizeof a, value);
+            print_value(b, sizeof b, first);
+            return fm_fail(err, FM_ECONFIG,
+                           "%s %s differs from %s %s, and programs differ in which they read",
+                           value->string, a, first->string, b);
+        }
+        first = end ? NULL : first ? first : value;
+    }
+    return FM_OK;
+}

@@ -46,4 +46,9 @@ struct fm_keys_only {
  */
 int fm_keys_only(const struct fm_keys *keys, const struct fm_keys_only *list, struct fm_err *err);
 
+/* Keys of config.json with one meaning: FM_ECONFIG if two of a group are present, not null and have
+ * different values, because programs differ in which of them they read.  Groups end with ';', and
+ * their keys are separated by spaces: "moe_k num_experts_per_tok; ...;". */
+int fm_keys_same(const cJSON *object, const char *groups, struct fm_err *err);
+
 #endif

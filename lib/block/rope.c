@@ -4,6 +4,11 @@
  * frequency per pair of rotated elements, 1 / (theta^(2 i / R) factor[i]), where R elements of a
  * head are rotated, and to a scale of cos and sin.  Types other than "default" define the factors:
  * longrope lists them, and YaRN computes them.
+ *
+ * Programs differ in which key they read if several give the same value: transformers 5 forgets
+ * rope_parameters if there is a rope_scaling, and transformers 4 reads no rope_parameters.  So each
+ * of the two objects must give the same rotation, and a key of the model the same value as the
+ * object's.
  */
 #include "lib/block/rope.h"
 
@@ -11,17 +16,12 @@
 #include <math.h>
 #include <string.h>
 
-/* The type, and the object that specifies it. */
 enum type { UNSAID, DEFAULT, LONGROPE, YARN };
-struct stated {
-    enum type type;
-    const cJSON *object;
-};
 
-/* Read `type` or `rope_type` of an object.  If present it must be "default" or a type that the
- * family supports, and equal to the types read before. */
-static int read_type(struct stated *stated, const struct fm_rope_options *options,
-                     const cJSON *object, const char *where, const char *family, struct fm_err *err)
+/* Read `rope_type` and `type` of an object.  If present they must be "default" or a type that the
+ * family supports, and equal. */
+static int read_type(enum type *type, const struct fm_rope_options *options, const cJSON *object,
+                     const char *where, const char *family, struct fm_err *err)
 {
     const char *keys[] = {"rope_type", "type"};
     for (int i = 0; i < 2; i++) {
@@ -38,23 +38,38 @@ static int read_type(struct stated *stated, const struct fm_rope_options *option
                            "%s: %s '%.64s' is not supported for %s; supported: default%s%s", where,
                            keys[i], name, family, options->longrope ? ", longrope" : "",
                            options->yarn ? ", yarn" : "");
-        if (stated->type != UNSAID && stated->type != said)
+        if (*type != UNSAID && *type != said)
             return fm_fail(err, FM_ECONFIG,
                            "%s: %s '%s' contradicts another key of config.json; keep one of them",
                            where, keys[i], name);
-        *stated = (struct stated){said, object};
+        *type = said;
     }
     return FM_OK;
 }
 
-/* Read the number of positions that the model was originally trained on: the model's own key, else
- * the key of `rope`, else all positions. json NULL: the model's own key is not read, as in
+/* Check that a key of the model and the same key of its object have one value. */
+static int check_value(const cJSON *json, const cJSON *object, const char *key, struct fm_err *err)
+{
+    const cJSON *own = cJSON_GetObjectItemCaseSensitive(json, key);
+    const cJSON *other = cJSON_GetObjectItemCaseSensitive(object, key);
+    if (!cJSON_IsNumber(own) || !cJSON_IsNumber(other) || own->valuedouble == other->valuedouble)
+        return FM_OK;
+    return fm_fail(err, FM_ECONFIG,
+                   "%s %g differs from %s %g of %s, and programs differ in which they read; keep "
+                   "one of them",
+                   key, own->valuedouble, key, other->valuedouble, object->string);
+}
+
+/* Read the number of positions that the model was originally trained on: the model's own key or
+ * that of `rope`, else all positions. json NULL: the model's own key is not read, as in
  * transformers if each type of layer has its own object. */
 static int read_original(int *original, const cJSON *json, const cJSON *rope, struct fm_err *err)
 {
     const char *key = "original_max_position_embeddings";
     int rc = fm_keys_size_opt(original, rope, key, FM_POSITIONS_MAX, err);
-    return rc ? rc : fm_keys_size_opt(original, json, key, FM_POSITIONS_MAX, err);
+    if (!rc)
+        rc = fm_keys_size_opt(original, json, key, FM_POSITIONS_MAX, err);
+    return rc ? rc : check_value(json, rope, key, err);
 }
 
 /* Read the factors and the scale for short sequences, and the length up to which they apply: a
@@ -159,12 +174,12 @@ void fm_rope_plain(struct fm_rope *r, double theta, int R)
         r->factor[i] = 1;
 }
 
-/* R = partial_rotary_factor times `width`, rounded down as in transformers.  The factor is the one
- * in rope_parameters, else the model's, else it follows from dims_key, else it is the family's. */
+/* R = partial_rotary_factor times `width`, rounded down as in transformers.  The factor is that of
+ * `rope`, else the model's, else it follows from dims_key, else it is the family's; dims_key must
+ * give the same R. */
 static int read_partial(struct fm_rope *r, int width, const struct fm_rope_options *options,
-                        const cJSON *json, struct fm_err *err)
+                        const cJSON *json, const cJSON *rope, struct fm_err *err)
 {
-    const cJSON *rope = cJSON_GetObjectItemCaseSensitive(json, "rope_parameters");
     const char *key = "partial_rotary_factor";
     double partial = options->layer_type && json ? options->partial_object : options->partial;
     int dims = 0, rc = FM_OK;
@@ -182,7 +197,12 @@ static int read_partial(struct fm_rope *r, int width, const struct fm_rope_optio
                      "%s %g rotates %d of %d elements of a head; only an even number of 2 or more "
                      "is supported",
                      key, partial, r->R, width);
-    return rc;
+    if (!rc && dims > 0 && dims != r->R)
+        rc = fm_fail(err, FM_ECONFIG,
+                     "%s is %d, and %s rotates %d of %d elements; programs differ in which they "
+                     "read",
+                     options->dims_key, dims, key, r->R, width);
+    return rc ? rc : check_value(json, rope, key, err);
 }
 
 static int check_whole(const cJSON *object, struct fm_err *err)
@@ -197,9 +217,11 @@ static int check_whole(const cJSON *object, struct fm_err *err)
 
 int fm_rope_whole(const struct fm_keys *keys, struct fm_err *err)
 {
+    const cJSON *scaling = cJSON_GetObjectItemCaseSensitive(keys->json, "rope_scaling");
     const cJSON *rope = cJSON_GetObjectItemCaseSensitive(keys->json, "rope_parameters");
-    int rc = check_whole(keys->json, err);
-    return rc ? rc : check_whole(rope, err);
+    if (check_whole(keys->json, err) || check_whole(scaling, err) || check_whole(rope, err))
+        return err->code;
+    return FM_OK;
 }
 
 /* Check the model's own keys, which transformers does not read if layers differ in their rotation.
@@ -255,54 +277,87 @@ static int read_layer_type(struct fm_rope *r, struct fm_config *c, int width,
 {
     const cJSON *all = cJSON_GetObjectItemCaseSensitive(keys->json, "rope_parameters");
     const cJSON *object = cJSON_GetObjectItemCaseSensitive(all, options->layer_type);
-    struct stated stated = {UNSAID, NULL};
+    enum type type = UNSAID;
     bool said = all && !cJSON_IsNull(all);
     if (said && !cJSON_IsObject(object))
         return fm_fail(err, FM_ECONFIG,
                        "rope_parameters has no object '%s'; for %s, programs read the rotation of "
                        "each type of layer there",
                        options->layer_type, keys->family);
-    if (read_partial(r, width, options, object, err) ||
-        (said && read_type(&stated, options, object, options->layer_type, keys->family, err)))
+    if (read_partial(r, width, options, object, NULL, err) ||
+        (said && read_type(&type, options, object, options->layer_type, keys->family, err)))
         return err->code;
     if (said && !cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(object, "rope_theta")))
         return fm_fail(err, FM_EFORMAT, "%s of rope_parameters has no rope_theta",
                        options->layer_type);
     if ((said && fm_json_opt_double(object, "rope_theta", 1, 1e18, &r->theta, err)) ||
         (said && !options->theta_key && check_inherited(object, keys, options->layer_type, err)) ||
-        (stated.type == YARN && read_yarn(r, c, NULL, object, err)))
+        (type == YARN && read_yarn(r, c, NULL, object, err)))
         return err->code;
     return check_own(r, width, options, keys, err);
 }
 
-/* The rope_theta of rope_parameters takes precedence over any other. */
+/* Read the rotation from the model's keys and one of the two objects; NULL: it has neither. */
+static int read_object(struct fm_rope *r, struct fm_config *c, int width,
+                       const struct fm_rope_options *options, const struct fm_keys *keys,
+                       const cJSON *object, struct fm_err *err)
+{
+    const cJSON *json = keys->json;
+    enum type type = UNSAID;
+    if ((options->partial > 0 && read_partial(r, width, options, json, object, err)) ||
+        fm_json_opt_double(json, "rope_theta", 1, 1e18, &r->theta, err))
+        return err->code;
+    if (!object)
+        return FM_OK;
+    if (!cJSON_IsObject(object))
+        return fm_fail(err, FM_EFORMAT, "key '%s' is not an object", object->string);
+    if (read_type(&type, options, object, object->string, keys->family, err) ||
+        fm_json_opt_double(object, "rope_theta", 1, 1e18, &r->theta, err) ||
+        check_value(json, object, "rope_theta", err))
+        return err->code;
+    if (type == LONGROPE)
+        return read_longrope(r, c, json, object, err);
+    return type == YARN ? read_yarn(r, c, json, object, err) : FM_OK;
+}
+
+/* Whether both rotate all pairs of elements in the same way. */
+static bool is_same(const struct fm_rope *a, const struct fm_rope *b)
+{
+    for (int i = 0; i < a->R / 2; i++)
+        if (a->factor[i] != b->factor[i])
+            return false;
+    return a->theta == b->theta && a->R == b->R && a->scale == b->scale && a->m == b->m;
+}
+
 int fm_rope_read(struct fm_rope *r, struct fm_config *c, int width,
                  const struct fm_rope_options *options, const struct fm_keys *keys,
                  struct fm_err *err)
 {
-    const cJSON *json = keys->json;
-    const char *objects[] = {"rope_scaling", "rope_parameters"};
-    struct stated stated = {UNSAID, NULL};
+    const cJSON *scaling = cJSON_GetObjectItemCaseSensitive(keys->json, "rope_scaling");
+    const cJSON *parameters = cJSON_GetObjectItemCaseSensitive(keys->json, "rope_parameters");
+    int positions = c->T_max, exact = c->T_exact;
     fm_rope_plain(r, options->theta, width);
     r->pairs = options->pairs;
     if (options->layer_type)
         return read_layer_type(r, c, width, options, keys, err);
-    if ((options->partial > 0 && read_partial(r, width, options, json, err)) ||
-        fm_json_opt_double(json, "rope_theta", 1, 1e18, &r->theta, err))
-        return err->code;
-    for (int i = 0; i < 2; i++) {
-        const cJSON *object = cJSON_GetObjectItemCaseSensitive(json, objects[i]);
-        if (!object || cJSON_IsNull(object))
-            continue;
-        if (!cJSON_IsObject(object))
-            return fm_fail(err, FM_EFORMAT, "key '%s' is not an object", objects[i]);
-        if (read_type(&stated, options, object, objects[i], keys->family, err) ||
-            fm_json_opt_double(object, "rope_theta", 1, 1e18, &r->theta, err))
-            return err->code;
-    }
-    if (stated.type == LONGROPE)
-        return read_longrope(r, c, json, stated.object, err);
-    return stated.type == YARN ? read_yarn(r, c, json, stated.object, err) : FM_OK;
+    if (!scaling || cJSON_IsNull(scaling) || (cJSON_IsObject(scaling) && !scaling->child))
+        scaling = NULL;
+    if (!parameters || cJSON_IsNull(parameters) ||
+        (cJSON_IsObject(parameters) && !parameters->child))
+        parameters = NULL;
+    struct fm_rope other = *r;
+    int rc = read_object(r, c, width, options, keys, scaling ? scaling : parameters, err);
+    if (rc || !scaling || !parameters)
+        return rc;
+    int reached = c->T_max;
+    c->T_max = positions;
+    c->T_exact = exact;
+    rc = read_object(&other, c, width, options, keys, parameters, err);
+    if (rc || (is_same(r, &other) && c->T_max == reached))
+        return rc;
+    return fm_fail(err, FM_ECONFIG,
+                   "rope_scaling and rope_parameters give different rotations, and programs differ "
+                   "in which they read; keep one of them");
 }
 
 void fm_rope_fill(float *cos_table, float *sin_table, const struct fm_rope *r, int T)

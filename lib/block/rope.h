@@ -37,15 +37,16 @@ struct fm_rope {
 /* The default rotation of R elements, in pairs (i, i + R/2). */
 void fm_rope_plain(struct fm_rope *rope, double theta, int R);
 
-/* Read the rotation.  `width` is the width of a head, or of its rotated part for blocks that have
- * one, at most FM_HEAD_DIM_MAX.  If the range of longrope's short factors ends before
- * max_position_embeddings, T_max is the end of that range, and config->exact gives the reason. */
+/* Read the rotation; FM_ECONFIG if keys of config.json contradict each other.  `width` is the width
+ * of a head, or of its rotated part for blocks that have one, at most FM_HEAD_DIM_MAX.  If the
+ * range of longrope's short factors ends before max_position_embeddings, T_max is the end of that
+ * range, and config->exact gives the reason. */
 int fm_rope_read(struct fm_rope *rope, struct fm_config *config, int width,
                  const struct fm_rope_options *options, const struct fm_keys *keys,
                  struct fm_err *err);
 
-/* FM_ECONFIG if partial_rotary_factor, in config.json or in rope_parameters, is less than 1, for a
- * model whose code in transformers does not support that. */
+/* FM_ECONFIG if partial_rotary_factor, in config.json, rope_scaling or rope_parameters, is less
+ * than 1, for a model whose code in transformers does not support that. */
 int fm_rope_whole(const struct fm_keys *keys, struct fm_err *err);
 
 /* Fill cos and sin (T, R/2), computed as in transformers: frequency and angle in float32. */

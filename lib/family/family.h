@@ -27,7 +27,8 @@ struct fm_model_family {
     const char *class_name; /* "Mixtral": prefix of classes in transformers 5; our class names add
                                Fm before it */
     const char *width_key;  /* key of the experts' width */
-    const char *width_twin; /* a second key for that width, read by other programs; NULL: none */
+    const char *width_twin; /* a second key for that width, read by other programs, which is in
+                               `same` too; NULL: none */
     const char *experts_key,
         *chosen_key;        /* keys of E and K, read before num_experts, num_local_experts and
                                num_experts_per_tok; NULL: none */
@@ -59,6 +60,8 @@ struct fm_model_family {
     int positions;
     const struct fm_keys_only
         *only;          /* keys of config.json for which only one value is supported; NULL: none */
+    const char *same;   /* groups of keys with one meaning (fm_keys_same), in addition to those of
+                           all families (parse.c); NULL: none */
     const char *needed; /* keys that config.json must have ("one two"), because transformers would
                            use its own defaults if they are missing or null; NULL: none */
     const char *keys;   /* other keys of config.json ("one two") that its class in transformers,

@@ -145,37 +145,10 @@ static int need_keys(const char *needed, const cJSON *json, struct fm_err *err)
     return FM_OK;
 }
 
-/* Check that width_twin, if it is present, gives the same width. */
-static int check_twin(const struct fm_config *c, const cJSON *json, struct fm_err *err)
-{
-    const struct fm_model_family *f = c->family;
-    int twin = c->I;
-    int rc =
-        f->width_twin ? fm_keys_size_opt(&twin, json, f->width_twin, FM_CHANNELS_MAX, err) : FM_OK;
-    return rc || twin == c->I
-               ? rc
-               : fm_fail(err, FM_ECONFIG,
-                         "%s %d differs from %s %d, and programs differ in which they read",
-                         f->width_twin, twin, f->width_key, c->I);
-}
-
-/* Check that all keys for the number of experts agree, because transformers reads one and servers
- * read another. */
-static int check_experts(const struct fm_config *c, const char *read, const cJSON *json,
-                         struct fm_err *err)
-{
-    const char *keys[] = {"num_experts", "num_local_experts"};
-    for (int i = 0; i < 2; i++) {
-        int other = c->E, rc = fm_keys_size_opt(&other, json, keys[i], FM_EXPERTS_MAX, err);
-        if (rc)
-            return rc;
-        if (other != c->E)
-            return fm_fail(err, FM_ECONFIG,
-                           "%s %d differs from %s %d, and programs differ in which they read",
-                           keys[i], other, read, c->E);
-    }
-    return FM_OK;
-}
+/* Keys with one meaning in all families: transformers reads one, or the one that is saved last, and
+ * servers read another. */
+static const char same[] = "moe_num_experts n_routed_experts num_experts num_local_experts; "
+                           "moe_k num_experts_per_tok experts_per_token;";
 
 /* Qwen and OLMoE use num_experts; transformers 5 may save num_experts, num_local_experts or the
  * family's own key. */
@@ -187,8 +160,9 @@ static int read_experts(struct fm_config *c, const struct fm_keys *keys, struct 
     const char *chosen = first_key(json, f->chosen_key, NULL, "num_experts_per_tok");
     if (fm_keys_size(&c->E, json, key, FM_EXPERTS_MAX, err) ||
         fm_keys_size(&c->K, json, chosen, FM_EXPERTS_MAX, err) ||
-        fm_keys_size(&c->I, json, f->width_key, FM_CHANNELS_MAX, err) || check_twin(c, json, err) ||
-        f->router->read(c, f->router_options, keys, err) || check_experts(c, key, json, err))
+        fm_keys_size(&c->I, json, f->width_key, FM_CHANNELS_MAX, err) ||
+        f->router->read(c, f->router_options, keys, err) || fm_keys_same(json, same, err) ||
+        (f->same && fm_keys_same(json, f->same, err)))
         return err->code;
     if (c->K > c->E)
         return fm_fail(err, FM_EFORMAT, "%s %d is more than %s %d", chosen, c->K, key, c->E);

@@ -104,11 +104,72 @@ TEST(both_spellings_of_rope_are_read)
     assert_true(theta(NULL, "rope_theta:5e3") == 5e3);
     assert_true(theta(NULL, NULL) == 1e6);
     assert_true(theta(NULL, "rope_parameters:{rope_type:'default',rope_theta:7e3}") == 7e3);
-    assert_true(theta(NULL, "rope_theta:1,rope_parameters:{rope_theta:7e3}") == 7e3);
+    assert_true(theta(NULL, "rope_theta:7e3,rope_parameters:{rope_theta:7e3}") == 7e3);
     must(NULL, "rope_scaling:null,dtype:'bfloat16'");
     expect(NULL, "rope_scaling:{type:'linear',factor:2}", FM_ECONFIG, "linear");
     expect(NULL, "rope_parameters:{rope_type:'yarn'}", FM_ECONFIG, "yarn");
     expect(NULL, "rope_parameters:3", FM_EFORMAT, "rope_parameters");
+}
+
+/* transformers 5 forgets rope_parameters if there is a rope_scaling, and transformers 4 reads no
+ * rope_parameters. */
+TEST(two_rotations_are_refused)
+{
+    const char *two = "rope_scaling and rope_parameters give different rotations";
+    expect(NULL, "rope_theta:1,rope_parameters:{rope_theta:7e3}", FM_ECONFIG,
+           "rope_theta 1 differs from rope_theta 7000 of rope_parameters");
+    expect(NULL, "rope_theta:1,rope_scaling:{rope_theta:7e3}", FM_ECONFIG,
+           "rope_theta 1 differs from rope_theta 7000 of rope_scaling");
+    expect(NULL, "rope_scaling:{rope_theta:5e3},rope_parameters:{rope_theta:7e3}", FM_ECONFIG, two);
+    expect(NULL, "rope_scaling:{type:'default'},rope_parameters:{rope_theta:7e3}", FM_ECONFIG, two);
+    expect(NULL, "rope_scaling:{type:'default',rope_type:'yarn'}", FM_ECONFIG, "yarn");
+    /* As transformers reads them, these are one rotation. */
+    assert_true(theta(NULL, "rope_scaling:{type:'default'},rope_parameters:{rope_theta:7e3},"
+                            "rope_theta:7e3") == 7e3);
+    assert_true(theta(NULL, "rope_scaling:{},rope_parameters:{rope_theta:7e3}") == 7e3);
+    assert_true(theta(NULL, "rope_scaling:{rope_theta:7e3},rope_parameters:{}") == 7e3);
+}
+
+TEST(two_scaled_rotations_are_refused)
+{
+#define YARN_BEGIN "{rope_type:'yarn',factor:4.0,original_max_position_embeddings:4096"
+#define YARN(name, more) name ":" YARN_BEGIN more "}"
+    static const char *const other[] = {",beta_fast:16",   ",beta_slow:2",
+                                        ",truncate:false", ",attention_factor:1",
+                                        ",rope_theta:5",   ",mscale:0.5,mscale_all_dim:1"};
+    const char *two = "rope_scaling and rope_parameters give different rotations";
+    const char *type = "model_type:'qwen3_moe',moe_intermediate_size:768";
+    char more[512];
+    snprintf(more, sizeof more, "%s,%s,%s", type, YARN("rope_scaling", ""),
+             YARN("rope_parameters", ",beta_fast:32"));
+    struct fm_config c = must("model_type", more);
+    assert_true(c.gqa->rope.factor[0] == 1 && c.gqa->rope.factor[63] == 4);
+    for (size_t i = 0; i < sizeof other / sizeof *other; i++)
+        for (int k = 0; k < 2; k++) {
+            snprintf(more, sizeof more, "%s,%s:%s%s},%s:%s%s}", type, "rope_scaling", YARN_BEGIN,
+                     k ? other[i] : "", "rope_parameters", YARN_BEGIN, k ? "" : other[i]);
+            expect("model_type", more, FM_ECONFIG, two);
+        }
+    snprintf(more, sizeof more, "%s,original_max_position_embeddings:32,%s", type,
+             YARN("rope_scaling", ""));
+    expect("model_type", more, FM_ECONFIG, "original_max_position_embeddings 32 differs from");
+}
+
+TEST(two_keys_with_one_meaning_agree)
+{
+    static const char *const keys[] = {"num_experts", "n_routed_experts", "moe_num_experts"};
+    char more[64];
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        snprintf(more, sizeof more, "%s:8", keys[i]);
+        assert_int_equal(must(NULL, more).E, 8);
+        snprintf(more, sizeof more, "%s:null", keys[i]);
+        assert_int_equal(must(NULL, more).E, 8);
+        snprintf(more, sizeof more, "%s:4", keys[i]);
+        expect(NULL, more, FM_ECONFIG, "programs differ in which they read");
+    }
+    expect(NULL, "moe_k:1", FM_ECONFIG, "num_experts_per_tok 2 differs from moe_k 1");
+    expect(NULL, "experts_per_token:1", FM_ECONFIG,
+           "experts_per_token 1 differs from num_experts_per_tok 2");
 }
 
 TEST(no_window_has_two_spellings)
@@ -207,6 +268,20 @@ TEST(a_storage_is_read)
            "weight_block_size");
     expect(NULL, "compression_config:{quant_method:'fp8',weight_block_size:[1,1]}", FM_ECONFIG,
            "quantized (compression_config");
+}
+
+TEST(both_keys_of_the_size_of_mxfp4s_blocks_are_checked)
+{
+    static const char *const text[] = {"{}", "{\"block_size\":32,\"group_size\":32}",
+                                       "{\"block_size\":16,\"group_size\":32}",
+                                       "{\"block_size\":32,\"group_size\":16}"};
+    for (size_t i = 0; i < sizeof text / sizeof *text; i++) {
+        struct fm_config c = {0};
+        struct fm_err err = {0};
+        cJSON *json = cJSON_Parse(text[i]);
+        assert_int_equal(fm_mxfp4.read(&c, json, &err), i < 2 ? FM_OK : FM_ECONFIG);
+        cJSON_Delete(json);
+    }
 }
 
 /* The text is read, or refused with a sentence, and (under sanitizers) nothing overflows before a

@@ -121,6 +121,17 @@ TEST(a_list_decides_where_the_default_makes_all_layers_dense)
             "which they read; correct one of them");
 }
 
+/* transformers rotates head_dim elements in these families, and ignores head_dim in others. */
+TEST(head_dim_is_the_width_of_the_rotated_part)
+{
+    must(MOONLIGHT, ONE_GROUP ",head_dim:64");
+    must(FLASH, "head_dim:64");
+    must(V2_LITE, "head_dim:128");
+    refused(MOONLIGHT, ONE_GROUP ",head_dim:128", FM_ECONFIG,
+            "head_dim 128 differs from qk_rope_head_dim 64");
+    refused(FLASH, "head_dim:256", FM_ECONFIG, "head_dim 256 differs from qk_rope_head_dim 64");
+}
+
 TEST(unsupported_values_are_refused_by_name)
 {
     refused(MOONLIGHT, NULL, FM_EFORMAT, "'n_group' is missing");

@@ -18,12 +18,12 @@ TEST(a_wrapper_has_a_text_part)
                 "\"dtype\":\"bfloat16\",\"tie_word_embeddings\":true,\"vision\":1,"
                 "\"text_config\":{\"model_type\":\"xy_text\",\"eps\":1e-06,"
                 "\"rope_theta\":10000000,\"limit\":7.0,\"say \\\"8.0\":[-1e1,\"9.0\"],"
-                "\"tie_word_embeddings\":false}}");
+                "\"dtype\":null,\"tie_word_embeddings\":true}}");
     assert_non_null(text);
     assert_non_null(strstr(text, "\"architectures\": [\"XyForCausalLM\"]"));
     assert_non_null(strstr(text, "\"model_type\": \"xy_text\""));
     assert_non_null(strstr(text, "\"dtype\": \"bfloat16\""));
-    assert_non_null(strstr(text, "\"tie_word_embeddings\": false"));
+    assert_non_null(strstr(text, "\"tie_word_embeddings\": true"));
     assert_non_null(strstr(text, "\"rope_theta\": 10000000"));
     assert_non_null(strstr(text, "\"limit\": 7.0"));
     assert_non_null(strstr(text, "[-1e1, \"9.0\"]"));
@@ -37,6 +37,26 @@ TEST(a_wrapper_has_a_text_part)
     assert_null(strstr(whole, FM_HFTEXT_WRAPPER));
     free(whole);
     free(text);
+}
+
+TEST(values_of_the_wrapper_and_of_its_text_part_agree)
+{
+    static const char *const value[][2] = {{"tie_word_embeddings", "true"},
+                                           {"quantization_config", "{\"a\":[1,\"b\"]}"},
+                                           {"compression_config", "{\"a\":1}"}};
+    for (size_t i = 0; i < 3; i++) {
+        char whole[256], *text = NULL;
+        const char *key = value[i][0], *form = "{\"model_type\":\"xy\",\"%s\":%s,\"text_config\":"
+                                               "{\"model_type\":\"xy_text\",\"%s\":%s}}";
+        snprintf(whole, sizeof whole, form, key, value[i][1], key, value[i][1]);
+        text = text_of(whole);
+        assert_non_null(text);
+        free(text);
+        snprintf(whole, sizeof whole, form, key, value[i][1], key, i ? "{\"a\":2}" : "false");
+        assert_int_equal(fm_hftext_config(&text, whole, strlen(whole), &err), FM_ECONFIG);
+        assert_null(text);
+        assert_non_null(strstr(err.text, key));
+    }
 }
 
 /* The published MiniMax-M3 has such a config.json. */

@@ -78,16 +78,20 @@ TEST(a_part_of_each_head_is_rotated)
     fm_rope_plain(&plain, 1e4, 32);
     fm_rope_fill(cosines, sines, &plain, 1);
     assert_true(cosines[15] == 1 && sines[15] == 0);
-    c = must(GLM_AIR,
-             "partial_rotary_factor:0.25,rope_parameters:{rope_type:'default',rope_theta:1e5,"
-             "partial_rotary_factor:0.75}");
+    c = must(GLM_AIR, "rope_parameters:{rope_type:'default',rope_theta:1e5,"
+                      "partial_rotary_factor:0.75}");
     assert_true(c.gqa->rope.R == 96 && c.gqa->rope.theta == 1e5);
     c = must(GLM_AIR, "rope_scaling:null");
     assert_true(c.gqa->rope.R == 64 && c.gqa->rope.theta == 1e4);
     c = must(MINIMAX, "rotary_dim:64");
     assert_true(c.gqa->rope.R == 64 && c.gqa->rope.theta == 5e6);
-    c = must(MINIMAX, "rotary_dim:64,partial_rotary_factor:1.0");
-    assert_true(c.gqa->rope.R == 128);
+    refused(GLM_AIR, "partial_rotary_factor:0.25,rope_parameters:{partial_rotary_factor:0.75}",
+            FM_ECONFIG,
+            "partial_rotary_factor 0.25 differs from partial_rotary_factor 0.75 of rope_par");
+    refused(GLM_AIR, "rope_scaling:{rope_theta:1e4},rope_parameters:{partial_rotary_factor:0.75}",
+            FM_ECONFIG, "rope_scaling and rope_parameters give different rotations");
+    refused(MINIMAX, "rotary_dim:64,partial_rotary_factor:1.0", FM_ECONFIG,
+            "rotary_dim is 64, and partial_rotary_factor rotates 128 of 128 elements");
     c = must(MINIMAX, "x:1");
     assert_true(c.gqa->rope.R == 128);
     c = must(ERNIE_EXPERTS, "partial_rotary_factor:0.5");
@@ -131,8 +135,10 @@ TEST(experts_have_the_familys_keys_or_the_usual_ones)
 {
     struct fm_config c = must(ERNIE, "num_experts:32,num_experts_per_tok:4");
     assert_true(c.E == 32 && c.K == 4);
-    c = must(ERNIE_EXPERTS, "num_experts:64,num_experts_per_tok:4");
+    c = must(ERNIE_EXPERTS, "num_experts:64,num_experts_per_tok:6");
     assert_true(c.E == 64 && c.K == 6);
+    refused(ERNIE_EXPERTS, "num_experts_per_tok:4", FM_ECONFIG,
+            "num_experts_per_tok 4 differs from moe_k 6");
     refused(
         ERNIE_EXPERTS, "num_experts:32", FM_ECONFIG,
         "num_experts 32 differs from moe_num_experts 64, and programs differ in which they read");

@@ -155,8 +155,8 @@ TEST(two_keys_for_the_width_of_hy3s_experts_agree)
     refused(HY3_KEYS, "expert_hidden_dim:1024", FM_ECONFIG,
             "expert_hidden_dim 1024 differs from moe_intermediate_size 1536, and programs differ "
             "in which they read");
-    refused(HY3_KEYS, "expert_hidden_dim:0", FM_EFORMAT, "expert_hidden_dim");
-    refused(HY3_KEYS, "expert_hidden_dim:'1536'", FM_EFORMAT, "expert_hidden_dim");
+    refused(HY3_KEYS, "expert_hidden_dim:0", FM_ECONFIG, "expert_hidden_dim 0 differs");
+    refused(HY3_KEYS, "expert_hidden_dim:'1536'", FM_ECONFIG, "expert_hidden_dim '1536' differs");
 }
 
 TEST(hy3s_scaling_factor_has_another_key)

@@ -24,7 +24,7 @@ static int read_mxfp4(struct fm_config *c, const cJSON *json, struct fm_err *err
     int rc = FM_OK;
     c->block_rows = 1;
     c->block_columns = BLOCK;
-    for (int i = 0; i < 2 && !rc; i++)
+    for (int i = 0; i < 2 && !rc && block == BLOCK; i++)
         rc = fm_json_opt_double(json, keys[i], 0, 1e9, &block, err);
     if (!rc && block != BLOCK)
         rc = fm_fail(err, FM_ECONFIG,

@@ -46,7 +46,8 @@ const struct fm_model_family fm_axk1 = {
     .eps = 1e-6,
     .positions = 32768,
     .only = only,
-    .needed = "n_group topk_group", /* transformers' defaults are 8 and 4 */
+    .needed = "n_group topk_group",       /* transformers' defaults are 8 and 4 */
+    .same = "qk_rope_head_dim head_dim;", /* transformers rotates head_dim elements */
     .keys = FM_DEEPSEEK_KEYS " " FM_MLA_KEYS,
     .weight = weights,
 };

@@ -33,7 +33,8 @@ const struct fm_model_family fm_deepseek_v3 = {
     FM_BLOCKS(fm_mla, fm_scored, fm_swiglu, fm_rmsnorm),
     .eps = 1e-6,
     .positions = 4096,
-    .needed = "n_group topk_group", /* transformers' defaults are 8 and 4 */
+    .needed = "n_group topk_group",       /* transformers' defaults are 8 and 4 */
+    .same = "qk_rope_head_dim head_dim;", /* transformers rotates head_dim elements */
     .keys = FM_DEEPSEEK_KEYS " " FM_MLA_KEYS,
     .weight = weights,
     .extra = &fm_extra_nextn,

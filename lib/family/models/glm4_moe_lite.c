@@ -32,6 +32,7 @@ const struct fm_model_family fm_glm4_moe_lite = {
     FM_BLOCKS(fm_mla, fm_scored, fm_swiglu, fm_rmsnorm),
     .eps = 1e-5,
     .positions = 202752,
+    .same = "qk_rope_head_dim head_dim;", /* transformers rotates head_dim elements */
     .keys = FM_DEEPSEEK_KEYS " " FM_MLA_KEYS,
     .weight = weights,
     .extra = &fm_extra_nextn,

@@ -61,6 +61,7 @@ const struct fm_model_family fm_hy_v3 = {
     .class_name = "HYV3",
     .width_key = "moe_intermediate_size",
     .width_twin = "expert_hidden_dim",
+    .same = "moe_intermediate_size expert_hidden_dim;",
     .shared_key = "num_shared_experts",
     .read_layers = read_layers,
     .layers_options = &layers,
