@@ -125,7 +125,7 @@ LIB_C := $(filter-out lib/comm/wire_mpi.c $(BENCH_C),$(wildcard lib/*/*.c lib/*/
 TEST_C := $(wildcard tests/unit/test_*.c tests/fuzz/fuzz_*.c)
 LIB_O := $(LIB_C:%.c=$(BUILD)/%.c.o)
 BENCH_O := $(BENCH_C:%.c=$(BUILD)/%.c.o) $(if $(HAVE_CUDA),$(CUDA_SOURCES:%.cu=$(BUILD)/%.cu.o))
-CLI_O := $(patsubst %,$(BUILD)/%.o,$(filter-out cmd/fm-%,$(wildcard cmd/*.c)))
+CLI_O := $(patsubst %,$(BUILD)/%.o,$(filter-out cmd/main.c,$(wildcard cmd/*.c)))
 BINS := $(TOOLS:%=$(if $(filter 1,$(MPI)),$(MPI_BUILD),$(BUILD))/bin/%)
 SCRIPTS := cmd/fm-chat2text cmd/fm-family
 TEST_CC := $(wildcard tests/unit/test_*.cc)
@@ -164,14 +164,17 @@ $(SCRIPTS:cmd/%=$(BUILD)/bin/%): $(BUILD)/bin/%: cmd/%
 # Tools are linked from archives, so that each contains only what it calls, and the CUDA runtime only if
 # it uses a GPU.
 $(BUILD)/bin/fm-bench: $(BUILD)/libbench.a
-$(BUILD)/bin/%: $(BUILD)/cmd/%.c.o $(BUILD)/libcli.a $(BUILD)/libfm.a
+$(BUILD)/bin/%: $(BUILD)/cmd/main/%.o $(BUILD)/libcli.a $(BUILD)/libfm.a
 	@mkdir -p $(@D)
-	$(call say,LD,$@)$(LINK) -o $@ $< $(filter %/libcli.a %/libbench.a,$^) $(BUILD)/libfm.a $(LIBS)
+	$(call say,LD,$@)$(LINK) -o $@ $< $(BUILD)/libcli.a $(filter %/libbench.a,$^) $(BUILD)/libfm.a $(LIBS)
+$(TOOLS:%=$(BUILD)/cmd/main/%.o): $(BUILD)/cmd/main/%.o: cmd/main.c | deps-build
+	@mkdir -p $(@D)
+	$(call say,CC,$(@:.o=))$(COMPILE) -DFM_MAIN=$(subst -,_,$*)_main -o $@ $<
 $(MPI_BUILD)/lib/comm/wire_mpi.c.o: DEFINES += $(shell $(PKG_CONFIG) --cflags $(MPI_PKG))
 $(MPI_BUILD)/%.c.o: %.c | deps-build
 	@mkdir -p $(@D)
 	$(call say,CC,$(@:.o=))$(COMPILE) -o $@ $<
-$(MPI_TOOLS:%=$(MPI_BUILD)/bin/%): $(MPI_BUILD)/bin/%: $(BUILD)/cmd/%.c.o $(MPI_MORE) $(BUILD)/libcli.a $(BUILD)/libfm.a
+$(MPI_TOOLS:%=$(MPI_BUILD)/bin/%): $(MPI_BUILD)/bin/%: $(BUILD)/cmd/main/%.o $(MPI_MORE) $(BUILD)/libcli.a $(BUILD)/libfm.a
 	@mkdir -p $(@D)
 	$(call say,LD,$@)$(LINK) -o $@ $^ $(LIBS) $(shell $(PKG_CONFIG) --libs $(MPI_PKG))
 $(MPI_BUILD)/bin/%: $(BUILD)/bin/%
@@ -253,7 +256,7 @@ $(PRELOADED): $(BUILD)/tests/unit/%.so: tests/unit/%.c | deps-check
 	@mkdir -p $(@D)
 	$(call say,CC,$@)$(CC) -std=c11 $(WARN) $(CFLAGS) $(DEFINES) -shared -fPIC -o $@ $< -ldl
 .SECONDARY:
--include $(wildcard $(MPI_BUILD)/lib/comm/*.d) $(LIB_O:.o=.d) $(BENCH_O:.o=.d) $(wildcard $(BUILD)/cmd/*.d $(BUILD)/tests/*/*.d)
+-include $(wildcard $(MPI_BUILD)/lib/comm/*.d) $(LIB_O:.o=.d) $(BENCH_O:.o=.d) $(wildcard $(BUILD)/cmd/*.d $(BUILD)/cmd/main/*.d $(BUILD)/tests/*/*.d)
 
 NEEDS_MPI := $(filter 1,$(MPI))$(filter mpi mpi-check check-ranks,$(MAKECMDGOALS))
 DEPS = $(if $(NEEDS_MPI),MPI=1 MPI_PKG="$(MPI_PKG)") CC="$(CC)" CXX="$(CXX)" PKG_CONFIG="$(PKG_CONFIG)" CLANG_FORMAT="$(CLANG_FORMAT)" \

@@ -1,10 +1,10 @@
 /*
  * This room, cmd: the user interface of the tools: options, output, exit statuses.  A tool's file
  * has its option table and calls lib; everything that is useful without a command line is there.
- * In reading order: this header with cli.c, options and value (options from one
- * table), completion, progress; the tools fm-recover.c (the smallest), fm-rank.c, fm-train.c,
- * fm-pack.c, fm-verify.c and fm-bench.c; their output (show, listing, exporting, baselines, results
- * and results_*).
+ * In reading order: this header with cli.c, options and value (options from one table), completion,
+ * progress; the tools fm-recover.c (the smallest), fm-rank.c, fm-train.c, fm-pack.c, fm-verify.c,
+ * and fm-bench.c, which are functions (tools.h, main.c); their output (show, listing, exporting,
+ * baselines, results and results_*).
  *
  * Common to the six tools: options from one table (which also prints --help), the run options of
  * lib/run/run.h, progress, warnings, signals, and the end of the process.  A tool begins with

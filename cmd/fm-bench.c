@@ -7,6 +7,7 @@
 #include "cmd/results.h"
 #include "cmd/baselines.h"
 #include "cmd/show.h"
+#include "cmd/tools.h"
 #include "lib/base/mem.h"
 #include "lib/base/units.h"
 #include "lib/bench/synth.h"
@@ -546,7 +547,7 @@ static bool reads_only(const struct fm_cli *cli)
     return cli->operands && strcmp(cli->operand[0], "report") == 0;
 }
 
-int main(int argc, char **argv)
+int fm_bench_main(int argc, char **argv)
 {
     struct fm_cli cli = {
         .tool = "fm-bench",

@@ -7,6 +7,7 @@
 #include "cmd/exporting.h"
 #include "cmd/listing.h"
 #include "cmd/show.h"
+#include "cmd/tools.h"
 #include "lib/base/printable.h"
 #include "lib/base/units.h"
 #include "lib/export/plan.h"
@@ -314,7 +315,7 @@ static bool reads_only(const struct fm_cli *cli)
     return asked.list || asked.directory || asked.bom;
 }
 
-int main(int argc, char **argv)
+int fm_pack_main(int argc, char **argv)
 {
     struct fm_cli cli = {
         .tool = "fm-pack",

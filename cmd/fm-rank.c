@@ -1,6 +1,7 @@
 /* fm-rank: score every channel of every expert and order the channels by score. */
 #include "cmd/cli.h"
 #include "cmd/show.h"
+#include "cmd/tools.h"
 #include "lib/learn/rank.h"
 #include "lib/run/report.h"
 
@@ -97,7 +98,7 @@ static int work(const struct fm_cli *cli, const struct fm_rank_options *options,
     return fm_show_tool(cli, &tool, err);
 }
 
-int main(int argc, char **argv)
+int fm_rank_main(int argc, char **argv)
 {
     int order = FM_ORDER_SCORE, criterion = FM_CRITERION_TAYLOR;
     struct fm_rank_options options;

@@ -1,6 +1,7 @@
 /* fm-recover: train one low-rank adapter, or the routers, for every budget. */
 #include "cmd/cli.h"
 #include "cmd/show.h"
+#include "cmd/tools.h"
 #include "lib/learn/recover.h"
 #include "lib/run/report.h"
 #include "lib/stage/lorafile.h"
@@ -55,7 +56,7 @@ static int work(const struct fm_cli *cli, const struct fm_recover_options *optio
     return fm_show_tool(cli, &tool, err);
 }
 
-int main(int argc, char **argv)
+int fm_recover_main(int argc, char **argv)
 {
     struct fm_recover_options options;
     fm_recover_defaults(&options, FM_RECOVER_EXPERTS);

@@ -1,6 +1,7 @@
 /* fm-train: learn a family of masks, one for every budget. */
 #include "cmd/cli.h"
 #include "cmd/show.h"
+#include "cmd/tools.h"
 
 #include "lib/learn/train.h"
 #include "lib/run/report.h"
@@ -89,7 +90,7 @@ static int check_reached(const struct fm_cli *cli, const struct fm_train_options
                    fm_method_name(options->method), report->came_to, options->until);
 }
 
-int main(int argc, char **argv)
+int fm_train_main(int argc, char **argv)
 {
     struct fm_train_options options;
     fm_train_defaults(&options);

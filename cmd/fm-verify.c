@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "cmd/cli.h"
+#include "cmd/tools.h"
 #include "lib/base/printable.h"
 #include "lib/base/units.h"
 #include "lib/export/list.h"
@@ -336,7 +337,7 @@ static bool reads_only(const struct fm_cli *cli)
     return !fm_options_given(cli, "function");
 }
 
-int main(int argc, char **argv)
+int fm_verify_main(int argc, char **argv)
 {
     struct fm_verify_options options = {.target = "-"};
     struct signing signing = {.options = {.passphrase_fd = -1}};
