@@ -150,7 +150,6 @@ $(BUILD)/kernels/clip/%.c.o $(BUILD)/lib/base/dtype.c.o $(BUILD)/lib/base/scaled
 $(BUILD)/kernels/%.c.o $(BUILD)/tests/%.c.o: FLAGS += -Wno-sign-conversion
 $(filter %.c.o,$(CLIP_O)): FLAGS += -fPIC -fvisibility=hidden
 $(BUILD)/formats/runtime/modeling.c.o: formats/runtime/modeling_fm.py
-$(BUILD)/lib/bench/pytorch.c.o: $(wildcard formats/runtime/torch_*.py)
 PAGE_SCRIPT := lib/page/page.js lib/page/charts.js lib/page/maps.js
 # Digests in the form of a Content-Security-Policy: SHA-256 in base64.
 digest_of = $(shell cat $(1) | sha256sum | cut -c1-64 | tr a-f A-F | basenc --base16 -d | base64)
@@ -285,7 +284,7 @@ check: deps-check all $(TESTS) $(PRELOADED) $(if $(HAVE_CUDA),$(DOUBLES)) $(if $
 # For the edit-compile-test cycle: lint, unit tests that take at most a second of processor time each, and
 # a few command-line tests; at most a minute together.
 SLOW := bench clip clip_bf16 command costs granularity hfdir kernelbench kernels_cpu model \
-	pytorch rank recover baselines safetensors signals sweep sweep_runs tokenizer train
+	rank recover baselines safetensors signals sweep sweep_runs tokenizer train
 FAST := $(filter-out $(SLOW:%=tests/unit/test_%.c),$(wildcard tests/unit/test_*.c))
 FAST_CLI := fm-*-help|usage|man-options|output|list|json|pipeline|criterion
 empty :=

@@ -39,7 +39,6 @@ struct options {
     uint64_t size;                     /* io */
     int repeat;                        /* io, kernels; 0: their default */
     const char *family, *rows;         /* kernels */
-    const char *python;                /* kernels, engine */
     const char *shape;                 /* engine, kernels; NULL: their default */
     int sequences;                     /* engine; 0: its default */
     int layers;                        /* engine; 0: its default */
@@ -297,8 +296,6 @@ static int kernels(const struct fm_cli *cli, const struct options *o, struct fm_
     k.dtype = dtypes[o->dtype];
     k.repeat = o->repeat ? o->repeat : 7;
     k.threads = cli->run.machine.threads;
-    k.python_needed = o->python != NULL;
-    k.python = !o->python ? "python3" : strcmp(o->python, "none") == 0 ? NULL : o->python;
     k.seed = cli->run.inputs.seed;
     k.stop = cli->run.stop;
     if (k.shape && k.family)
@@ -449,7 +446,6 @@ static void settle(struct options *o)
     o->on.shape = o->shape ? o->shape : "256,896,8,2,4,1024,256";
     o->on.sequences = o->sequences ? o->sequences : 8;
     o->on.layers = o->layers;
-    o->on.python = o->python && strcmp(o->python, "none") != 0 ? o->python : NULL;
     o->baselines.steps = o->on.steps > 0 ? o->on.steps : 0;
     o->on.steps = o->on.steps < 0 ? 2 : o->on.steps;
 }
@@ -509,10 +505,6 @@ static const struct fm_cli_option own[] = {
      100, IO | KERNELS},
     {"family", 0, FM_CLI_READ, &asked.family, "BUNDLE",
      "kernels: bundle to take shape and masks from", 0, 0, KERNELS},
-    {"python", 0, FM_CLI_TEXT, &asked.python, "PROGRAM",
-     "kernels, engine: Python with PyTorch to compare with, or none (default: kernels python3, "
-     "engine none)",
-     0, 0, KERNELS | ENGINE},
     {"rows", 0, FM_CLI_TEXT, &asked.rows, "N,N,...",
      "kernels: numbers of tokens in a call (default: 1,16,64,256,1024,4096)", 0, 0, KERNELS},
     {"dir", 0, FM_CLI_TEXT, &asked.on.dir, "DIR",

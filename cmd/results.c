@@ -576,50 +576,6 @@ static void engine_text(FILE *out, const char *name, const struct fm_bench_engin
     engine_rest(out, "other", r->rest.other, all);
 }
 
-/* Our tokens per second in the loop of this row. */
-static double ours(const struct fm_bench_engine *e, const struct fm_pytorch_row *row)
-{
-    return strcmp(row->what, "rank") == 0 ? e->rank.tokens_second : e->train.tokens_second;
-}
-
-static void torch_text(FILE *out, const struct fm_bench_engine *e)
-{
-    if (e->torch.rows > 0)
-        fprintf(out, "PyTorch %s, autograd over transformers' model, its fastest experts:\n",
-                e->torch.version);
-    for (int i = 0; i < e->torch.rows; i++) {
-        const struct fm_pytorch_row *row = &e->torch.row[i];
-        fprintf(out, "  %-5s %-4s ", row->what, row->precision);
-        if (row->tokens_second > 0)
-            fprintf(out, "%.4g tokens/s, %s", row->tokens_second, row->experts);
-        else
-            fprintf(out, "none: %s", row->why);
-        if (row->tokens_second > 0 && ours(e, row) > 0)
-            fprintf(out, "; ours %.2f times that", ours(e, row) / row->tokens_second);
-        fputc('\n', out);
-    }
-}
-
-static cJSON *torch_json(const struct fm_bench_engine *e)
-{
-    cJSON *o = cJSON_CreateObject(), *list;
-    fm_json_add_string(o, "version", e->torch.version);
-    list = fm_json_add_array(o, "loops");
-    for (int i = 0; i < e->torch.rows; i++) {
-        const struct fm_pytorch_row *row = &e->torch.row[i];
-        cJSON *r = fm_json_add_object(list, NULL);
-        fm_json_add_string(r, "what", row->what);
-        fm_json_add_string(r, "precision", row->precision);
-        if (row->tokens_second > 0) {
-            fm_json_add_string(r, "experts", row->experts);
-            fm_json_add_double(r, "tokens_per_second", row->tokens_second);
-        } else {
-            fm_json_add_string(r, "missing", row->why);
-        }
-    }
-    return o;
-}
-
 void fm_results_engine(FILE *out, const struct fm_bench_engine *e)
 {
     char bytes[32];
@@ -630,7 +586,6 @@ void fm_results_engine(FILE *out, const struct fm_bench_engine *e)
                  "and after\n");
     engine_text(out, "rank", e, &e->rank);
     engine_text(out, "train", e, &e->train);
-    torch_text(out, e);
     if (e->kept[0])
         fprintf(out, "kept in %s\n", e->kept);
 }
@@ -671,7 +626,5 @@ cJSON *fm_results_engine_json(const struct fm_bench_engine *e)
     fm_json_add(o, "rank", engine_json(&e->rank));
     if (e->train.seconds > 0)
         fm_json_add(o, "train", engine_json(&e->train));
-    if (e->torch.rows > 0)
-        fm_json_add(o, "pytorch", torch_json(e));
     return o;
 }

@@ -19,10 +19,6 @@ void fm_results_kernels(FILE *out, const struct fm_kernelbench *b)
         return;
     fprintf(out, "%s, %d threads; libfm_clip: %s; oneDNN %s\n", b->cpu, b->threads, b->path,
             b->dnnl);
-    if (*b->torch)
-        fprintf(out, "PyTorch %s\n", b->torch);
-    if (*b->torch_missing)
-        fprintf(out, "no PyTorch rows: %s\n", b->torch_missing);
     fprintf(out, "read bandwidth %.1f GB/s, oneDNN's product %.1f GFLOP/s\n", 1e-9 * b->bandwidth,
             1e-9 * b->peak);
     if (*b->gpu)
@@ -81,10 +77,6 @@ cJSON *fm_results_kernels_json(const struct fm_kernelbench *b)
     fm_json_add_uint(o, "threads", (uint64_t)b->threads);
     fm_json_add_string(o, "path", b->path);
     fm_json_add_string(o, "onednn", b->dnnl);
-    if (*b->torch)
-        fm_json_add_string(o, "pytorch", b->torch);
-    if (*b->torch_missing)
-        fm_json_add_string(o, "pytorch_missing", b->torch_missing);
     fm_json_add_double(o, "read_bytes_per_second", b->bandwidth);
     fm_json_add_double(o, "peak_flops_per_second", b->peak);
     if (*b->gpu) {
@@ -124,11 +116,6 @@ static void add_curve(struct drawing *d, const struct fm_kernelbench_row *row, i
     d->plot.series[d->plot.count++] = (struct fm_plot_series){name, x, y, count};
 }
 
-static bool is_torch(const char *kernel)
-{
-    return strncmp(kernel, "torch-", 6) == 0;
-}
-
 /* The number of rows of the same curve, from row i on. */
 static int curve_length(const struct fm_kernelbench *b, int i)
 {
@@ -147,15 +134,15 @@ static bool curve_ran(const struct fm_kernelbench_row *row, int count)
     return true;
 }
 
-/* Add our curves, or PyTorch's, as long as they fit. */
-static void add_curves(struct drawing *d, const struct fm_kernelbench *b, bool torch, bool named)
+/* Add our curves, or that of the naive layer, as long as they fit. */
+static void add_curves(struct drawing *d, const struct fm_kernelbench *b, bool naive)
 {
     for (int i = 0, n; i < b->rows; i += n) {
         const char *kernel = b->row[i].kernel;
         n = curve_length(b, i);
-        if (is_torch(kernel) == torch && strcmp(kernel, "oneDNN") != 0 &&
+        if ((strcmp(kernel, "naive") == 0) == naive && strcmp(kernel, "oneDNN") != 0 &&
             curve_ran(&b->row[i], n) && d->plot.count + 1 < FM_PLOT_SERIES_MAX)
-            add_curve(d, &b->row[i], n, named ? kernel : "");
+            add_curve(d, &b->row[i], n, kernel);
     }
 }
 
@@ -168,9 +155,8 @@ int fm_results_kernels_plot(const struct fm_kernelbench *b, const char *path, bo
     d.v = calloc(4 * (size_t)b->rows + 1, sizeof *d.v);
     if (!d.v)
         return fm_fail(err, FM_ENOMEM, "no memory for the plot");
-    bool named = *b->gpu || *b->torch;
-    add_curves(&d, b, false, named);
-    add_curves(&d, b, true, named);
+    add_curves(&d, b, false);
+    add_curves(&d, b, true);
     if (d.plot.count > 0) { /* the ideal is the same for all kernels: draw that of the last curve */
         int last = b->rows - d.plot.series[0].count;
         add_curve(&d, &b->row[last], d.plot.series[0].count, "ideal");

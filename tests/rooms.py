@@ -86,7 +86,7 @@ lib/learn/learn.h lib/learn/tune.h lib/learn/walk.h lib/learn/maskgrad.h
 lib/pack/packing.h lib/export/exportwriter.h
 lib/verify/verifier.h lib/verify/verify_parts.h lib/verify/verify_contents.h
 lib/baseline/contest.h lib/baseline/methods.h lib/baseline/spent.h
-lib/bench/kernelcase.h lib/bench/pytorch.h
+lib/bench/kernelcase.h
 """.split(), "")
 PRIVATE |= {"kernels/ops/ops.h": "kernels/cpu", "kernels/clip/clip_device.h": "kernels/clip/cuda",
             "lib/export/texts.h": "lib/export/layouts"}

@@ -1,9 +1,8 @@
 /*
  * This room, formats/runtime: code that runs in other programs: modeling_fm.py, with which
  * transformers, vLLM and SGLang load ragged, elastic and layer exports; fm_clip/, the Python
- * interface of libfm_clip; fm_sglang/, a plug-in of SGLang; wheel.py, which packs these three; and
- * torch_channel.py with torch_experts.py or torch_loops.py, the PyTorch code that fm-bench compares
- * with our kernels.  The C here only embeds modeling_fm.py in the tools, and includes no other
+ * interface of libfm_clip; fm_sglang/, a plug-in of SGLang; and wheel.py, which packs these three.
+ * The C here only embeds modeling_fm.py in the tools, and includes no other
  * room.
  *
  * The modelling file of exports: formats/runtime/modeling_fm.py as it was when the tool was built.

@@ -3,9 +3,9 @@
  * exported for an exported directory; convention for which tokens count, with wikitext), the speed
  * of packing, exporting and verifying (bench_io), the speed of the engine (bench_engine with meter
  * and processor), and one clipped layer compared with its baselines (kernelbench with
- * kerneloptions.h, kernelcase, kernelrun.c and pytorch). synth makes models and tokens of the sizes
- * in shapes, workdir makes a directory for them, plot draws charts.  Only cmd includes this room,
- * except that lib/baseline includes workdir.h.
+ * kerneloptions.h, kernelcase, kernelnaive.c and kernelrun.c). synth makes models and tokens of the
+ * sizes in shapes, workdir makes a directory for them, plot draws charts.  Only cmd includes this
+ * room, except that lib/baseline includes workdir.h.
  *
  * Results are structs; fm-bench prints them.
  */
@@ -16,7 +16,6 @@
 
 #include "lib/bench/convention.h"
 #include "lib/bench/meter.h"
-#include "lib/bench/pytorch.h"
 #include "lib/learn/estimate.h"
 #include "lib/masks/masks.h"
 #include "lib/run/run.h"
@@ -106,19 +105,16 @@ struct fm_bench_engine {
     char cpu[96], dnnl[64];
     const char *precision; /* "f32", "bf16" */
     struct fm_bench_engine_run rank, train;
-    struct fm_pytorch_loops torch; /* no rows if not asked for */
 };
 
 struct fm_bench_engine_options {
-    const char *shape;  /* "H,I,E,K,L,V,T", or a model's name (lib/bench/shapes.h) */
-    int layers;         /* layers with experts; 0: L of `shape`, or two of a named model */
-    const char *dtype;  /* "bf16", "f32" */
-    const char *dir;    /* where the checkpoint is created */
-    int sequences;      /* sequences of tokens for ranking */
-    int steps;          /* training steps; 0: rank only */
-    bool keep;          /* keep the checkpoint, its tokens and stage streams */
-    const char *python; /* a Python with PyTorch and transformers to compare with; NULL: no
-                           comparison */
+    const char *shape; /* "H,I,E,K,L,V,T", or a model's name (lib/bench/shapes.h) */
+    int layers;        /* layers with experts; 0: L of `shape`, or two of a named model */
+    const char *dtype; /* "bf16", "f32" */
+    const char *dir;   /* where the checkpoint is created */
+    int sequences;     /* sequences of tokens for ranking */
+    int steps;         /* training steps; 0: rank only */
+    bool keep;         /* keep the checkpoint, its tokens and stage streams */
 };
 
 /* `run` gives batch, memory, device and seed; the threads are the pool's. */

@@ -140,11 +140,6 @@ int fm_bench_engine(const struct fm_run_options *run, const struct fm_bench_engi
     if (!rc)
         rc = make_data(&p, &s, options->sequences, run, err);
     if (!rc)
-        rc = options->python ? fm_pytorch_loops(&result->torch, options->python, p.model, p.tokens,
-                                                result->precision, options->steps > 0,
-                                                FM_PYTORCH_SILENCE, run->stop, err)
-                             : FM_OK;
-    if (!rc)
         rc = measure(result, &p, s.T, run, ops, options->steps, err);
     if (options->keep)
         memcpy(result->kept, p.work.path, sizeof result->kept);

@@ -1,5 +1,5 @@
 /*
- * Implementations are rows of a table.  Those of a device or program that is missing are left out;
+ * Implementations are rows of a table.  Those of a GPU are left out if there is none;
  * a case that an implementation cannot run takes 0 seconds.  A first round compares some tokens of
  * each output with the definition, and the largest error is reported with the figures.
  */
@@ -15,27 +15,22 @@
 #include "lib/base/mem.h"
 #include "lib/bench/kernelcase.h"
 #include "lib/bench/processor.h"
-#include "lib/bench/pytorch.h"
 
 /* Implementations, in the order of the output. */
 static const struct kernel {
     const char *name;
-    bool checked; /* its result is a layer's output */
-    enum { CPU, TORCH, GPU } by;
-    double (*run)(struct fm_kernelcase *c, int tokens); /* by CPU: seconds; 0: it cannot run */
-    int32_t path;                                       /* by GPU */
-} kernels[] = {
-    {"oneDNN", false, CPU, fm_kernelcase_dnnl, 0}, {"cpu", true, CPU, fm_kernelcase_clip, 0},
-    {"torch-loop", true, TORCH, NULL, 0},          {"torch-grouped", true, TORCH, NULL, 0},
-    {"gpu naive", true, GPU, NULL, FM_CLIP_NAIVE}, {"gpu bucket", true, GPU, NULL, FM_CLIP_BUCKET},
-    {"gpu mma", true, GPU, NULL, FM_CLIP_MMA},     {"gpu hopper", true, GPU, NULL, FM_CLIP_HOPPER}};
+    bool checked;                                       /* its result is a layer's output */
+    double (*run)(struct fm_kernelcase *c, int tokens); /* seconds; 0: it cannot run; NULL: GPU */
+    int32_t path;                                       /* of the GPU */
+} kernels[] = {{"oneDNN", false, fm_kernelcase_dnnl, 0},   {"naive", true, fm_kernelcase_naive, 0},
+               {"cpu", true, fm_kernelcase_clip, 0},       {"gpu naive", true, NULL, FM_CLIP_NAIVE},
+               {"gpu bucket", true, NULL, FM_CLIP_BUCKET}, {"gpu mma", true, NULL, FM_CLIP_MMA},
+               {"gpu hopper", true, NULL, FM_CLIP_HOPPER}};
 
 /* Seconds of one run, or 0 if it is not available. */
 static double run_kernel(const struct kernel *k, struct fm_kernelcase *c, int tokens)
 {
-    return k->by == TORCH ? fm_pytorch_run(c->torch, c, k->name, tokens)
-           : k->by == GPU ? fm_kernelcase_gpu(c, tokens, k->path)
-                          : k->run(c, tokens);
+    return k->run ? k->run(c, tokens) : fm_kernelcase_gpu(c, tokens, k->path);
 }
 
 enum { KERNELS = sizeof kernels / sizeof *kernels };
@@ -45,7 +40,7 @@ static int choose_kernels(const struct kernel *chosen[KERNELS], const struct fm_
 {
     int count = 0;
     for (int k = 0; k < KERNELS; k++)
-        if (kernels[k].by == CPU || (kernels[k].by == TORCH ? c->torch != NULL : c->gpu != NULL))
+        if (kernels[k].run || c->gpu)
             chosen[count++] = &kernels[k];
     return count;
 }
@@ -125,10 +120,9 @@ static int lay_out(struct fm_kernelbench *b, struct fm_kernelcase *c, const int 
                 r->error = NAN;
                 count_work(r, c, rows);
                 r->ideal = r->flops > 0 ? r[-c->budget].flops / r->flops : 1;
-                r->roofline = here[k]->by == GPU
-                                  ? fmax(b->gpu_peak > 0 ? r->flops / b->gpu_peak : 0,
-                                         r->bytes / b->gpu_bandwidth)
-                                  : fmax(r->flops / b->peak, r->bytes / b->bandwidth);
+                r->roofline = !here[k]->run ? fmax(b->gpu_peak > 0 ? r->flops / b->gpu_peak : 0,
+                                                   r->bytes / b->gpu_bandwidth)
+                                            : fmax(r->flops / b->peak, r->bytes / b->bandwidth);
             }
     free(rows);
     return FM_OK;
@@ -190,22 +184,7 @@ static void describe(struct fm_kernelbench *b, const struct fm_kernelcase *c)
     fm_processor_name(b->cpu, sizeof b->cpu);
 }
 
-/* Start PyTorch; if it is not available, record the reason, or fail if it is required. */
-static int find_torch(struct fm_kernelbench *b, struct fm_kernelcase *c,
-                      const struct fm_kernelbench_options *o, struct fm_err *err)
-{
-    struct fm_err why = {0};
-    if (!o->python || !fm_pytorch_open(&c->torch, o->python, c, FM_PYTORCH_SILENCE, o->stop, &why))
-        return FM_OK;
-    if (o->stop && *o->stop)
-        return fm_fail(err, FM_ESAVED, "stopped by a signal");
-    if (o->python_needed)
-        return fm_fail(err, why.code, "%s", why.text);
-    snprintf(b->torch_missing, sizeof b->torch_missing, "%s", why.text);
-    return FM_OK;
-}
-
-/* Measure the machine's limits, and record the names of libfm_clip's path, the GPU and PyTorch. */
+/* Measure the machine's limits, and record the names of libfm_clip's path and the GPU. */
 static void survey(struct fm_kernelbench *b, struct fm_kernelcase *c,
                    const struct fm_kernelbench_options *o)
 {
@@ -217,23 +196,17 @@ static void survey(struct fm_kernelbench *b, struct fm_kernelcase *c,
         b->gpu_bandwidth = fm_clip_gpu_bandwidth();
         b->gpu_peak = fm_clip_gpu_peak();
     }
-    if (c->torch)
-        snprintf(b->torch, sizeof b->torch, "%s", fm_pytorch_version(c->torch));
 }
 
 static int run_all(struct fm_kernelbench *b, struct fm_kernelcase *c,
                    const struct fm_kernelbench_options *o, const int *tokens, int count,
                    struct fm_err *err)
 {
-    if (fm_kernelcase_fill(c, err) || find_torch(b, c, o, err))
+    if (fm_kernelcase_fill(c, err))
         return err->code;
     survey(b, c, o);
     int rc = lay_out(b, c, tokens, count, err);
-    if (!rc)
-        rc = measure(b, c, o, err);
-    if (!rc && c->torch)
-        snprintf(b->torch_missing, sizeof b->torch_missing, "%s", fm_pytorch_why(c->torch));
-    return rc;
+    return rc ? rc : measure(b, c, o, err);
 }
 
 int fm_kernelbench_run(const struct fm_kernelbench_options *o, bool dry_run,
@@ -251,7 +224,6 @@ int fm_kernelbench_run(const struct fm_kernelbench_options *o, bool dry_run,
         describe(result, &c);
     if (!rc && !dry_run)
         rc = run_all(result, &c, o, tokens, count, err);
-    fm_pytorch_close(c.torch);
     fm_kernelcase_release(&c);
     return rc;
 }

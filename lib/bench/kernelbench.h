@@ -19,7 +19,7 @@
 
 /* One implementation at one number of tokens and one budget. */
 struct fm_kernelbench_row {
-    const char *kernel;    /* "oneDNN" (only the products), "cpu", "torch-loop" ...  "gpu hopper" */
+    const char *kernel;    /* "oneDNN" (only the products), "naive", "cpu" ...  "gpu hopper" */
     int tokens, experts;   /* experts: with at least one token */
     double budget;         /* fraction of the layer's channels removed */
     double seconds;        /* median; 0: this case could not run */
@@ -35,8 +35,6 @@ struct fm_kernelbench {
     char path[64];                  /* the path that libfm_clip chose */
     char dnnl[64], cpu[96];         /* version, name of the processor */
     double bandwidth, peak;         /* bytes/s read, FLOP/s of oneDNN's product, all threads */
-    char torch[64];                 /* PyTorch's version; "" if it has no rows */
-    char torch_missing[1024];       /* why rows of PyTorch are missing; "" if none are */
     char gpu[256];                  /* name of the GPU; "" if it has no rows */
     double gpu_bandwidth, gpu_peak; /* of the GPU: bytes/s read, FLOP/s of cuBLAS's product */
     uint64_t bytes;                 /* size of the weights */
@@ -45,8 +43,7 @@ struct fm_kernelbench {
 };
 
 /* With `dry_run`, sizes are determined and nothing is measured.  FM_EUSAGE, FM_ENOMEM; the errors
- * of opening a family; FM_ENOENT, FM_EIO if PyTorch is required and not available.  Release the
- * result even after a failure. */
+ * of opening a family.  Release the result even after a failure. */
 int fm_kernelbench_run(const struct fm_kernelbench_options *options, bool dry_run,
                        struct fm_kernelbench *result, struct fm_err *err);
 void fm_kernelbench_release(struct fm_kernelbench *result);

@@ -279,6 +279,10 @@ static int alloc_all(struct fm_kernelcase *c, struct fm_err *err)
     size_t channels = (size_t)c->layer.channels, size = element_bytes(c);
     c->gate_up = alloc_array(2 * channels * H, size, "weights", err);
     c->down = alloc_array(channels * H, size, "weights", err);
+    if (c->layer.type != FM_CLIP_F16) {
+        c->plain_gate_up = alloc_array(2 * channels * H, size, "weights", err);
+        c->plain_down = alloc_array(channels * H, size, "weights", err);
+    }
     c->hidden = alloc_array(N * H, size, "hidden states", err);
     c->out = alloc_array(N * H, size, "results", err);
     c->ids = alloc_array(N * K, sizeof *c->ids, "ids", err);
@@ -288,6 +292,23 @@ static int alloc_all(struct fm_kernelcase *c, struct fm_err *err)
     c->workspace_bytes = fm_clip_workspace_bytes(&c->layer, c->tokens_max, c->K);
     c->workspace = alloc_array(c->workspace_bytes, 1, "the workspace", err);
     return err->code;
+}
+
+/* Write expert e's weights as models are published. */
+static void write_plain(void *arg, int e)
+{
+    const struct fm_kernelcase *c = arg;
+    size_t H = (size_t)c->layer.H, I = (size_t)c->I, size = element_bytes(c), row = H * size;
+    const char *gate_up = c->gate_up + 2 * (size_t)e * I * row;
+    const char *down = c->down + (size_t)e * I * row;
+    char *to = c->plain_gate_up + 2 * (size_t)e * I * row,
+         *across = c->plain_down + (size_t)e * I * row;
+    for (size_t i = 0; i < I; i++) {
+        memcpy(to + i * row, gate_up + 2 * i * row, row);
+        memcpy(to + (I + i) * row, gate_up + (2 * i + 1) * row, row);
+        for (size_t h = 0; h < H; h++)
+            memcpy(across + (h * I + i) * size, down + (i * H + h) * size, size);
+    }
 }
 
 int fm_kernelcase_fill(struct fm_kernelcase *c, struct fm_err *err)
@@ -303,6 +324,8 @@ int fm_kernelcase_fill(struct fm_kernelcase *c, struct fm_err *err)
     memset(c->out, 0, (size_t)c->tokens_max * H * element_bytes(c));
     memset(c->sums, 0, (size_t)c->tokens_max * (size_t)c->K * (3 * (size_t)c->I + H) * 4);
     route(c);
+    if (c->plain_gate_up)
+        fm_pool_for(c->layer.E, write_plain, c);
     c->layer.gate_up = c->gate_up;
     c->layer.down = c->down;
     if (fm_clip_prepare(&c->clip, &c->layer, &error) != FM_CLIP_OK)
@@ -322,8 +345,9 @@ double fm_kernelcase_gpu(struct fm_kernelcase *c, int tokens, int32_t path)
 
 void fm_kernelcase_release(struct fm_kernelcase *c)
 {
-    void *block[] = {c->row0, c->cap, c->widths,  c->gate_up, c->down, c->hidden,
-                     c->out,  c->ids, c->weights, c->other,   c->sums, c->workspace};
+    void *block[] = {c->row0,          c->cap,        c->widths, c->gate_up,  c->down,
+                     c->plain_gate_up, c->plain_down, c->hidden, c->out,      c->ids,
+                     c->weights,       c->other,      c->sums,   c->workspace};
     fm_clip_release(c->clip);
     fm_clip_gpu_close(c->gpu);
     for (size_t i = 0; i < sizeof block / sizeof *block; i++)

@@ -22,6 +22,9 @@ struct fm_kernelcase {
     int32_t *cap, *widths, budget;
     double share[FM_KERNELBENCH_BUDGETS_MAX]; /* fraction removed by each row of widths */
     char *gate_up, *down, *hidden, *out;
+    /* The same weights as models are published: (E, 2 I, H), gate before up, and (E, H, I); NULL
+     * for f16, which oneDNN does not multiply. */
+    char *plain_gate_up, *plain_down;
     int32_t *ids;   /* (tokens_max, K) */
     float *weights; /* (tokens_max, K) */
     char *other;    /* memory written to evict the caches */
@@ -29,9 +32,8 @@ struct fm_kernelcase {
     void *workspace;
     uint64_t workspace_bytes;
     struct fm_clip *clip;
-    int *cut;                 /* oneDNN's fastest block width in this case; 0: not yet known */
-    struct fm_clip_gpu *gpu;  /* NULL: no GPU */
-    struct fm_pytorch *torch; /* NULL: no PyTorch; closed by the function that opened it */
+    int *cut;                /* oneDNN's fastest block width in this case; 0: not yet known */
+    struct fm_clip_gpu *gpu; /* NULL: no GPU */
 };
 
 /* fm_kernelcase_shape sets sizes and masks.  The caller then sets tokens_max, and
@@ -56,6 +58,7 @@ void fm_kernelcase_flush(struct fm_kernelcase *c);
 /* Implementations: seconds of one run at c->budget, or 0 if it is not available. */
 double fm_kernelcase_clip(struct fm_kernelcase *c, int tokens);
 double fm_kernelcase_dnnl(struct fm_kernelcase *c, int tokens);
+double fm_kernelcase_naive(struct fm_kernelcase *c, int tokens);
 /* On a path of a GPU; for float32, FM_CLIP_PORTABLE replaces FM_CLIP_MMA. */
 double fm_kernelcase_gpu(struct fm_kernelcase *c, int tokens, int32_t path);
 

@@ -15,8 +15,6 @@ struct fm_kernelbench_options {
     const char *budgets; /* "0,0.2,0.4"; 0 is added as the first */
     const char *family;  /* a bundle or stage stream that gives shape and masks, or NULL */
     const char *dtype;   /* "f32", "f16", "bf16": of the weights */
-    const char *python;  /* a Python that may have PyTorch, or NULL: no rows for it */
-    bool python_needed;  /* fail without it */
     int repeat;          /* rounds; the median is reported */
     int threads;         /* 0: all */
     uint64_t seed;

@@ -72,8 +72,8 @@ try fm-verify -q --force --report family.fm family.fm
 try fm-verify -q cut --against family.fm --force --report family.fm
 try $bench --force --report family.fm family.fm
 try $bench --force --plot tokens.npy family.fm
-try fm-bench -q kernels --family family.fm --rows 1 --repeat 1 --python none --force --plot family.fm
-try fm-bench -q kernels --family family.fm --tokens 1 --repeat 1 --python none --force --report family.fm
+try fm-bench -q kernels --family family.fm --rows 1 --repeat 1 --force --plot family.fm
+try fm-bench -q kernels --family family.fm --tokens 1 --repeat 1 --force --report family.fm
 echo "-- what belongs to a token file"
 try fm-rank -q --model model --tokens pair.bin --force --report pair.idx -o out
 try fm-rank -q --model model --tokens pair.idx --force --report pair.bin -o out
@@ -111,11 +111,11 @@ echo "-- a user's file"
 for write in "$rank -o out" "$train -o out ranked" "$recover -o out trained" \
     "fm-pack -q --model model -o out trained" "fm-pack -q --list family.fm" \
     "fm-pack -q --export out --budget 0.4 family.fm" "fm-verify -q family.fm" "$bench family.fm" \
-    "fm-bench -q kernels --shape 32,16,4,2 --rows 1 --repeat 1 --python none"; do
+    "fm-bench -q kernels --shape 32,16,4,2 --rows 1 --repeat 1"; do
     try $write --report notes
 done
 try $bench --plot notes family.fm
-try fm-bench -q kernels --shape 32,16,4,2 --rows 1 --repeat 1 --python none --plot notes
+try fm-bench -q kernels --shape 32,16,4,2 --rows 1 --repeat 1 --plot notes
 try $rank -o out --report /dev/null
 try $rank -o out --report out/
 try $rank -o out --state notes

@@ -7,9 +7,7 @@ cd "$(dirname "$0")/../.."
 BUILD=${BUILD:-build}
 table=$(mktemp)
 trap 'rm -f "$table" "$table.md"' EXIT
-venv=${XDG_CACHE_HOME:-$HOME/.cache}/fm-suite/judge/bin/python # made by make judge
-[ -x "$venv" ] || venv=none
-"$BUILD/bin/fm-bench" kernels --python "${FM_BENCH_PYTHON:-$venv}" --dtype "${FM_BENCH_DTYPE:-f32}" \
+"$BUILD/bin/fm-bench" kernels --dtype "${FM_BENCH_DTYPE:-f32}" \
     --rows "${FM_BENCH_ROWS:-64,512}" --repeat "${FM_BENCH_REPEAT:-41}" \
     --report tests/measure/kernels.json --force >"$table"
 awk -v table="$table" '

@@ -67,10 +67,6 @@ TEST(the_table_in_the_page_is_that_of_the_json)
     snprintf(line, sizeof line, "%s, %.0f threads; libfm_clip: %s; oneDNN %s", word(o, "cpu"),
              number(o, "threads"), word(o, "path"), word(o, "onednn"));
     expect_line(table, line);
-    if (cJSON_HasObjectItem(o, "pytorch")) {
-        snprintf(line, sizeof line, "PyTorch %s", word(o, "pytorch"));
-        expect_line(table, line);
-    }
     const cJSON *rows = cJSON_GetObjectItemCaseSensitive(o, "rows"), *row;
     int lines = 0;
     for (const char *p = table; (p = strstr(p, "\n| ")); p++)

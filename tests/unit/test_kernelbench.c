@@ -72,14 +72,16 @@ TEST(every_case_is_timed_and_right)
         o.dtype = ((const char *[]){"f32", "bf16", "f16"})[d];
         o.peak = d == 0 ? 0 : small.peak; /* 0: it is measured */
         assert_ok(fm_kernelbench_run(&o, false, &b, &err));
-        assert_int_equal(b.rows, 2 * 2 * 3);
+        assert_int_equal(b.rows, 2 * 3 * 3);
         assert_true(b.bandwidth >= 0 && b.peak > 0 && (b.peak == small.peak) == (d > 0));
         for (int i = 0; i < b.rows; i++) {
             const struct fm_kernelbench_row *r = &b.row[i];
-            bool ours = strcmp(r->kernel, "cpu") == 0;
-            assert_true(!ours || r->seconds > 0);
-            assert_true(!ours || r->error < (d == 0 ? 1e-6 : 0.01));
-            assert_true(ours || isnan(r->error));
+            bool ours = strcmp(r->kernel, "cpu") == 0, naive = strcmp(r->kernel, "naive") == 0;
+            bool runs = ours || (naive && d == 0); /* oneDNN has bf16 on some machines only */
+            assert_true(!runs || r->seconds > 0);
+            assert_true(!runs || r->error < (d == 0 ? 1e-6 : 0.01));
+            assert_true(!naive || r->seconds == 0 || r->error < (d == 0 ? 1e-6 : 0.01));
+            assert_true(ours || naive || isnan(r->error));
             assert_true(r->ideal >= 1 && r->flops > 0 && r->bytes > 0);
             assert_true(r->budget > 0 || r->speedup == 1 || r->seconds == 0);
         }
@@ -100,8 +102,8 @@ TEST(work_is_that_of_the_routed_rows)
         for (int m = 0; m < 3; m++)
             flops[m] += 6.0 * 40 * c.widths[6 * m + c.ids[i]];
     for (int m = 0; m < 3; m++) {
-        assert_true(b.row[9 + m].tokens == 33 && b.row[9 + m].flops == flops[m]);
-        assert_true(b.row[9 + m].ideal == flops[0] / flops[m]);
+        assert_true(b.row[15 + m].tokens == 33 && b.row[15 + m].flops == flops[m]);
+        assert_true(b.row[15 + m].ideal == flops[0] / flops[m]);
     }
     fm_kernelcase_release(&c);
     fm_kernelbench_release(&b);

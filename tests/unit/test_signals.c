@@ -420,20 +420,6 @@ TEST_AROUND(a_silent_pipe_does_not_delay_a_signal, tidy, NULL)
     assert_int_equal(scratch_entries(scratch_root), entries);
 }
 
-TEST_AROUND(a_silent_pytorch_does_not_delay_a_signal, tidy, NULL)
-{
-    static const char script[] = "#!/bin/sh\ngrep Sig /proc/self/status >python.status\n"
-                                 "exec sleep 60\n";
-    const char *python = scratch_write("python", script, sizeof script - 1);
-    scratch_check(chmod(python, 0755) == 0, python);
-    expect_heeded("fm-bench kernels --shape 8,10,3,2 --rows 4 -q --python ./python", "", SIGTERM,
-                  ENDED_BY + SIGTERM);
-    assert_int_equal(signal_set(scratch("python.status"), "SigBlk"), 0);
-    uint64_t ignored = signal_set(scratch("python.status"), "SigIgn");
-    assert_int_equal(ignored & 0x7fffffff,
-                     0); /* not 32 and 33, which posix_spawn uses internally */
-}
-
 TEST_AROUND(a_tokenizer_command_has_no_signal_blocked, tidy, NULL)
 {
     static const char script[] =
