@@ -274,7 +274,9 @@ static void legend(FILE *out, const struct fm_list *list, uint64_t context)
             "budget: share of expert channels removed; min mean max: channels of an expert; bytes: "
             "tensors of a ragged export%s; active: parameters a token uses\nCE KL agree%%: on "
             "held-out text, KL and agree%% against the original; ~: interpolated between the "
-            "nearest measured budgets\n",
+            "nearest measured budgets\n"
+            "the losses are of the mask's widths and the bundle's values: not of layouts that "
+            "change widths, nor of --weights FORMAT\n",
             list->codes ? " in memory, decoded" : "");
     fprintf(out,
             "24, 48, 80 GB: the largest member that fits a GPU of that size with a cache of %llu "

@@ -13,6 +13,7 @@
 
 #include "formats/file/digest.h"
 #include "formats/json/json.h"
+#include "lib/block/storage.h"
 #include "lib/export/runtimes.h"
 #include "lib/export/texts.h"
 #include "lib/export/trust.h"
@@ -106,32 +107,60 @@ static void say_front_matter(struct fm_text *t, const struct fm_exportplan *p)
 
 /* ---- properties ---- */
 
-/* The figures were measured with the widths of the mask.  They are also given, with a note, if the
- * export rounds these up; not if it replaces unequal widths with one, or removed experts with their
- * mean outputs. */
+/* True if values of the bundle's codes are rounded to BF16: the mask was measured on the codes. */
+static bool rounds_codes(const struct fm_exportplan *p)
+{
+    bool decoded = !p->codes;
+    if (!p->from->packed.storage || fm_storage_exact(&p->from->config))
+        return false;
+    for (size_t i = 0; i < p->tensors && !decoded; i++)
+        decoded = p->tensor[i].scale != NULL;
+    return decoded;
+}
+
+/* Say on which tokens, and with which products, the last tool that measures masks did so. */
+static void say_held_out(struct fm_text *t, const struct fm_bundle *b)
+{
+    const cJSON *recover = fm_stage_history_of(b, "fm-recover");
+    const cJSON *entry = recover ? recover : fm_stage_history_of(b, "fm-train");
+    const cJSON *held = cJSON_GetObjectItemCaseSensitive(entry, "held_out");
+    const cJSON *options = cJSON_GetObjectItemCaseSensitive(entry, "options");
+    const char *precision =
+        cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(options, "precision"));
+    int64_t positions = 0;
+    struct fm_err unread = {0};
+    /* Strings of a bundle are untrusted. */
+    bool bf16 = precision && strcmp(precision, "bf16") == 0;
+    if (fm_json_get_int(held, "positions", 1, INT64_MAX, &positions, &unread))
+        return;
+    fm_text_printf(t, "| figures below measured by | %s, on %" PRId64 " held-out tokens, in %s |\n",
+                   recover ? "fm-recover" : "fm-train", positions, bf16 ? "bf16" : "f32");
+}
+
+/* The figures of the mask, if the export computes what the mask does. */
 static void say_quality(struct fm_text *t, const struct fm_exportplan *p)
 {
     const struct fm_mask *mask = p->from->budgets.masks.mask;
     struct fm_quality q;
-    bool known = fm_masks_quality(&q, &p->from->budgets.masks, p->index);
-    const struct fm_budget *b = &p->from->budgets.budget[p->index];
-    bool more = p->widths.by_layout + p->widths.by_pad > 0;
-    const uint32_t *widths = fm_masks_widths(&p->from->budgets.masks, p->index);
-    bool same = memcmp(p->widths.kept, widths, fm_opened_experts(p->from) * sizeof *widths) == 0;
-    bool other =
-        p->options.means || (p->options.layout->one_width && !same && b->width_min != b->width_max);
+    bool known =
+        fm_exportplan_as_measured(p) && fm_masks_quality(&q, &p->from->budgets.masks, p->index);
     double original;
-    if (fm_stage_original_ce(&original, &p->from->bundle, mask))
+    bool given = fm_stage_original_ce(&original, &p->from->bundle, mask);
+    if (known || given)
+        say_held_out(t, &p->from->bundle);
+    if (given)
         fm_text_printf(t, "| held-out cross-entropy of the original | %.4f |\n", original);
-    if (!known || other) {
-        fm_text_printf(t, "| quality of these widths | listed below if `fm-bench quality "
-                          "--record` measured it |\n");
+    if (!known) {
+        fm_text_printf(
+            t, "| held-out cross-entropy | not measured; `fm-bench quality` measures %s |\n",
+            p->options.layout->listed ? "these widths, exported with `--for any`"
+                                      : "this directory");
         return;
     }
     char note[128];
     snprintf(note, sizeof note, "%s%s",
              q.positions ? "" : ", interpolated between measured budgets",
-             more ? ", before widths were rounded up" : "");
+             rounds_codes(p) ? ", before decoded values were rounded to BF16" : "");
     fm_text_printf(t, "| held-out cross-entropy%s | %.4f |\n", note, q.ce);
     fm_text_printf(t, "| divergence from the full model%s | %.4f |\n", note, q.kl);
     fm_text_printf(t, "| same most probable token%s | %.4f |\n", note, q.agree);
@@ -258,12 +287,16 @@ static void say_family(struct fm_text *t, const struct fm_exportplan *p)
     say_stored(t, p);
     say_extra(t, p);
     say_degrees(t, p);
-    fm_text_printf(t, "\n| budget | mean width | active parameters | held-out cross-entropy | "
-                      "divergence | same token |\n|---|---|---|---|---|---|\n");
-    bool interpolated = false;
+    bool measured = fm_exportplan_as_measured(p), interpolated = false;
+    if (measured)
+        say_held_out(t, &p->from->bundle);
+    fm_text_printf(t,
+                   "\n| budget | mean width | active parameters | held-out cross-entropy%s | "
+                   "divergence | same token |\n|---|---|---|---|---|---|\n",
+                   rounds_codes(p) ? ", before decoded values were rounded to BF16" : "");
     for (int b = p->first; b <= p->last; b++) {
         struct fm_quality q;
-        bool known = fm_masks_quality(&q, &p->from->budgets.masks, b);
+        bool known = measured && fm_masks_quality(&q, &p->from->budgets.masks, b);
         interpolated = interpolated || (known && !q.positions);
         const struct fm_budget *s = &p->from->budgets.budget[b];
         fm_text_printf(t, "| %.4f | %.1f | %" PRIu64 " |", s->budget, s->width_mean,
@@ -276,6 +309,9 @@ static void say_family(struct fm_text *t, const struct fm_exportplan *p)
     }
     if (interpolated)
         fm_text_printf(t, "\n`~`: interpolated between measured budgets.\n");
+    if (!measured)
+        fm_text_printf(t, "\nLosses were not measured; `fm-bench quality` measures this "
+                          "directory.\n");
 }
 
 /* ---- use ---- */

@@ -108,6 +108,7 @@ static int fill_cell(struct fm_list_form *f, struct fm_exportplan *p, int index,
     fm_exportplan_widths(p, index);
     f->tp_degrees = fm_runtimes_tp_degrees(&p->from->config, p->options.layout, p->widths.stored,
                                            fm_exportplan_quantum(p));
+    f->as_measured = fm_exportplan_as_measured(p);
     f->divisor = 0;
     for (size_t i = 0; i < fm_opened_experts(p->from); i++)
         f->divisor = divisor_of(f->divisor, p->widths.stored[i]);
@@ -389,6 +390,7 @@ static void add_forms(cJSON *object, const struct fm_list *list, const struct fm
         if (row->form[i].files > 0)
             fm_json_add_uint(form, "files", row->form[i].files);
         fm_json_add_uint(form, "widths_divide_by", row->form[i].divisor);
+        fm_json_add_bool(form, "as_measured", row->form[i].as_measured);
         if (list->codes)
             fm_json_add_bool(form, "codes", !list->kind[i].layout->plain);
         add_degrees(form, row->form[i].tp_degrees);

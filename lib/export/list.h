@@ -34,6 +34,7 @@ struct fm_list_form {
                             stream, and if this export is not possible */
     uint64_t tp_degrees; /* of tensor parallelism: lib/export/runtimes.h */
     uint32_t divisor;    /* the greatest common divisor of the stored widths of all experts */
+    bool as_measured;    /* the row's figures are those of this export */
 };
 
 /* A uniform export whose experts are rounded to a format of fm_quantisers. */

@@ -1186,6 +1186,14 @@ bool fm_exportplan_removes_nothing(const struct fm_exportplan *p)
            fm_exportplan_channels_all(p) == fm_masks_channels(&p->from->budgets.masks);
 }
 
+bool fm_exportplan_as_measured(const struct fm_exportplan *p)
+{
+    const uint32_t *mask = fm_masks_widths(&p->from->budgets.masks, p->index);
+    size_t bytes = fm_opened_experts(p->from) * sizeof *mask;
+    return !p->options.quantise && !p->options.means &&
+           (p->options.layout->all_members || memcmp(p->widths.kept, mask, bytes) == 0);
+}
+
 bool fm_exportplan_larger(const struct fm_exportplan *p, uint64_t source)
 {
     return fm_exportplan_weight_bytes(p) > source + source / 50;

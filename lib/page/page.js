@@ -155,8 +155,8 @@ function choose(at) {
 const formName = (i) => data.forms[i].name;
 const ragged = Math.max(0, data.forms.findIndex((f) => f.name === "ragged"));
 
-/* True if the form computes exactly what the mask says, so that the mask's figures apply to it. */
-const exact = (row, i) => data.forms[i].exact || row.forms[i][0] === row.forms[ragged][0];
+/* True if the form computes what the mask does, so that the mask's figures apply to it. */
+const exact = (row, i) => row.forms[i][3];
 
 function cardCell(tensors, card, served) {
   if (!served) return el("td", { class: "none" }, "–");
@@ -169,10 +169,12 @@ function cardCell(tensors, card, served) {
 
 /* A measurement of the exported directory itself takes precedence over the mask's. */
 function formQuality(row, i) {
+  const held = heldEntry();
   for (const set of data.figures)
     for (const s of set.exports ? set.series : [])
       for (const p of s.points)
-        if (s.name === formName(i) && p[0] === row.budget) return el("td", {}, loss(p[2]));
+        if (s.name === formName(i) && p[0] === row.budget)
+          return el("td", {}, loss(p[2]) + (held && held.held_out.digest === set.digest ? "" : ", on other tokens"));
   if (!row.quality && exact(row, i) && "between" in row) return el("td", { class: "none" }, "~" + loss(row.between));
   if (!row.quality) return el("td", { class: "none" }, "not measured");
   if (exact(row, i)) return el("td", {}, loss(row.quality[0]));

@@ -146,17 +146,15 @@ static void add_programs(cJSON *form, const struct fm_config *c, const struct fm
 }
 
 /* Add a form of export: the fm-pack options that make it; `capped`: with a load cap that
- * begins at the member's budget; `served`: a server reads it; `exact`: it computes exactly what
- * each mask does. */
+ * begins at the member's budget; `served`: a server reads it. */
 static cJSON *add_form(cJSON *forms, const char *name, const char *options, bool capped,
-                       bool served, bool exact)
+                       bool served)
 {
     cJSON *form = fm_json_add_object(forms, NULL);
     fm_json_add_string(form, "name", name);
     fm_json_add_string(form, "options", options);
     fm_json_add_bool(form, "capped", capped);
     fm_json_add_bool(form, "served", served);
-    fm_json_add_bool(form, "exact", exact);
     return form;
 }
 
@@ -174,14 +172,13 @@ static void add_forms(cJSON *data, const struct fm_pagefacts *f)
     char name[64];
     for (int i = 0; i < list->kinds; i++) {
         const struct fm_layout *layout = list->kind[i].layout;
-        bool exact = !layout->level && !layout->one_width && layout->multiple <= 1;
         char options[96];
         snprintf(options, sizeof options, "--layout %s%s%s%s", layout->name,
                  layout->runtime && strcmp(layout->runtime, "any") != 0 ? " --for " : "",
                  layout->runtime && strcmp(layout->runtime, "any") != 0 ? layout->runtime : "",
                  list->kind[i].capped ? " --load-cap " : "");
         add_programs(add_form(forms, list->kind[i].name, options, list->kind[i].capped,
-                              layout->split != FM_SPLIT_NONE, exact),
+                              layout->split != FM_SPLIT_NONE),
                      config, layout, NULL);
     }
     for (int i = 0; fm_quantisers[i]; i++) {
@@ -190,7 +187,7 @@ static void add_forms(cJSON *data, const struct fm_pagefacts *f)
             continue;
         snprintf(name, sizeof name, "uniform %s", fm_quantisers[i]->name);
         snprintf(options, sizeof options, "--layout uniform --weights %s", fm_quantisers[i]->name);
-        add_programs(add_form(forms, name, options, false, true, false), config, &fm_layout_uniform,
+        add_programs(add_form(forms, name, options, false, true), config, &fm_layout_uniform,
                      fm_quantisers[i]);
     }
 }
@@ -210,8 +207,10 @@ static void add_quality(cJSON *object, const struct fm_list_row *row)
     fm_json_add_bool(object, "recovered", row->recovered);
 }
 
-/* Add the figures of one member in one form; files 0: not counted. */
-static void add_cells(cJSON *forms, uint64_t tensors, uint64_t files, uint64_t tp_degrees)
+/* Add the figures of one member in one form; files 0: not counted; `as_measured`: the member's
+ * losses are those of the form. */
+static void add_cells(cJSON *forms, uint64_t tensors, uint64_t files, uint64_t tp_degrees,
+                      bool as_measured)
 {
     char degrees[FM_TP_DEGREES_TEXT];
     cJSON *form = fm_json_add_array(forms, NULL);
@@ -219,6 +218,7 @@ static void add_cells(cJSON *forms, uint64_t tensors, uint64_t files, uint64_t t
     fm_json_add_uint(form, NULL, tensors);
     fm_json_add_uint(form, NULL, files);
     fm_json_add_string(form, NULL, degrees);
+    fm_json_add_bool(form, NULL, as_measured);
 }
 
 static void add_row(cJSON *array, const struct fm_list *list, const struct fm_list_row *row)
@@ -228,10 +228,11 @@ static void add_row(cJSON *array, const struct fm_list *list, const struct fm_li
     add_quality(object, row);
     cJSON *forms = fm_json_add_array(object, "forms");
     for (int i = 0; i < list->kinds; i++)
-        add_cells(forms, row->form[i].tensors, row->form[i].files, row->form[i].tp_degrees);
+        add_cells(forms, row->form[i].tensors, row->form[i].files, row->form[i].tp_degrees,
+                  row->form[i].as_measured);
     for (int i = 0; fm_quantisers[i]; i++)
         if (has_format(list, i))
-            add_cells(forms, row->format[i].tensors, 0, row->format[i].tp_degrees);
+            add_cells(forms, row->format[i].tensors, 0, row->format[i].tp_degrees, false);
 }
 
 void fm_pagefacts_budgets(cJSON *data, const struct fm_pagefacts *f, const int *shown, int n)

@@ -330,9 +330,9 @@ static void add_metrics(const struct bom *b, cJSON *card)
     char slice[160];
     if (fm_stage_original_ce(&original, &b->from.bundle, masks->mask))
         add_metric(metrics, CE, original, "the original, on the held-out positions of the family");
-    for (int i = 0; i < masks->count; i++)
-        if (!b->export_json || i == b->index)
-            add_mask(b, metrics, i);
+    /* An export may have other widths or values than its mask was measured with. */
+    for (int i = 0; !b->export_json && i < masks->count; i++)
+        add_mask(b, metrics, i);
     if (!measured)
         return;
     const char *hex = cJSON_IsString(digest) ? digest->valuestring : "unknown";

@@ -19,7 +19,7 @@ grep ': ok$' said | sed 's/: [0-9]* items.*:/:/'
 # The second run has another budget: only its export is made.
 grep '^up to date' said | sed 's/ was made.*//'
 
-grep '^fm-family: ' said | sed 's/ [0-9.]* MB/ N MB/g; s/\(cross-[^,;]*\) [0-9.]*/\1 L/g'
+grep '^fm-family: ' said | sed 's/ [0-9.]* MB/ N MB/g; s/\(cross-[^,;]*\) [0-9][0-9.]*/\1 L/g'
 
 echo "-- a directory with stages of other options is not used"
 (

@@ -22,7 +22,6 @@ cp ragged/fm-export.json once.json
 fm-bench quality -q -m "$odd" "${eval[@]}" --record ragged >/dev/null
 cmp once ragged/README.md && cmp once.json ragged/fm-export.json && echo "recorded twice: the same"
 sed -n '/^model-index/,/^---/p; /^## Measured/,/^## Running/p' ragged/README.md | short
-grep -c 'quality of these widths' uniform/README.md
 fm-pack --export again --layout ragged --budget 0.3 family.fm >/dev/null 2>&1
 diff again/README.md ragged/README.md | grep -c '^<'
 diff again/fm-export.json ragged/fm-export.json | sed -E 's/(_tokens": \[)[^]]*/\1.../g' | short
@@ -88,3 +87,29 @@ sed -i 's/"measured"/"measurec"/' ragged/fm-export.json
 say fm-verify -q ragged --against family.fm
 sed -i 's/"budget": 0/"budget": 7/' again/fm-export.json
 say fm-bench quality -q --eval-tokens tokens.npy again
+echo "-- a card has a loss only if these weights were measured, and then that loss"
+mkdir cards && cd cards || exit 99
+own=(--eval-tokens "$odd/tokens.npy" --seq-len 8 --max-eval-tokens 400)
+family saliency --until 0.5 "${own[@]}"
+figure() { # figure DIRECTORY ROW: its number on the card
+    sed -n "s/^| $2 | \([0-9.]*\) |$/\1/p" "$1/README.md"
+}
+for form in native ragged elastic layer uniform padded 'ragged --pad-multiple 8' \
+    'ragged --weights fp8' 'elastic --weights fp8'; do
+    for budget in 0 0.3; do
+        # shellcheck disable=SC2086 # several words
+        fm-pack -q -f --export out --layout $form --budget $budget family.fm >/dev/null 2>&1 || echo "status $?"
+        ce=$(figure out 'held-out cross-entropy')
+        [ "${form%% *}" != elastic ] || ce=$(awk -F ' *[|] *' -v b="$(sed -n \
+            's/^| initial budget | \([0-9.]*\) |$/\1/p' out/README.md)" '$2 == b { print $5 }' out/README.md)
+        fm-bench quality -q --precision f32 --json "${own[@]}" out | awk -v said="$ce" -v form="$form at $budget" '
+            $1 == "\"ce\":" { ce = $2 + 0; exit }
+            END { off = ce - said
+                print form ": " (said == "" ? "no loss" : off < 1e-4 && off > -1e-4 ? "the measured loss" : said ", not " ce) }'
+        [ "$ce" ] || grep -c 'not measured.*fm-bench quality' out/README.md
+    done
+done
+fm-pack -q -f --export out --layout layer --for vllm --budget 0.3 family.fm >/dev/null
+sed -n 's/^| held-out cross-entropy | //p' out/README.md
+fm-pack -q -f --export out --layout ragged --budget 0.3 family.fm >/dev/null
+sed -n 's/^| figures below measured by | //p' out/README.md
