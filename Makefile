@@ -283,7 +283,7 @@ check: deps-check all $(TESTS) $(PRELOADED) $(if $(HAVE_CUDA),$(DOUBLES)) $(if $
 
 # For the edit-compile-test cycle: lint, unit tests that take at most a second of processor time each, and
 # a few command-line tests; at most a minute together.
-SLOW := bench clip clip_bf16 command costs granularity hfdir kernelbench kernels_cpu model \
+SLOW := bench clip clip_bf16 command costs estimate granularity hfdir kernelbench kernels_cpu model \
 	rank recover baselines safetensors signals sweep sweep_runs tokenizer train
 FAST := $(filter-out $(SLOW:%=tests/unit/test_%.c),$(wildcard tests/unit/test_*.c))
 FAST_CLI := fm-*-help|usage|man-options|output|list|json|pipeline|criterion

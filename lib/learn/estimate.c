@@ -21,6 +21,7 @@
 #include "lib/base/units.h"
 #include "lib/block/cost.h"
 #include "lib/block/experts.h"
+#include "lib/block/mlp.h"
 #include "lib/block/storage.h"
 #include "lib/engine/layer.h"
 
@@ -44,38 +45,66 @@ uint64_t fm_estimate_boundaries(const struct fm_model *model, int batches, int r
     return memory > taken ? memory - taken : 0;
 }
 
-/* FLOPs of one token's forward pass through all layers: of the parts that no mask changes
- * (attention, routers, dense layers, shared experts), and of the experts. */
-static double fixed_flops(const struct fm_config *c, int T)
+/*
+ * FLOPs of one token.  All layers: the parts that no mask changes (attention, routers, dense
+ * layers, shared experts).  A layer with experts: K experts at full width, of which the product
+ * with down, or its transpose in the backward, is one part of rows + 1.
+ */
+static double fixed_flops(const struct fm_config *c, int first, int T)
 {
     double sum = 0;
-    for (int l = 0; l < c->L; l++) {
+    for (int l = first; l < c->L; l++) {
         struct fm_flops f = fm_cost_layer(c, l, T);
         sum += f.products + f.others;
     }
     return sum;
 }
 
-static double expert_flops(const struct fm_config *c)
+static double experts_flops(const struct fm_config *c)
 {
-    return (double)c->M * c->K * fm_cost_expert(c);
+    return c->K * fm_cost_expert(c);
 }
 
 /*
- * A lane's forward costs one pass.  Its backward costs a second one for the activation gradients,
- * with experts at full width, and a third for the weight gradients of experts if there are scores.
- * With `again` the backward also recomputes the forward.
+ * A lane's forward, and the gradients at the layers' inputs, down to the lowest layer with experts.
+ * There only the gradient at h is computed, because scores and masks need nothing below it.  The
+ * gradients at h have full width, because masks learn from those of masked channels.  Scores take
+ * the gradients of the experts' weights, too.
  */
-static double lanes_flops(const struct fm_config *c, const struct fm_estimate_sweep *s, bool again)
+static double lanes_flops(const struct fm_config *c, const struct fm_estimate_sweep *s)
 {
-    double fixed = fixed_flops(c, s->T), expert = expert_flops(c), head = fm_cost_lm_head(c);
-    double passes = again ? 2 : 1;
-    double forward = s->lanes * (fixed + head) + expert * (1 + (s->lanes - 1) * s->kept);
-    if (s->lanes == 1)
-        forward = fixed + head + expert;
-    double back =
-        s->backward * (passes * fixed + head + passes * expert + (s->scores ? expert : 0));
-    return (forward + back) * (double)s->rows;
+    double experts = experts_flops(c), down = experts / (c->expert->rows + 1);
+    double head = fm_cost_lm_head(c), mixed = c->shared_mix ? 2.0 * c->H : 0;
+    double forward = s->lanes * (fixed_flops(c, 0, s->T) + head) +
+                     c->M * experts * (1 + (s->lanes - 1) * s->kept);
+    double back = head + fixed_flops(c, c->moe[0] + 1, s->T) + c->M * down +
+                  (c->M - 1) * (mixed + (experts - down) * s->kept) +
+                  (s->scores ? c->M * experts : 0);
+    return (forward + s->backward * back) * (double)(s->rows - s->padding);
+}
+
+/*
+ * What a backward computes again in layers whose inner values were not kept: attention and router;
+ * with a norm of the layer's output, experts and MLP, too; and the products with gate_up, which are
+ * kept only for scores.  With `kept`, only what is saved if inner values are kept.
+ */
+static double again_flops(const struct fm_config *c, const struct fm_estimate_sweep *s, bool kept)
+{
+    double experts = experts_flops(c), part = (double)c->expert->rows / (c->expert->rows + 1),
+           sum = 0;
+    bool gate_up = !kept || s->scores;
+    for (int l = c->moe[0]; l < c->L; l++) {
+        struct fm_flops f = fm_cost_layer(c, l, s->T);
+        bool has = fm_config_moe(c, l) >= 0;
+        double mlp = fm_mlp_flops(c, l), moe = has ? experts : 0;
+        double mixed = has && c->shared_mix ? 2.0 * c->H : 0;
+        sum += f.products + f.others - mlp;
+        if (fm_config_output_norms(c, l) & FM_NORMS_MLP)
+            sum += mlp + moe * s->kept;
+        if (gate_up)
+            sum += moe * part + (l > c->moe[0] ? (mlp - mixed) * 2 / 3 : 0);
+    }
+    return s->backward * sum * (double)(s->rows - s->padding);
 }
 
 /* Bytes of the layers' inner values in all lanes with gradients, in blocks of `rows` tokens. */
@@ -84,15 +113,6 @@ static uint64_t inner_bytes(const struct fm_config *c, const struct fm_estimate_
     uint64_t blocks = (s->rows + (uint64_t)rows - 1) / (uint64_t)rows;
     return blocks * (uint64_t)s->backward * (uint64_t)c->L *
            fm_layer_cache_bytes(c, rows, s->scores);
-}
-
-/* FLOPs saved by keeping all inner values: the parts that no mask changes and, if there are scores,
- * the products with gate_up. */
-static double kept_flops(const struct fm_config *c, const struct fm_estimate_sweep *s)
-{
-    double rows = c->expert->rows, gate_up = expert_flops(c) * rows / (rows + 1);
-    double token = fixed_flops(c, s->T) + (s->scores ? gate_up : 0);
-    return s->backward * token * (double)s->rows;
 }
 
 static void add_kind(struct fm_estimate *estimate, double flops,
@@ -124,8 +144,6 @@ static uint64_t bytes_read(const struct fm_estimate *estimate, const struct fm_m
     int L = fm_model_config(model)->L, stay = fm_model_pinned(model), low = lowest_layer(model);
     uint64_t count = sweep->count, read = count * fm_model_layers_bytes(model, stay, L);
     uint64_t once = fm_model_nonlayer_bytes(model) + fm_model_layers_bytes(model, 0, stay);
-    if (count == 0)
-        return 0;
     if (L - stay <= 1)
         return estimate->read == 0 ? once + read / count : 0;
     uint64_t first = fm_model_layers_bytes(model, stay, stay + 1);
@@ -140,6 +158,8 @@ void fm_estimate_add(struct fm_estimate *estimate, const struct fm_model *model,
                      const struct fm_estimate_sweep *sweep, uint64_t memory)
 {
     const struct fm_config *c = fm_model_config(model);
+    if (sweep->count == 0)
+        return;
     uint64_t boundary = sweep->rows * (uint64_t)c->H * sizeof(float);
     uint64_t boundaries = boundary * ((uint64_t)(sweep->lanes - sweep->backward) +
                                       (uint64_t)sweep->backward * ((uint64_t)c->L + 1));
@@ -159,18 +179,18 @@ void fm_estimate_add(struct fm_estimate *estimate, const struct fm_model *model,
     estimate->memory = resident > estimate->memory ? resident : estimate->memory;
     estimate->spill = spill > estimate->spill ? spill : estimate->spill;
     estimate->sweeps += sweep->count;
-    estimate->tokens += sweep->count * sweep->rows * (uint64_t)sweep->lanes;
-    double flops = (double)sweep->count * lanes_flops(c, sweep, true);
-    estimate->useful += (double)sweep->count * lanes_flops(c, sweep, false);
+    estimate->tokens += sweep->count * (sweep->rows - sweep->padding) * (uint64_t)sweep->lanes;
+    double count = (double)sweep->count, useful = count * lanes_flops(c, sweep);
+    double again = count * again_flops(c, sweep, false);
     if (inner > 0)
-        flops -= (double)sweep->count * kept_flops(c, sweep) * ((double)kept / (double)inner);
-    add_kind(estimate, flops, sweep);
+        again -= count * again_flops(c, sweep, true) * ((double)kept / (double)inner);
+    estimate->useful += useful;
+    add_kind(estimate, useful + again, sweep);
     uint64_t read = bytes_read(estimate, model, sweep);
     estimate->read += read;
     /* Before quality is measured, layers of codes that are decoded are read again. */
-    if (sweep->count > 0)
-        estimate->turned =
-            sweep->backward > 0 && lowest_layer(model) == fm_model_pinned(model) && !c->storage;
+    estimate->turned =
+        sweep->backward > 0 && lowest_layer(model) == fm_model_pinned(model) && !c->storage;
     fm_storage_names(estimate->storage, c);
     estimate->longest = c->T_exact;
     estimate->exact = c->exact;
@@ -179,6 +199,20 @@ void fm_estimate_add(struct fm_estimate *estimate, const struct fm_model *model,
     if (estimate->stored > 0)
         estimate->values +=
             (double)read * (double)estimate->written / (double)estimate->stored / bytes;
+}
+
+void fm_estimate_add_masks(struct fm_estimate *estimate, const struct fm_model *model,
+                           const struct fm_estimate_sweep *each, uint64_t masks, uint64_t group,
+                           uint64_t memory)
+{
+    uint64_t rest = masks % group;
+    struct fm_estimate_sweep sweep = *each;
+    sweep.count = each->count * (masks / group);
+    sweep.lanes = each->lanes + (int)group;
+    fm_estimate_add(estimate, model, &sweep, memory);
+    sweep.count = rest ? each->count : 0;
+    sweep.lanes = each->lanes + (int)rest;
+    fm_estimate_add(estimate, model, &sweep, memory);
 }
 
 void fm_estimate_suggest(struct fm_estimate *estimate, double flops, const char *fmt, ...)

@@ -19,7 +19,8 @@ struct fm_estimate_file {
 };
 
 #define FM_ESTIMATE_CODES 256 /* size of `codes` in struct fm_estimate */
-#define FM_ESTIMATE_KINDS 4   /* for fm-train: steps of the method, two of --refine, measuring */
+#define FM_ESTIMATE_KINDS                                                                          \
+    5 /* for fm-train: steps of the method, two of --refine, two of measuring */
 
 /* A run with different options, and the FLOPs of its matrix products. */
 #define FM_ESTIMATE_CHANGES 4
@@ -84,15 +85,17 @@ struct fm_estimate {
 
 /* One kind of sweep of a run. */
 struct fm_estimate_sweep {
-    uint64_t count; /* sweeps of this kind */
+    uint64_t count; /* sweeps of this kind, all of the same size */
     uint64_t rows;  /* tokens in one sweep, over its micro-batches */
-    int T;          /* tokens of a sequence */
-    int lanes;      /* networks in it */
-    int backward;   /* lanes with gradients */
-    bool scores;    /* computes weight gradients as well: fm-rank */
-    int merged;     /* copies of a layer's experts with an adapter merged */
-    double kept;    /* mean share of the channels that the students keep, 1 for all */
-    int leaves;     /* units that ranks can share; 0: those of a step's micro-batches */
+    uint64_t
+        padding;  /* those of them that take only memory, because sequences are shorter than T */
+    int T;        /* tokens of a sequence */
+    int lanes;    /* networks in it */
+    int backward; /* lanes with gradients */
+    bool scores;  /* computes weight gradients as well: fm-rank */
+    int merged;   /* copies of a layer's experts with an adapter merged */
+    double kept;  /* mean share of the channels that the students keep, 1 for all */
+    int leaves;   /* units that ranks can share; 0: those of a step's micro-batches */
 };
 
 /* Bytes of the copy of a layer's experts in a sweep with an adapter merged. */
@@ -109,11 +112,19 @@ uint64_t fm_estimate_process(const struct fm_model *model);
 uint64_t fm_estimate_boundaries(const struct fm_model *model, int batches, int rows, int cut,
                                 int lanes, uint64_t memory);
 
+/* Add the sweeps that measure `masks` masks, of which `group` go into one sweep, and the rest into
+ * a last one.  Of `each`, lanes is the number of full models beside the masks of a sweep, and count
+ * how often the masks are measured. */
+void fm_estimate_add_masks(struct fm_estimate *estimate, const struct fm_model *model,
+                           const struct fm_estimate_sweep *each, uint64_t masks, uint64_t group,
+                           uint64_t memory);
+
 /* Add a suggestion for a shorter run. */
 void fm_estimate_suggest(struct fm_estimate *estimate, double flops, const char *fmt, ...)
     FM_PRINTF(3, 4);
 
-/* Add one kind of sweep to *estimate. */
+/* Add one kind of sweep to *estimate; nothing if its count is 0.  A last sweep that is smaller than
+ * the others is a kind of its own, so that nothing is counted that is not done. */
 void fm_estimate_add(struct fm_estimate *estimate, const struct fm_model *model,
                      const struct fm_estimate_sweep *sweep, uint64_t memory);
 

@@ -10,6 +10,7 @@
 #include "lib/learn/quality.h"
 
 #include <assert.h>
+#include <limits.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -44,7 +45,9 @@ int fm_quality_open(struct fm_calib *train, struct fm_calib *held, const struct 
  * time.  Boundaries that do not fit into memory are spilled. */
 #define GROUP_MIN 16
 
-int fm_quality_group(const struct fm_config *config, const struct fm_calib *held, uint64_t memory)
+/* Number of masks whose boundaries, with those of the teacher, fit into `memory` bytes. */
+static int masks_within(const struct fm_config *config, const struct fm_calib *held,
+                        uint64_t memory)
 {
     /* A lane keeps one boundary of every sequence; one lane is the teacher's. */
     uint64_t lane = (uint64_t)held->count * (uint64_t)held->T * (uint64_t)config->H * sizeof(float);
@@ -463,11 +466,16 @@ static int group_of(const struct fm_model *model, const struct fm_calib *held,
     int S = sequences_together(held, detail);
     uint64_t space =
         fm_estimate_boundaries(model, held->count / S, S * held->T, 0, fm_pool_threads(), memory);
-    int group = fm_quality_group(fm_model_config(model), held, space);
+    int group = masks_within(fm_model_config(model), held, space);
     group = group < masks ? group : masks;
     while (detail && group > 1 && fm_quality_detail_bytes(tokens, group + 1) > space / 2)
         group--;
     return group;
+}
+
+int fm_quality_group(const struct fm_model *model, const struct fm_calib *held, uint64_t memory)
+{
+    return group_of(model, held, NULL, 0, INT_MAX, memory);
 }
 
 /* Measure masks in groups. */
@@ -590,21 +598,33 @@ static size_t count_tokens(const struct fm_quality_subject *s)
     return n;
 }
 
+/* Tokens after the ends of the windows, which are not computed. */
+static uint64_t count_padding(const struct fm_quality_subject *s)
+{
+    const struct fm_window *window = s->detail ? s->detail->window : NULL;
+    uint64_t n = 0;
+    for (int i = 0; window && i < s->held->count; i++)
+        n += (uint64_t)(s->held->T - window[i].length);
+    return n;
+}
+
 /* Bytes that a sweep of `lanes` lanes needs for the values of its tokens. */
 static uint64_t values_bytes(const struct fm_quality_subject *s, int lanes)
 {
     return s->detail ? fm_quality_detail_bytes(count_tokens(s), lanes) : 0;
 }
 
-/* Add a sweep over one of the models to *estimate; return its memory. */
-static uint64_t add_sweep(struct fm_estimate *estimate, const struct fm_quality_subject *s,
-                          const struct fm_model *model, struct fm_estimate_sweep sweep,
-                          uint64_t memory)
+/* Add the sweeps over one of the models to *estimate, as fm_estimate_add_masks; return their
+ * memory. */
+static uint64_t add_sweeps(struct fm_estimate *estimate, const struct fm_quality_subject *s,
+                           const struct fm_model *model, const struct fm_estimate_sweep *each,
+                           int masks, int group, uint64_t memory)
 {
-    uint64_t values = values_bytes(s, sweep.lanes), before = estimate->memory;
+    uint64_t values = values_bytes(s, each->lanes + group), before = estimate->memory;
     uint64_t read = estimate->read;
     estimate->memory = estimate->read = 0;
-    fm_estimate_add(estimate, model, &sweep, memory > values ? memory - values : 0);
+    fm_estimate_add_masks(estimate, model, each, (uint64_t)masks, (uint64_t)group,
+                          memory > values ? memory - values : 0);
     uint64_t own = estimate->memory + values;
     estimate->memory = before;
     estimate->read += read;
@@ -632,19 +652,19 @@ static void make_plan(struct fm_estimate *estimate, void *self, uint64_t memory)
     int taught = !s->original && !(s->detail && s->detail->kl_base) ? 1 : 0;
     int group = group_of(s->model, s->held, s->detail, count_tokens(s), s->masks,
                          each > merged ? each - merged : 0);
-    struct fm_estimate_sweep sweep = {.count = (uint64_t)((s->masks + group - 1) / group),
+    struct fm_estimate_sweep sweep = {.count = 1,
                                       .rows = rows,
+                                      .padding = count_padding(s),
                                       .T = s->held->T,
-                                      .lanes = group + taught,
+                                      .lanes = taught,
                                       .merged = a ? 1 : 0,
                                       .kept = s->kept};
     *estimate = (struct fm_estimate){0};
-    uint64_t sum = fixed + adapter + add_sweep(estimate, s, s->model, sweep, each);
-    if (s->original) {
-        sweep.count = 1;
-        sweep.lanes = 1;
-        sum += add_sweep(estimate, s, s->original, sweep, each) - fm_estimate_process(s->original);
-    }
+    uint64_t sum =
+        fixed + adapter + add_sweeps(estimate, s, s->model, &sweep, s->masks, group, each);
+    if (s->original)
+        sum += add_sweeps(estimate, s, s->original, &sweep, 1, 1, each) -
+               fm_estimate_process(s->original);
     estimate->memory = sum;
 }
 

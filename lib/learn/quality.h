@@ -102,9 +102,9 @@ struct fm_quality_subject {
 void fm_quality_plan(struct fm_estimate *estimate, struct fm_quality_subject *subject,
                      const struct fm_run_options *run);
 
-/* Number of masks that one sweep measures within `memory` bytes.  Pass a long list in pieces of
- * this size, so that state can be saved between them. */
-int fm_quality_group(const struct fm_config *config, const struct fm_calib *held, uint64_t memory);
+/* Number of masks that one sweep measures within `memory` bytes, for everything.  Pass a long list
+ * in pieces of this size, so that state can be saved between them. */
+int fm_quality_group(const struct fm_model *model, const struct fm_calib *held, uint64_t memory);
 
 /* The names of the kinds of text in `held`; none if it is a single text. */
 void fm_quality_kinds(struct fm_kinds *kinds, const struct fm_calib *held);

@@ -599,9 +599,10 @@ static void estimate_scores(struct fm_estimate *estimate, struct fm_task *task, 
     int batches = p->batches;
     bool backward = fm_criterion_backward(s->criterion);
     int batch = batch_of(task->run), group = group_of(task, batch, batches);
+    uint64_t rows = (uint64_t)batch * (uint64_t)task->calib.T;
     struct fm_estimate_sweep sweep = {
-        .count = (uint64_t)((batches + group - 1) / group),
-        .rows = (uint64_t)group * (uint64_t)batch * (uint64_t)task->calib.T,
+        .count = (uint64_t)(batches / group),
+        .rows = (uint64_t)group * rows,
         .T = task->calib.T,
         .lanes = 1,
         .backward = backward,
@@ -612,8 +613,15 @@ static void estimate_scores(struct fm_estimate *estimate, struct fm_task *task, 
     for (int i = 0; i < task->calib.inputs; i++)
         estimate->held += task->calib.input[i].tokens;
     estimate->used = (uint64_t)batches * (uint64_t)batch * (uint64_t)task->calib.T;
-    uint64_t sums = sums_bytes(s, group);
-    fm_estimate_add(estimate, task->model, &sweep, task->memory > sums ? task->memory - sums : 0);
+    uint64_t sums = sums_bytes(s, group), memory = task->memory > sums ? task->memory - sums : 0;
+    fm_estimate_add(estimate, task->model, &sweep, memory);
+    int rest = batches % group; /* the batches of a last group that is not full */
+    if (rest > 0) {
+        sweep.count = 1;
+        sweep.rows = (uint64_t)rest * rows;
+        sweep.leaves = fm_sweep_leaves(rest, batch * task->calib.T, group);
+        fm_estimate_add(estimate, task->model, &sweep, memory);
+    }
     estimate->memory += sums;
 }
 

@@ -312,8 +312,8 @@ static void plan_sweeps(struct fm_estimate *estimate, const struct recovery *r, 
     const struct fm_recover_options *o = r->options;
     bool cross = o->strategy == FM_RECOVER_CROSS, router = o->train == FM_RECOVER_ROUTER;
     uint64_t masks = count_measured(&task->in);
-    int group = fm_quality_group(task->config, &task->held, memory);
-    group = (uint64_t)group < masks ? group : (int)masks;
+    uint64_t merged = router ? 0 : fm_estimate_merged(task->config);
+    int group = fm_quality_group(task->model, &task->held, memory > merged ? memory - merged : 0);
     struct fm_estimate_sweep sweep = {.count = (uint64_t)o->steps,
                                       .rows =
                                           (uint64_t)batch_of(task->run) * (uint64_t)task->calib.T,
@@ -323,13 +323,13 @@ static void plan_sweeps(struct fm_estimate *estimate, const struct recovery *r, 
                                       .merged = router ? 0 : 1,
                                       .kept = cross ? 0.6 : adapter_size(r).kept};
     fm_estimate_add(estimate, task->model, &sweep, memory);
-    sweep.count = (is_measured(task) ? 1 : 2) * ((masks + (uint64_t)group - 1) / (uint64_t)group);
+    sweep.count = is_measured(task) ? 1 : 2;
     sweep.rows = (uint64_t)task->held.count * (uint64_t)task->held.T;
     sweep.T = task->held.T;
-    sweep.lanes = group + 1;
+    sweep.lanes = 1;
     sweep.backward = 0;
     sweep.kept = 0.6;
-    fm_estimate_add(estimate, task->model, &sweep, memory);
+    fm_estimate_add_masks(estimate, task->model, &sweep, masks, (uint64_t)group, memory);
 }
 
 struct shares {
@@ -621,7 +621,7 @@ static int run_task(struct recovery *r, struct fm_recover_report *report, struct
         return rc;
     fm_task_plan(&estimate, &r->task, estimate_steps, r);
     r->work_steps = estimate.kind[0].flops;
-    r->work_measure = estimate.kind[1].flops;
+    r->work_measure = estimate.flops - r->work_steps;
     if (fm_estimate_check(&estimate, run, fm_stage_copied_bytes(FM_STAGE_RECOVER, &r->task.in),
                           err) ||
         prepare(r, err) || fm_uptodate_check(&r->uptodate, run, &inputs, err))

@@ -311,7 +311,10 @@ int fm_task_measure(const struct fm_task *task, const struct fm_masks *f, const 
                     int count, const struct fm_adapter *adapter, fm_task_took *took, void *self,
                     struct fm_err *err)
 {
-    int group = fm_quality_group(task->config, &task->held, task->memory);
+    bool merges = adapter && !adapter->router;
+    uint64_t merged = merges ? fm_estimate_merged(task->config) : 0;
+    int group = fm_quality_group(task->model, &task->held,
+                                 task->memory > merged ? task->memory - merged : 0);
     int rc = fm_comm_least(task->run->machine.comm, &group, err);
     if (rc)
         return rc;
@@ -320,7 +323,7 @@ int fm_task_measure(const struct fm_task *task, const struct fm_masks *f, const 
     run.progress = (struct fm_progress){.report = report_piece, .self = &pieces};
     run.machine.memory = task->memory ? task->memory : 1;
     /* fm_quality_measure subtracts the adapter, which task->memory does not include. */
-    if (adapter && !adapter->router)
+    if (merges)
         run.machine.memory += adapter->offset[adapter->M * adapter->E] * sizeof(float);
     group = group < count ? group : count;
     struct fm_quality *quality = fm_alloc((size_t)group, sizeof *quality, "quality", err);

@@ -217,7 +217,7 @@ static void estimate_run(struct fm_estimate *estimate, const struct fm_train_opt
     uint64_t masks = targets + 1, memory = task->memory;
     uint64_t measured = fm_decimal_targets(&range->measure, until) + 1;
     measured = measured < masks ? measured : masks;
-    uint64_t group = (uint64_t)fm_quality_group(task->config, &task->held, task->memory);
+    uint64_t group = (uint64_t)fm_quality_group(task->model, &task->held, task->memory);
     int around = sequences_around(&task->calib, o);
     int fixed = clip_sequences(&task->calib, o->refine_sequences);
     struct fm_estimate_sweep sweep = {.T = task->calib.T, .kept = mean_kept(until)};
@@ -236,13 +236,12 @@ static void estimate_run(struct fm_estimate *estimate, const struct fm_train_opt
         sweep.backward = 0;
         fm_estimate_add(estimate, task->model, &sweep, memory);
     }
-    group = group < measured ? group : measured;
-    sweep.count = (measured + group - 1) / group;
+    sweep.count = 1;
     sweep.rows = (uint64_t)task->held.count * (uint64_t)task->held.T;
     sweep.T = task->held.T;
-    sweep.lanes = (int)group + 1;
+    sweep.lanes = 1;
     sweep.backward = 0;
-    fm_estimate_add(estimate, task->model, &sweep, memory);
+    fm_estimate_add_masks(estimate, task->model, &sweep, measured, group, memory);
     /* An upper bound: uncompressed widths, and the bounds of the manifest's parts. */
     estimate->disk = masks * (uint64_t)task->config->M * (uint64_t)task->config->E * 4 +
                      masks * (MANIFEST_MASK + (uint64_t)task->held.inputs * MANIFEST_KIND) +
@@ -286,7 +285,8 @@ static void take_work(struct fm_trainer *t, const struct fm_estimate *estimate)
     t->work.make = t->method->cost ? estimate->kind[at++].flops : 0;
     for (int i = 0; i < 2 && t->options->refine > 0; i++)
         t->work.refine += estimate->kind[at++].flops;
-    t->work.measure = estimate->kind[at].flops;
+    for (; at < estimate->kinds; at++)
+        t->work.measure += estimate->kind[at].flops;
 }
 
 /* ---- the state file ---- */

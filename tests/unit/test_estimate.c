@@ -1,0 +1,176 @@
+/*
+ * A plan counts what a run does: its operations are compared with the products that the meter
+ * counts, for every family, and they are proportional to the tokens.
+ */
+#include "lib/bench/meter.h"
+#include "lib/block/cost.h"
+#include "lib/learn/quality.h"
+#include "lib/learn/rank.h"
+#include "tests/unit/models.h"
+#include "tests/unit/runs.h"
+#include "tests/unit/training.h"
+#include "tests/unit/test.h"
+
+enum { T = 11, LEAST = 50 }; /* every vocabulary is larger than LEAST */
+
+static void start(struct runs *r, const char *model, char path[64], int sequences, uint64_t memory)
+{
+    runs_init(r, NULL, "estimated.fm");
+    snprintf(path, 64, "golden/%s", model);
+    runs_tokens(r, sequences, T);
+    uint16_t id[40 * T];
+    for (int i = 0; i < sequences * T; i++)
+        id[i] = (uint16_t)(i * i % LEAST);
+    scratch_write("tokens.u16", id, (size_t)(sequences * T) * sizeof *id);
+    runs_whole(r);
+    r->run.inputs.model = path;
+    r->run.machine.memory = memory;
+    const struct fm_ops *ops;
+    struct fm_err err = {0};
+    assert_ok(fm_ops_cpu(&ops, FM_PRECISION_F32, &err));
+    r->run.machine.ops = fm_meter_begin(ops);
+}
+
+/* Operations per token that are not products with a layer's matrices, and that the meter does not
+ * count: once for each pass through a layer. */
+static double others(const struct fm_config *c, bool again)
+{
+    double sum = 0;
+    for (int l = 0; l < c->L; l++) {
+        int passes = 1 + (l > c->moe[0]) + (again && l >= c->moe[0]);
+        sum += passes * fm_cost_layer(c, l, T).others;
+    }
+    return sum;
+}
+
+static void count_ranking(const char *model, int sequences, uint64_t memory)
+{
+    struct runs r;
+    struct fm_rank_options options;
+    struct fm_rank_report report = {0};
+    struct fm_estimate plan;
+    struct fm_model *m;
+    struct fm_err err = {0};
+    char path[64];
+    fm_rank_defaults(&options);
+    start(&r, model, path, sequences, memory);
+    assert_ok(fm_rank_estimate(&r.run, &options, &plan, &err));
+    assert_ok(fm_model_open(&m, path, 0, &err));
+    double tokens = (double)sequences * T, before = fm_meter_flops();
+    assert_ok(fm_rank(&r.run, &options, &report, &err));
+    double done = fm_meter_flops() - before;
+    bool again = plan.flops > plan.useful;
+    assert_true(again == (memory == 1));
+    double want = plan.flops - tokens * others(fm_model_config(m), again);
+    if (!(fabs(done - want) <= 1e-9 * done))
+        fail_msg("%s: %d sequences took %.0f products, the plan has %.0f", model, sequences, done,
+                 want);
+    fm_rank_report_release(&report);
+    fm_model_close(m);
+}
+
+/* With memory for all inner values, and with none. */
+TEST(a_ranking_takes_the_products_of_its_plan)
+{
+    for (size_t i = 0; i < MODELS; i++) {
+        count_ranking(odd_models[i], 18, (uint64_t)4 << 30);
+        count_ranking(odd_models[i], 18, 1);
+    }
+}
+
+TEST(work_is_proportional_to_the_sequences)
+{
+    static const int sequences[] = {20, 24, 28, 32, 40, 7, 1};
+    struct fm_estimate plan[7];
+    struct fm_rank_options options;
+    fm_rank_defaults(&options);
+    for (int i = 0; i < 7; i++) {
+        struct runs r;
+        char path[64];
+        start(&r, "odd-mixtral", path, sequences[i], (uint64_t)4 << 30);
+        assert_ok(fm_rank_estimate(&r.run, &options, &plan[i], &err));
+        assert_int_equal(plan[i].tokens, sequences[i] * T);
+        assert_int_equal(plan[i].sweeps, (sequences[i] + 15) / 16);
+        double a = plan[i].useful / sequences[i], b = plan[0].useful / sequences[0];
+        assert_true(fabs(a - b) < 1e-12 * b && plan[i].useful == plan[i].flops);
+    }
+}
+
+/* Sequences that are shorter than T end in padding, which is not computed. */
+TEST(padding_is_not_counted)
+{
+    struct runs r;
+    struct fm_model *m;
+    struct fm_calib held;
+    struct fm_estimate plan;
+    struct fm_quality quality;
+    struct fm_window window[6];
+    char path[64];
+    start(&r, "odd-mixtral", path, 6, (uint64_t)4 << 30);
+    assert_ok(fm_model_open(&m, path, (uint64_t)1 << 30, &err));
+    const struct fm_config *c = fm_model_config(m);
+    assert_ok(fm_calib_open(&held, &r.run, c, false, &err));
+    double tokens = 0, others = 0;
+    for (int i = 0; i < 6; i++) {
+        window[i] = (struct fm_window){.length = i % 2 ? T : 4};
+        tokens += window[i].length;
+    }
+    for (int l = 0; l < c->L; l++)
+        others += fm_cost_layer(c, l, T).others;
+    struct fm_quality_detail detail = {.window = window};
+    fm_model_use(m, r.run.machine.ops);
+    struct fm_quality_subject subject = {
+        .model = m, .held = &held, .detail = &detail, .masks = 1, .kept = 1};
+    fm_quality_plan(&plan, &subject, &r.run);
+    uint32_t *widths = calloc((size_t)(c->M * c->E), sizeof *widths);
+    for (int x = 0; x < c->M * c->E; x++)
+        widths[x] = (uint32_t)c->I;
+    double before = fm_meter_flops();
+    assert_ok(fm_quality_measure(&quality, m, r.run.machine.ops, &held, &detail, widths, 1, NULL,
+                                 &r.run, &err));
+    double done = fm_meter_flops() - before, want = plan.flops - 2 * tokens * others;
+    assert_true(plan.tokens == 2 * (uint64_t)tokens);
+    assert_true(fabs(done - want) <= 1e-9 * want);
+    free(widths);
+    fm_calib_close(&held);
+    fm_model_close(m);
+}
+
+/* Plan and run a method whose masks keep nearly all channels, as the plan assumes on average, and
+ * compare their products to a few per cent; the plan is made for the steps that were taken. */
+static void count_training(enum fm_method method, uint64_t memory, const char *step,
+                           const char *until)
+{
+    struct runs r;
+    struct fm_train_options o;
+    struct fm_train_report report = {0};
+    struct fm_estimate plan;
+    struct fm_err err = {0};
+    training_init(&r, &o, "ranked.fm", "masks.fm", method);
+    o.budget_step = o.measure_step = step;
+    o.until = until;
+    r.run.machine.memory = memory;
+    r.run.machine.ops = fm_meter_begin(fm_ops_ref());
+    assert_ok(fm_train(&r.run, &o, &report, &err));
+    double done = fm_meter_flops();
+    o.steps = report.steps ? report.steps : o.steps;
+    assert_ok(fm_train_estimate(&r.run, &o, &plan, &err));
+    if (!(fabs(plan.flops - done) < 0.05 * done))
+        fail_msg("%s in %llu bytes took %.4g products, the plan has %.4g", fm_method_name(method),
+                 (unsigned long long)memory, done, plan.flops);
+    fm_train_report_release(&report);
+}
+
+TEST(training_takes_the_products_of_its_plan)
+{
+    static const enum fm_method methods[] = {FM_METHOD_LEARNED, FM_METHOD_SALIENCY,
+                                             FM_METHOD_EXCHANGE};
+    for (int i = 0; i < 3; i++) {
+        count_training(methods[i], (uint64_t)4 << 30, "0.005", "0.04");
+        count_training(methods[i], 1, "0.005", "0.04");
+    }
+    /* 22 masks: in little memory, 16 of them and then the rest. */
+    count_training(FM_METHOD_SALIENCY, 1, "0.007", "0.147");
+}
+
+TEST_MAIN(training_ranked, NULL)
