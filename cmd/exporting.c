@@ -26,10 +26,6 @@ static cJSON *export_json(const struct fm_cli *cli, const struct fm_export_optio
     fm_json_add_double(o, "budget", r->budget);
     fm_json_add_uint(o, "width_uniform", r->width_uniform);
     fm_json_add_double(o, "width_mean", r->width_mean);
-    if (r->layout->drops)
-        fm_json_add_uint(o, "experts_dropped", (uint64_t)r->dropped);
-    if (r->layout->drops)
-        fm_json_add_string(o, "substitute", options->means ? "mean" : "zero");
     fm_json_add_uint(o, "channels_layout", r->channels_layout);
     fm_json_add_uint(o, "bytes_layout", r->bytes_layout);
     fm_json_add_uint(o, "channels_pad", r->channels_pad);
@@ -109,12 +105,7 @@ static void export_text(FILE *out, bool dry_run, const struct fm_export_options 
     fm_units_bytes(freed, r->bytes_freed);
     fprintf(out, "export   %s%s, budget %.4f (mask %d)\n", would, r->layout->name, r->budget,
             r->index);
-    if (r->layout->drops)
-        fprintf(out, "dropped  %s%d of %d experts%s; %u channels in each of the others%s\n", would,
-                r->dropped, r->experts, options->means ? ", replaced by their mean outputs" : "",
-                r->width_uniform,
-                r->dropped ? "" : "; masks remove whole experts only if --actions begins with 0");
-    else if (r->layout->one_width)
+    if (r->layout->one_width)
         fprintf(out, "width    %s%u channels in every expert; the mask leaves %.1f on average\n",
                 would, r->width_uniform, r->width_mean);
     rounding_line(out, would, "layout", r->channels_layout, r->bytes_layout, r->layout->leveled);

@@ -192,11 +192,11 @@ static const struct fm_cli_scope scope[] = {
 
 /* The options of the command line. */
 static struct {
-    bool list, bom, drop;
+    bool list, bom;
     const char *directory, *cap;
     char layouts[256]; /* names of layouts, for --layout */
     char weights[256]; /* names of weight formats, for --weights */
-    int layout, mask, server, pad, weight, substitute;
+    int layout, mask, server, pad, weight;
     struct fm_pack_options packing;
     struct fm_export_options options;
     struct fm_listing_options listing;
@@ -206,7 +206,6 @@ static struct {
            .pad = 1,
            .weights = "keep|bf16",
            .weight = -1,
-           .substitute = -1,
            .options = {.budget = -1}};
 
 /* Refuse options that have no effect in the chosen mode, then run it. */
@@ -238,11 +237,7 @@ static int run_mode(struct fm_cli *cli, bool list, const char *directory,
     if (!directory)
         return !fm_options_check(cli, PACK, "without --export DIR", err) ? pack(cli, packing, err)
                                                                          : err->code;
-    if (asked.substitute >= 0 && !asked.drop)
-        return fm_fail(err, FM_EUSAGE,
-                       "--substitute has no effect without --drop-experts; omit it");
     if (fm_options_check(cli, EXPORT, "with --export DIR", err) || choose(o, mask, err) ||
-        (asked.drop && fm_layouts_drop(&o->layout, err)) ||
         fm_exportplan_serve(o, (enum fm_server)server, err))
         return err->code;
     cli->run.outputs.path = directory;
@@ -282,10 +277,6 @@ static const struct fm_cli_option own[] = {
      "layout of the export (default: ragged)", 0, 0, EXPORT},
     {"for", 0, FM_CLI_CHOICE, &asked.server, FM_SERVER_CHOICES,
      "server for layout layer, or for experts rounded to a format (default: any)", 0, 0, EXPORT},
-    {"drop-experts", 0, FM_CLI_FLAG, &asked.drop, NULL,
-     "uniform: leave out experts of width 0, for vLLM", 0, 0, EXPORT},
-    {"substitute", 0, FM_CLI_CHOICE, &asked.substitute, "zero|mean",
-     "with --drop-experts: output of a removed expert (default: zero)", 0, 0, EXPORT},
     {"load-cap", 0, FM_CLI_TEXT, &asked.cap, "R[:R2]",
      "elastic: export only budgets from R to R2 (default: 1), and the channels that they use", 0, 0,
      EXPORT},
@@ -346,7 +337,6 @@ int fm_pack_main(int argc, char **argv)
     if (asked.weight >= 0)
         asked.options.weights = asked.packing.weights =
             asked.weight ? FM_WEIGHTS_BF16 : FM_WEIGHTS_KEEP;
-    asked.options.means = asked.substitute == 1;
     if (asked.weight >= 2)
         asked.options.quantise = fm_quantisers[asked.weight - 2];
     asked.options.devices = (uint32_t)asked.listing.devices;

@@ -31,8 +31,6 @@ static void describe(FILE *out, const void *report)
         fprintf(out, " by %s", fm_criterion_name(r->criterion));
     if (r->group > 1)
         fprintf(out, " in groups of %d", r->group);
-    if (r->means)
-        fputs(", with mean outputs", out);
     fputc('\n', out);
     fprintf(out, "tokens   %d sequences of %d in %d batches, mean loss %.4f\n", r->sequences, r->T,
             r->batches, r->ce);
@@ -52,8 +50,6 @@ static cJSON *describe_json(const void *report)
         fm_json_add_string(o, "criterion", fm_criterion_name(r->criterion));
     if (r->group > 1)
         fm_json_add_uint(o, "channel_group", (uint64_t)r->group);
-    if (r->means)
-        fm_json_add_bool(o, "means", true);
     fm_json_add_uint(o, "layers", (uint64_t)r->L);
     cJSON *moe = r->M < r->L ? fm_json_add_array(o, "moe_layers") : NULL;
     for (int m = 0; moe && m < r->M; m++)
@@ -112,8 +108,6 @@ int fm_rank_main(int argc, char **argv)
          "rank groups of N neighbouring channels (default: the group of the checkpoint's codes, or "
          "1)",
          1, 1 << 20, 0},
-        {"means", 0, FM_CLI_FLAG, &options.means, NULL,
-         "also store every expert's mean output, for fm-pack to substitute", 0, 0, 0},
         {"carry", 0, FM_CLI_LIST, options.carry, "PATTERN",
          "also copy the files of the checkpoint that match", 0, 0, 0},
     };

@@ -77,7 +77,6 @@ struct fm_layer {
     struct fm_in down;    /* (sum cap, H) */
     float *gate_up_bias;  /* (r sum cap); NULL if experts have no biases */
     float *down_bias;     /* (E, H) */
-    float *constant;      /* (E, H): the outputs of removed experts; NULL: no expert is removed */
     int64_t *row0;        /* (E) */
     int *cap;             /* (E) */
 };

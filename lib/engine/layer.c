@@ -356,14 +356,6 @@ static void show_forward(const struct experts *x, const struct fm_expert_rows *r
     }
 }
 
-/* z (n, H): each row is the constant of a removed expert. */
-static void repeat_constant(const struct fm_pass *p, const struct fm_expert_rows *r, float *z)
-{
-    size_t H = (size_t)p->config->H;
-    for (int i = 0; i < r->n; i++)
-        p->ops->copy(z + (size_t)i * H, p->layer->constant + (size_t)r->e * H, H * sizeof *z);
-}
-
 static void forward_expert(void *arg, int i)
 {
     const struct experts *x = arg;
@@ -380,8 +372,6 @@ static void forward_expert(void *arg, int i)
     if (r.width > 0)
         p->ops->gather(rows, fm_f32(x->inner->xm), x->inner->rows + first, NULL, r.n, p->config->H);
     fm_expert_forward(p, &r, x->z + first * H, gu, fm_written(rows));
-    if (r.cap == 0 && p->layer->constant)
-        repeat_constant(p, &r, x->z + first * H);
     if (x->visitor)
         show_forward(x, &r, fm_written(rows));
     fm_scratch_release(mark);
@@ -618,7 +608,6 @@ void fm_layer_backward(const struct fm_pass *p, float *dx, bool wanted, const fl
     size_t count = (size_t)N * (size_t)H;
     struct fm_mark host = fm_scratch_mark(), mark = fm_scratch_mark();
     struct inner a = inner_of(p);
-    assert(!p->layer->constant); /* tools that learn refuse a model whose experts lack channels */
     float *dxm = fm_scratch_floats(count);
     if (!p->cached) {
         p->ops->copy(a.x1, x, count * sizeof *x);

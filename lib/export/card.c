@@ -189,13 +189,6 @@ static void say_widths(struct fm_text *t, const struct fm_exportplan *p)
         fm_text_printf(t,
                        "| channels in addition to the mask's | %" PRIu64 ", %" PRIu64 " bytes |\n",
                        more, fm_exportplan_channel_bytes(p, more));
-    int removed = 0;
-    for (int i = 0; i < n; i++)
-        removed += p->widths.stored[i] == 0;
-    if (p->options.layout->drops)
-        fm_text_printf(t, "| experts replaced by %s | %d of %d |\n",
-                       p->options.means ? "their mean output over the calibration data" : "zero",
-                       removed, n);
     fm_text_printf(t, "| parameters, total / active per token | %" PRIu64 " / %" PRIu64 " |\n",
                    fm_config_params(&p->from->config, p->widths.kept),
                    fm_config_params_active(&p->from->config, p->widths.kept));
@@ -394,14 +387,7 @@ static void say_servers(struct fm_text *t, const struct fm_exportplan *p)
     else
         say_vllm(t, layout->vllm_options, fm_runtimes_no_vllm(c, layout->code));
     const char *why_not = fm_runtimes_no_sglang(c, layout->code);
-    if (layout->drops)
-        fm_text_printf(t,
-                       "This format was written from the source code of vLLM 0.33 and has not "
-                       "been run in vLLM, which had\nno CPU build of that version.  vLLM supports "
-                       "it only without quantisation, LoRA, and expert\nand data "
-                       "parallelism.\n\nNot in transformers 5.23, SGLang 0.5.23 and llama.cpp, "
-                       "which require the weights of every\nexpert.\n\n");
-    else if (why_not)
+    if (why_not)
         fm_text_printf(t, "Not in SGLang 0.5.23: %s.\n\n", why_not);
     else
         say_sglang(t, layout->sglang_options, why_package(p));
@@ -473,13 +459,13 @@ static void say_runtimes(struct fm_text *t, const struct fm_exportplan *p)
                           "or its name on a hub.\n\n");
         if (unread)
             fm_text_printf(t, "Not in transformers 5.23, which %s.\n\n", unread);
-        else if (!layout->drops)
+        else
             say_transformers(t, p);
         say_servers(t, p);
     }
     if (layout->running)
         layout->running(t, p);
-    if (served && !unread && !layout->drops)
+    if (served && !unread)
         fm_text_printf(t,
                        "Measuring it:\n\n    lm_eval --model hf --model_args "
                        "pretrained=.,dtype=auto%s \\\n        --tasks "
@@ -530,8 +516,6 @@ static void say_command(struct fm_text *t, const struct fm_exportplan *p)
     fm_text_printf(t, "## Making it\n\n    fm-pack --export DIR --layout %s", o->layout->name);
     if (o->layout->runtime)
         fm_text_printf(t, " --for %s", o->layout->runtime);
-    if (o->layout->drops)
-        fm_text_printf(t, " --drop-experts%s", o->means ? " --substitute mean" : "");
     if (o->quantise)
         fm_text_printf(t, " --weights %s%s%s", o->quantise->name, o->server ? " --for " : "",
                        o->server ? fm_server_name(o->server) : "");

@@ -141,9 +141,6 @@ static int plan(struct fm_exportplan *p, const struct fm_run_options *run,
         .files = (int)p->files};
     r->width_uniform = layout->one_width ? p->widths.widest : 0;
     r->width_mean = (1 - r->budget) * p->from->config.I;
-    r->experts = (int)fm_opened_experts(p->from);
-    for (int i = 0; layout->drops && i < r->experts; i++)
-        r->dropped += p->widths.stored[i] == 0;
     snprintf(r->storage, sizeof r->storage, "%s", p->from->stored);
     r->codes = p->codes;
     r->extra = p->from->extra;

@@ -35,12 +35,11 @@
  * fm-export.json: {"schema": 1, "suite": "fm", "layout", "for" ("any", "vllm" or "sglang"),
  * "index", "removed", "budget", "weights" ("keep", "bf16" or a format; only if the bundle has codes
  * or experts are rounded), "base_model" and "load_cap": [R, R2] (where they were given),
- * "allow_code", "keep_extra" and "drop_experts": true and "keep_config": [keys] (where there are
- * any), "substitute": "zero" or "mean" with "drop_experts", "pad_multiple", "shard_size" (0 where
- * the layout is not sharded), "widths": [[k of layer 0 ..] ..], "config": digest of the
- * checkpoint's config.json, "ranking": digest of the bundle's ranking, "files": every other file of
- * the directory with its size and digest (filetable.h)}.  It has no paths and no dates, so the same
- * bundle and options always give the same bytes.
+ * "allow_code" and "keep_extra": true and "keep_config": [keys] (where there are any),
+ * "pad_multiple", "shard_size" (0 where the layout is not sharded), "widths": [[k of layer 0 ..]
+ * ..], "config": digest of the checkpoint's config.json, "ranking": digest of the bundle's ranking,
+ * "files": every other file of the directory with its size and digest (filetable.h)}.  It has no
+ * paths and no dates, so the same bundle and options always give the same bytes.
  */
 #ifndef FM_EXPORT_H
 #define FM_EXPORT_H
@@ -60,8 +59,6 @@ struct fm_export_report {
     double budget;                          /* the budget: a fraction */
     uint32_t width_uniform;                 /* for layouts with one width */
     double width_mean;                      /* mean width of an expert in the mask */
-    int experts, dropped;                   /* experts of all layers; how many of them are left
-                                               out */
     uint64_t channels_layout, bytes_layout; /* kept beyond the mask, because the layout has one
                                                width for many experts */
     uint64_t channels_pad, bytes_pad;       /* kept beyond the mask, because of pad_multiple or the

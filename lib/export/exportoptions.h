@@ -26,7 +26,7 @@ enum fm_choice {
 #define FM_KEEP_CONFIG_MAX 16 /* limit on the uses of --keep-config */
 
 /* Zero is a valid default for all fields except `layout` and the choice of the member.  `layout` is
- * one of fm_layouts, or the form of one for a server or for --drop-experts. */
+ * one of fm_layouts, or the form of one for a server. */
 struct fm_export_options {
     const struct fm_layout *layout;
     enum fm_choice by;
@@ -45,8 +45,7 @@ struct fm_export_options {
     uint32_t devices;      /* number of devices among which a server divides the channels of each
                               expert, for layouts where servers do that: each device's part of a
                               width must be valid for the layout and the codes; 0: 1 */
-    bool means;      /* when dropping experts, replace each with its mean output instead of 0 */
-    bool allow_code; /* keep the author's code and the keys that load it (trust.h) */
+    bool allow_code;       /* keep the author's code and the keys that load it (trust.h) */
     /* Keys of config.json to keep next to our modelling file although the family does not define
      * them (trust.h); ends with NULL. */
     const char *keep_config[FM_KEEP_CONFIG_MAX + 1];

@@ -739,26 +739,6 @@ static int fill_experts(const struct fm_exportplan *p, const struct fm_planned_t
     return rc;
 }
 
-/* Write the mean output of a removed expert, rounded to the type of the weights; or 0. */
-static int fill_constant(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
-                         uint64_t from, uint64_t size, void *dst, struct fm_err *err)
-{
-    const struct fm_ranking *r = &p->ranking;
-    uint64_t element = (uint64_t)fm_dtype_bits(t->t.dtype) / 8;
-    size_t n = (size_t)(size / element);
-    memset(dst, 0, (size_t)size);
-    if (!p->options.means)
-        return FM_OK;
-    size_t at = ((size_t)t->m * (size_t)r->E + (size_t)t->e) * (size_t)r->H;
-    fm_dtype_from_f32(dst, r->means + at + from / element, t->t.dtype, n);
-    if (fm_dtype_nonfinite(dst, t->t.dtype, n) == n)
-        return FM_OK;
-    return fm_fail(err, FM_ECONFIG,
-                   "--substitute mean: the mean output of layer %d, expert %d is too large for %s; "
-                   "omit the option",
-                   p->from->config.moe[t->m], t->e, fm_dtype_name(t->t.dtype));
-}
-
 int fm_fill_bytes(const struct fm_exportplan *p, const struct fm_planned_tensor *t, uint64_t from,
                   uint64_t size, void *dst, struct fm_err *err)
 {
@@ -786,8 +766,6 @@ int fm_fill_bytes(const struct fm_exportplan *p, const struct fm_planned_tensor 
         return fill_experts(p, t, from, size, dst, err);
     case FM_FILL_NUMBER:
         return fill_number(t, from, size, dst);
-    case FM_FILL_CONSTANT:
-        return fill_constant(p, t, from, size, dst, err);
     }
     assert(!"unknown kind of fill");
     return FM_EBUG;

@@ -9,10 +9,10 @@
 
 /*
  * Write bytes [from, from + size) of a tensor to dst; both ends are cuts.  The family is open with
- * FM_OPENED_WEIGHTS, unless the fill is FM_FILL_NUMBER, FM_FILL_SHAPE or FM_FILL_CONSTANT, which
- * read no weights.  If it is also open with FM_OPENED_CHECKSUMS, FM_EFORMAT names the expert and
- * the channels that do not match their digest.  A copied tensor (FM_FILL_COPY) has one digest for
- * all its bytes, which the caller compares (fm_fill_check).
+ * FM_OPENED_WEIGHTS, unless the fill is FM_FILL_NUMBER or FM_FILL_SHAPE, which read no weights.  If
+ * it is also open with FM_OPENED_CHECKSUMS, FM_EFORMAT names the expert and the channels that do
+ * not match their digest.  A copied tensor (FM_FILL_COPY) has one digest for all its bytes, which
+ * the caller compares (fm_fill_check).
  */
 int fm_fill_bytes(const struct fm_exportplan *p, const struct fm_planned_tensor *t, uint64_t from,
                   uint64_t size, void *dst, struct fm_err *err);

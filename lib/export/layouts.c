@@ -56,20 +56,6 @@ int fm_layouts_vllm(const struct fm_layout **layout, struct fm_err *err)
     return FM_OK;
 }
 
-int fm_layouts_drop(const struct fm_layout **layout, struct fm_err *err)
-{
-    const char *has = "";
-    for (int i = 0; fm_layouts[i]; i++)
-        has = fm_layouts[i]->dropped ? fm_layouts[i]->name : has;
-    if (!(*layout)->dropped)
-        return fm_fail(err, FM_EUSAGE,
-                       "--drop-experts needs layout %s, but this is layout %s; use --layout %s, or "
-                       "omit --drop-experts",
-                       has, (*layout)->name, has);
-    *layout = (*layout)->dropped;
-    return FM_OK;
-}
-
 void fm_layouts_extra(char *text, size_t size)
 {
     size_t used = 0;

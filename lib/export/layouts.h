@@ -29,11 +29,10 @@ enum fm_split {
 };
 
 struct fm_layout {
-    const char *name;                /* of --layout */
-    const char *runtime;             /* --for: "any", "vllm"; NULL: one form for all */
-    const struct fm_layout *vllm;    /* the form for --for vllm, or NULL */
-    const char *listed;              /* in the form for vLLM: its name in lists */
-    const struct fm_layout *dropped; /* the form for --drop-experts, or NULL */
+    const char *name;             /* of --layout */
+    const char *runtime;          /* --for: "any", "vllm"; NULL: one form for all */
+    const struct fm_layout *vllm; /* the form for --for vllm, or NULL */
+    const char *listed;           /* in the form for vLLM: its name in lists */
 
     /* ---- widths ---- */
 
@@ -44,8 +43,6 @@ struct fm_layout {
     bool one_width;     /* one width for all experts of the model, whatever the mask says */
     const char *plain;  /* the reason why it cannot hold the codes and scales of a quantised
                            checkpoint; NULL: it can, with `code` only those of experts */
-    bool drops;         /* experts without channels in the mask are left out, and a constant
-                           takes their place */
     bool full;          /* files hold all channels of every expert, with zeros for removed ones */
     uint32_t multiple;  /* its kernels require widths that are multiples of it; 1: any */
     /* Replace the mask's widths, p->widths.kept; NULL: they are used unchanged. */
@@ -112,8 +109,6 @@ const struct fm_layout *fm_layouts_find(const char *name);
 void fm_layouts_choices(char *text, size_t size);
 /* Replace *layout with its form for vLLM; FM_EUSAGE if it has one form for all. */
 int fm_layouts_vllm(const struct fm_layout **layout, struct fm_err *err);
-/* Replace *layout with its form for --drop-experts; FM_EUSAGE if there is no such form. */
-int fm_layouts_drop(const struct fm_layout **layout, struct fm_err *err);
 /* For messages: the name of the first layout that supports a load cap; "native or padded", the
  * layouts that can keep extra tensors. */
 const char *fm_layouts_capped(void);

@@ -200,34 +200,6 @@ static int choose_codes(struct fm_exportplan *p, struct fm_err *err)
     return FM_OK;
 }
 
-/* Check that experts can be left out: only those with tensors of their own can. */
-static int check_drops(const struct fm_exportplan *p, struct fm_err *err)
-{
-    const struct fm_config *c = &p->from->config;
-    char name[FM_WEIGHT_NAME_BYTES];
-    if (!p->options.layout->drops || fm_weights_constant_name(name, c, c->moe[0], 0))
-        return FM_OK;
-    return fm_fail(err, FM_ECONFIG,
-                   "--drop-experts: checkpoints of %s have all experts of a layer in one tensor, "
-                   "from which vLLM cannot omit one; omit the option",
-                   c->family->name);
-}
-
-/* Read the mean outputs of experts, which fm-rank collects on request. */
-static int read_means(struct fm_exportplan *p, struct fm_err *err)
-{
-    if (!p->options.means)
-        return FM_OK;
-    if (fm_ranking_open(&p->ranking, &p->from->bundle, err))
-        return err->code;
-    if (p->ranking.means)
-        return FM_OK;
-    return fm_fail(err, FM_ECONFIG,
-                   "--substitute mean: %s has no mean outputs of experts, which fm-rank --means "
-                   "collects; make the family again with it, or omit the option",
-                   p->from->bundle.file.path);
-}
-
 /* Choose the multiple of widths with which each of `devices` devices gets a valid width. */
 static int choose_multiple(struct fm_exportplan *p, struct fm_err *err)
 {
@@ -266,8 +238,7 @@ int fm_exportplan_begin(struct fm_exportplan *p, const struct fm_opened *from,
                         const struct fm_export_options *options, struct fm_err *err)
 {
     *p = (struct fm_exportplan){.from = from, .options = *options};
-    if (choose_codes(p, err) || check_drops(p, err) || read_means(p, err) ||
-        choose_multiple(p, err))
+    if (choose_codes(p, err) || choose_multiple(p, err))
         return err->code;
     size_t n = fm_opened_experts(from);
     p->widths.kept = fm_alloc(n, sizeof *p->widths.kept, "widths", err);
@@ -436,7 +407,6 @@ void fm_exportplan_release(struct fm_exportplan *p)
     free(p->planned_for);
     free(p->family);
     free(p->code.item);
-    fm_ranking_release(&p->ranking);
     *p = (struct fm_exportplan){0};
 }
 
@@ -719,20 +689,6 @@ static int add_rounded(struct fm_exportplan *p, int m, const struct fm_weight *w
     return storage->shape_end ? add_format(p, &t, weight, storage->shape_end, err) : FM_OK;
 }
 
-/* Add the constant output of a removed expert, as vLLM reads it (FM_REMOVED_KEY). */
-static int add_constant(struct fm_exportplan *p, int m, int e, struct fm_err *err)
-{
-    const struct fm_config *c = &p->from->config;
-    char name[FM_WEIGHT_NAME_BYTES];
-    bool named = fm_weights_constant_name(name, c, c->moe[m], e);
-    assert(named); /* ensured by check_drops */
-    (void)named;
-    struct fm_planned_tensor t = {.fill = FM_FILL_CONSTANT, .m = m, .e = e};
-    t.t = (struct fm_tensor){
-        .name = name, .dtype = p->from->dtype, .dims = 1, .shape = {(uint64_t)c->H}};
-    return fm_exportplan_add_tensor(p, &t, err);
-}
-
 typedef int add_matrix(struct fm_exportplan *p, int m, const struct fm_weight *w, int first, int n,
                        struct fm_err *err);
 
@@ -741,13 +697,8 @@ int fm_exportplan_stock(struct fm_exportplan *p, int m, struct fm_err *err)
     const struct fm_config *c = &p->from->config;
     bool codes = p->codes && fm_packed_at(&p->from->packed, m)->scheme.storage;
     add_matrix *add = p->options.quantise ? add_rounded : codes ? add_codes : add_stock;
-    const uint32_t *stored = p->widths.stored + (size_t)m * (size_t)c->E;
     int rc = FM_OK;
     for (int e = 0; e < c->E && !rc; e++) {
-        if (p->options.layout->drops && stored[e] == 0) {
-            rc = add_constant(p, m, e, err);
-            continue;
-        }
         for (const struct fm_weight *w = c->family->weight; fm_weights_more(w) && !rc; w++) {
             if (!w->name[FM_NAMING_STOCK] || !fm_weights_is_expert(w) ||
                 !fm_weights_exists(c, w, c->moe[m]))
@@ -1011,25 +962,10 @@ static int check_shared(const struct fm_exportplan *p, struct fm_err *err)
         layout->name, c->shared, c->family->shared_key);
 }
 
-/* Check that every layer keeps an expert, as vLLM requires. */
-static int check_left(const struct fm_exportplan *p, struct fm_err *err)
-{
-    const struct fm_config *c = &p->from->config;
-    for (int m = 0; p->options.layout->drops && m < c->M; m++) {
-        if (layer_channels(p, m) > 0)
-            continue;
-        return fm_fail(err, FM_ECONFIG,
-                       "--drop-experts: mask %d, budget %.4f, leaves no expert in layer %d, but "
-                       "vLLM needs at least one; use a smaller budget, or omit the option",
-                       p->index, p->from->budgets.budget[p->index].budget, c->moe[m]);
-    }
-    return FM_OK;
-}
-
 int fm_exportplan_member(struct fm_exportplan *p, int index, struct fm_err *err)
 {
     fm_exportplan_widths(p, index);
-    if (check_left(p, err) || check_shared(p, err))
+    if (check_shared(p, err))
         return err->code;
     bool fits =
         p->weight_files > 0 && memcmp(p->planned_for, p->widths.stored,
@@ -1050,7 +986,7 @@ int fm_exportplan_member(struct fm_exportplan *p, int index, struct fm_err *err)
 int fm_exportplan_same_layers(struct fm_exportplan *p, int index, uint64_t *bytes,
                               struct fm_err *err)
 {
-    assert(p->options.layout->one_width && !p->options.layout->drops);
+    assert(p->options.layout->one_width);
     fm_exportplan_widths(p, index);
     if (check_shared(p, err))
         return err->code;
@@ -1190,7 +1126,7 @@ bool fm_exportplan_as_measured(const struct fm_exportplan *p)
 {
     const uint32_t *mask = fm_masks_widths(&p->from->budgets.masks, p->index);
     size_t bytes = fm_opened_experts(p->from) * sizeof *mask;
-    return !p->options.quantise && !p->options.means &&
+    return !p->options.quantise &&
            (p->options.layout->all_members || memcmp(p->widths.kept, mask, bytes) == 0);
 }
 

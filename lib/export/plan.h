@@ -25,7 +25,6 @@
 #include "lib/export/exportoptions.h"
 #include "lib/export/opened.h"
 #include "lib/model/source.h"
-#include "lib/stage/ranking.h"
 
 /* The source of a tensor's bytes. */
 enum fm_fill {
@@ -39,8 +38,7 @@ enum fm_fill {
                        no channel */
     FM_FILL_FACTOR, /* the factors of the scales of such matrices */
     FM_FILL_SHAPE,  /* two numbers, rows and columns of a matrix */
-    FM_FILL_NUMBER, /* one number */
-    FM_FILL_CONSTANT /* the output of a removed expert, H numbers */
+    FM_FILL_NUMBER  /* one number */
 };
 
 /*
@@ -140,7 +138,6 @@ struct fm_exportplan {
                                        options.quantise the one they are rounded to */
     struct fm_config rounded;       /* with options.quantise: the model of the export; the values it
                                        points to are borrowed */
-    struct fm_ranking ranking;      /* for options.means: the ranking of the bundle */
     bool wrapped; /* the export is the multimodal checkpoint, not only its text model */
     char *family; /* fm_family of config.json, the same for all members; NULL: not made yet */
 };

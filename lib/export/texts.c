@@ -437,9 +437,6 @@ static int add_export_json(struct fm_exportplan *p, struct fm_err *err)
     say_keys(&t, o->keep_config);
     if (o->keep_extra)
         fm_text_printf(&t, "  \"keep_extra\": true,\n");
-    if (o->layout->drops)
-        fm_text_printf(&t, "  \"drop_experts\": true,\n  \"substitute\": \"%s\",\n",
-                       o->means ? "mean" : "zero");
     fm_text_printf(&t, "  \"pad_multiple\": %" PRIu32 ",\n  \"shard_size\": %" PRIu64 ",\n",
                    o->pad_multiple ? o->pad_multiple : 1, shard_size(o));
     fm_text_printf(&t, "  \"widths\": ");

@@ -183,11 +183,6 @@ bool fm_weights_is_off(const struct fm_config *config, const char *name, int *l)
  * only fused checkpoints have.  False for other families. */
 bool fm_weights_fused_name(char name[FM_WEIGHT_NAME_BYTES], const struct fm_config *config);
 
-/* The name of the vector that vLLM adds for a removed expert, "...experts.3.approx_value"; false
- * for a family that has no tensors of individual experts under stock names. */
-bool fm_weights_constant_name(char name[FM_WEIGHT_NAME_BYTES], const struct fm_config *config,
-                              int l, int e);
-
 /* Whether the tensor becomes a field of struct fm_layer with its elements in the same order. */
 bool fm_weights_is_field(const struct fm_weight *w);
 

@@ -119,25 +119,6 @@ bool fm_weights_fused_name(char name[FM_WEIGHT_NAME_BYTES], const struct fm_conf
     return true;
 }
 
-bool fm_weights_constant_name(char name[FM_WEIGHT_NAME_BYTES], const struct fm_config *c, int l,
-                              int e)
-{
-    static const char expert[] = "{e}.";
-    char pattern[FM_WEIGHT_NAME_BYTES];
-    const struct fm_weight *w = c->family->weight;
-    while (fm_weights_more(w) &&
-           !(w->name[FM_NAMING_STOCK] && fm_weights_is_expert(w) && fm_weights_exists(c, w, l) &&
-             fm_weights_per_expert(w, FM_NAMING_STOCK)))
-        w++;
-    if (!fm_weights_more(w))
-        return false;
-    const char *stock = w->name[FM_NAMING_STOCK];
-    size_t n = (size_t)(strstr(stock, expert) - stock) + sizeof expert - 1;
-    snprintf(pattern, sizeof pattern, "%.*sapprox_value", (int)n, stock);
-    fm_weights_name(name, pattern, l, e);
-    return true;
-}
-
 bool fm_weights_is_field(const struct fm_weight *w)
 {
     return w->part >= FM_PART_NORM && w->part <= FM_PART_DOWN_BIAS;

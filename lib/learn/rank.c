@@ -35,12 +35,11 @@
     ((uint64_t)64                                                                                  \
      << 30) /* limit on the bytes of boundaries, so that the spill file fits on common disks */
 
-/* The run: sums over the batches so far, and the slots of those being scored. */
+/* The run: sums over the batches so far, in the ranking's scores, and the slots of those being
+ * scored. */
 struct scorer {
     struct fm_task *task;
     struct fm_ranking *ranking;
-    double *sums; /* (M, layer_size): of scores, and of outputs if the ranking gets means; otherwise
-                     an alias of the ranking's scores */
     enum fm_criterion criterion;
     struct fm_criterion_adder adder;
     double *slot;                  /* (slots, layer_size) */
@@ -79,52 +78,18 @@ static int batch_of(const struct fm_run_options *run)
 }
 
 /* Number of scores of a layer: (E, I). */
-static size_t scores_size(const struct scorer *s)
-{
-    return (size_t)s->ranking->E * (size_t)s->ranking->I;
-}
-
-/* Number of sums of a layer: scores, then sums of outputs (E, H) if there are any. */
 static size_t layer_size(const struct scorer *s)
 {
-    return scores_size(s) + (size_t)s->ranking->E * (size_t)s->ranking->H;
-}
-
-/* sums (H) += the outputs of the view's rows.  In the backward pass the outputs are not in memory;
- * their sum is then the sum of the rows of h (I), times down (I, H). */
-static void add_outputs(const struct scorer *s, double *sums, const struct fm_expert_view *v)
-{
-    size_t I = (size_t)s->ranking->I, H = (size_t)s->ranking->H, n = (size_t)v->n;
-    for (size_t i = 0; v->y && i < n * H; i++)
-        sums[i % H] += (double)v->y[i];
-    if (v->y)
-        return;
-    struct fm_mark mark = fm_scratch_mark();
-    double *h = fm_scratch(I * sizeof *h);
-    float *row = fm_scratch_floats(I > H ? I : H);
-    memset(h, 0, I * sizeof *h);
-    for (size_t r = 0; r < n; r++) {
-        fm_dtype_to_f32(row, fm_element(v->h, r * I).data, v->h.dtype, I);
-        for (size_t j = 0; j < I; j++)
-            h[j] += (double)row[j];
-    }
-    for (size_t j = 0; j < I; j++) {
-        fm_dtype_to_f32(row, fm_element(v->down, j * H).data, v->down.dtype, H);
-        for (size_t i = 0; i < H; i++)
-            sums[i] += h[j] * (double)row[i];
-    }
-    fm_scratch_release(mark);
+    return (size_t)s->ranking->E * (size_t)s->ranking->I;
 }
 
 static void score_expert(void *self, const struct fm_expert_view *v)
 {
     struct scorer *s = self;
-    size_t I = (size_t)s->ranking->I, H = (size_t)s->ranking->H, e = (size_t)v->expert;
+    size_t I = (size_t)s->ranking->I, e = (size_t)v->expert;
     double *slot = s->slot + (size_t)v->slot * layer_size(s);
     assert(v->width == (int)I && v->cap == (int)I);
     fm_criterion_add(&s->adder, slot + e * I, v);
-    if (H > 0)
-        add_outputs(s, slot + scores_size(s) + e * H, v);
 }
 
 /* Number of values in one reduction. */
@@ -143,7 +108,7 @@ static int begin_layer(void *self, int m, struct fm_err *err)
 {
     (void)err;
     struct scorer *s = self;
-    double *sums = s->sums + (s->whole ? 0 : (size_t)m * layer_size(s));
+    double *sums = s->ranking->scores + (s->whole ? 0 : (size_t)m * layer_size(s));
     if (!s->whole || is_end(s, m, false))
         memcpy(s->reduction.sum, sums, reduction_size(s) * sizeof *sums);
     fm_reduction_layer(&s->reduction);
@@ -162,16 +127,12 @@ static void add_batch(void *self, int m, int batch, int lane, int slot)
 static int check_sums(const struct scorer *s, int m, const double *sums, size_t n,
                       struct fm_err *err)
 {
-    size_t I = (size_t)s->ranking->I, layer = layer_size(s), scores = scores_size(s);
+    size_t I = (size_t)s->ranking->I, layer = layer_size(s);
     for (size_t i = 0; i < n; i++) {
         int l = s->task->config->moe[m + (int)(i / layer)];
         size_t at = i % layer;
         if (isfinite(sums[i]))
             continue;
-        if (at >= scores)
-            return fm_fail(err, FM_EFORMAT,
-                           "layer %d: the sum of outputs of expert %d is not finite", l,
-                           (int)((at - scores) / (size_t)s->ranking->H));
         return fm_fail(err, FM_EFORMAT, "layer %d: the %s of expert %d, channel %d is not finite",
                        l, fm_criterion_backward(s->criterion) ? "weight gradient" : "score",
                        (int)(at / I), (int)(at % I));
@@ -186,7 +147,7 @@ static int end_layer(void *self, int m, struct fm_err *err)
     if (s->whole && !is_end(s, m, true))
         return FM_OK;
     m = s->whole ? 0 : m;
-    double *sums = s->sums + (size_t)m * layer_size(s);
+    double *sums = s->ranking->scores + (size_t)m * layer_size(s);
     int rc = fm_reduction_end(&s->reduction, n, err);
     if (rc)
         return rc;
@@ -200,7 +161,7 @@ static size_t list_state(struct fm_journal_item *item, struct scorer *s)
     item[0] = (struct fm_journal_item){.name = "scores",
                                        .dtype = FM_F64,
                                        .count = (uint64_t)s->ranking->M * layer_size(s),
-                                       .data = s->sums};
+                                       .data = s->ranking->scores};
     item[1] = (struct fm_journal_item){
         .name = "tokens", .dtype = FM_I64, .count = X, .data = s->ranking->tokens};
     item[2] = (struct fm_journal_item){.name = "ce", .dtype = FM_F64, .count = 1, .data = &s->ce};
@@ -215,7 +176,8 @@ static int gather(struct scorer *s, struct fm_err *err)
     size_t n = reduction_size(s), all = (size_t)s->ranking->M * layer_size(s);
     int rc = FM_OK;
     for (size_t at = 0; !rc && at < all; at += n)
-        rc = fm_comm_gather(s->task->run->machine.comm, s->sums + at, sizeof(double), n, err);
+        rc = fm_comm_gather(s->task->run->machine.comm, s->ranking->scores + at, sizeof(double), n,
+                            err);
     return rc;
 }
 
@@ -297,11 +259,11 @@ static int score_group(struct scorer *s, struct fm_sweep *sweep, int batch, int 
         return rc;
     }
     fm_reduction_begin(&s->reduction, 1);
-    size_t sums = (size_t)s->ranking->M * layer_size(s) * sizeof *s->sums;
-    memcpy(s->before, s->sums, sums);
+    size_t sums = (size_t)s->ranking->M * layer_size(s) * sizeof *s->ranking->scores;
+    memcpy(s->before, s->ranking->scores, sums);
     rc = fm_sweep_run(sweep, s->batch, n, &lane, 1, &visitor, s->measure, counts, err);
     if (rc)
-        memcpy(s->sums, s->before, sums);
+        memcpy(s->ranking->scores, s->before, sums);
     for (int i = 0; !rc && i < n; i++)
         s->ce += s->measure[i].ce / (double)s->measure[i].n;
     for (size_t x = 0; !rc && x < X; x++)
@@ -414,29 +376,10 @@ static int score_all(struct scorer *s, int batch, int batches, struct fm_err *er
     return rc;
 }
 
-/* Split the sums into the ranking's scores and means. */
-static void split_sums(struct scorer *s)
-{
-    struct fm_ranking *r = s->ranking;
-    size_t layer = layer_size(s), scores = scores_size(s), H = (size_t)r->H;
-    size_t outputs = layer - scores;
-    if (H == 0)
-        return;
-    for (size_t m = 0; m < (size_t)r->M; m++) {
-        const double *sums = s->sums + m * layer;
-        const int64_t *tokens = r->tokens + m * (size_t)r->E;
-        memcpy(r->scores + m * scores, sums, scores * sizeof *sums);
-        for (size_t i = 0; i < outputs; i++)
-            r->means[m * outputs + i] =
-                tokens[i / H] > 0 ? (float)(sums[scores + i] / (double)tokens[i / H]) : 0;
-    }
-}
-
 static int finish_scores(struct scorer *s, enum fm_rank_order order, int batches,
                          struct fm_err *err)
 {
     struct fm_ranking *r = s->ranking;
-    split_sums(s);
     fm_criterion_finish(s->criterion, r->scores, r->tokens, (size_t)r->M * (size_t)r->E, r->I,
                         batches);
     if (order == FM_ORDER_SCORE)
@@ -455,8 +398,6 @@ static void record(cJSON *manifest, struct scorer *s, enum fm_rank_order order, 
         fm_json_add_string(options, "criterion", fm_criterion_name(s->criterion));
     if (s->ranking->group > 1)
         fm_json_add_uint(options, "channel_group", (uint64_t)s->ranking->group);
-    if (s->ranking->H > 0)
-        fm_json_add_bool(options, "means", true);
     fm_provenance_tokens(entry, &s->task->calib);
     fm_provenance_held_out(entry, &s->task->held);
     cJSON *result = fm_json_add_object(entry, "result");
@@ -692,34 +633,6 @@ static int finish(struct scorer *s, enum fm_rank_order order, int batch,
     return write_stream(s, order, batch, report, err);
 }
 
-/* Allocate the means (H per expert) and the sums of scores and outputs; if H is 0, the sums are the
- * ranking's scores. */
-static int take_means(struct scorer *s, int H, struct fm_err *err)
-{
-    s->sums = s->ranking->scores;
-    if (H == 0)
-        return FM_OK;
-    int rc = fm_ranking_add_means(s->ranking, H, err);
-    s->sums = rc ? NULL
-                 : fm_alloc((size_t)s->ranking->M * layer_size(s), sizeof *s->sums,
-                            "sums of scores and outputs", err);
-    return s->sums ? FM_OK : err->code;
-}
-
-/* A mean becomes the constant output of a dropped expert, which is possible only if each expert has
- * separate tensors. */
-static int check_means(const struct fm_rank_options *options, const struct fm_config *c,
-                       struct fm_err *err)
-{
-    char name[FM_WEIGHT_NAME_BYTES];
-    if (!options->means || fm_weights_constant_name(name, c, c->moe[0], 0))
-        return FM_OK;
-    return fm_fail(err, FM_ECONFIG,
-                   "--means: checkpoints of %s have all experts of a layer in one tensor, from "
-                   "which fm-pack --drop-experts cannot remove one; omit the option",
-                   c->family->name);
-}
-
 static int run_task(struct scorer *s, const struct fm_rank_options *options,
                     struct fm_rank_report *report, struct fm_err *err)
 {
@@ -728,11 +641,10 @@ static int run_task(struct scorer *s, const struct fm_rank_options *options,
     const struct fm_config *c = task->config;
     struct fm_estimate estimate;
     int batch = batch_of(task->run), batches, group;
-    int H = options->means ? c->H : 0;
-    if (choose_group(&group, options->group, task->model, err) || check_means(options, c, err) ||
+    if (choose_group(&group, options->group, task->model, err) ||
         count_batches(&batches, task, err))
         return err->code;
-    *s->ranking = (struct fm_ranking){.M = c->M, .E = c->E, .I = c->I, .H = H, .group = group};
+    *s->ranking = (struct fm_ranking){.M = c->M, .E = c->E, .I = c->I, .group = group};
     fm_task_plan(&estimate, task, estimate_scores, &(struct planned){s, batches});
     if (fm_comm_rank(task->run->machine.comm) == 0 &&
         estimate_stream(&estimate.disk, s, order, batches, err))
@@ -742,7 +654,6 @@ static int run_task(struct scorer *s, const struct fm_rank_options *options,
     *report = (struct fm_rank_report){
         .criterion = s->criterion,
         .group = group,
-        .means = options->means,
         .L = c->L,
         .M = c->M,
         .E = c->E,
@@ -759,9 +670,7 @@ static int run_task(struct scorer *s, const struct fm_rank_options *options,
         n += snprintf(text + n, sizeof text - (size_t)n, " criterion %s",
                       fm_criterion_name(s->criterion));
     if (group > 1)
-        n += snprintf(text + n, sizeof text - (size_t)n, " group %d", group);
-    if (options->means)
-        snprintf(text + n, sizeof text - (size_t)n, " means");
+        snprintf(text + n, sizeof text - (size_t)n, " group %d", group);
     if (fm_task_params(task, &s->params, text, err) ||
         fm_uptodate_check(&report->uptodate, task->run,
                           &(struct fm_uptodate_inputs){TOOL, &s->params, order_name(order), NULL,
@@ -773,7 +682,7 @@ static int run_task(struct scorer *s, const struct fm_rank_options *options,
     if (fm_ranking_init(s->ranking, c->M, c->E, c->I, err))
         return err->code;
     s->ranking->group = group;
-    if (take_means(s, H, err) || resume(s, batches, err))
+    if (resume(s, batches, err))
         return err->code;
     report->resumed = (int)s->next;
     int rc = score_all(s, batch, batches, err);
@@ -844,8 +753,6 @@ out:
     free(s.ids);
     free(s.batch);
     free(s.measure);
-    if (s.sums != ranking.scores)
-        free(s.sums);
     fm_ranking_release(&ranking);
     fm_task_close(&task);
     return rc;
@@ -870,14 +777,12 @@ int fm_rank_estimate(const struct fm_run_options *run, const struct fm_rank_opti
     int rc = FM_OK;
     if (fm_task_open_inputs(&task, run, true, err) ||
         choose_group(&group, options->group, task.model, err) ||
-        check_means(options, task.config, err) || find_carried(&task, options->carry, err) ||
-        count_batches(&batches, &task, err)) {
+        find_carried(&task, options->carry, err) || count_batches(&batches, &task, err)) {
         rc = err->code;
         goto out;
     }
     const struct fm_config *c = task.config;
     ranking = (struct fm_ranking){.M = c->M, .E = c->E, .I = c->I, .group = group};
-    ranking.H = options->means ? c->H : 0;
     fm_task_plan(estimate, &task, estimate_scores, &(struct planned){&s, batches});
     rc = estimate_stream(&estimate->disk, &s, options->order, batches, err);
     if (rc)

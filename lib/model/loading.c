@@ -55,15 +55,6 @@ size_t fm_loading_channels(const struct fm_model *m, int l)
     return sum;
 }
 
-const struct fm_stored *fm_model_constant(const struct fm_model *m, int l, int e)
-{
-    int moe = fm_config_moe(&m->config, l);
-    if (!m->constant || moe < 0)
-        return NULL;
-    const struct fm_stored *at = &m->constant[moe * m->config.E + e];
-    return at->tensor ? at : NULL;
-}
-
 /* State shared by the tasks that convert; the error of the lowest failed task is returned. */
 struct conversion {
     struct fm_model *m;
@@ -720,27 +711,6 @@ static int check_unchanged(const struct fm_layer_tensors *layer, struct fm_err *
     return rc;
 }
 
-/* Read the constants of the layer's removed experts; the other experts' constants are 0. */
-static int load_constants(struct fm_model *m, struct fm_layer_slot *s, int l, struct fm_err *err)
-{
-    size_t H = (size_t)m->config.H;
-    int rc = FM_OK;
-    if (!s->layer.constant)
-        return FM_OK;
-    memset(s->layer.constant, 0, (size_t)m->config.E * H * sizeof *s->layer.constant);
-    for (int e = 0; e < m->config.E && !rc; e++) {
-        const struct fm_stored *at = fm_model_constant(m, l, e);
-        const void *raw;
-        struct fm_mark mark = fm_scratch_mark();
-        if (at && !(rc = read_bytes(&raw, at->tensor, at->file, 0, (size_t)at->tensor->size, err)))
-            rc = fm_stored_finite(at, &m->config, raw, 0, H, err);
-        if (at && !rc)
-            fm_dtype_to_f32(s->layer.constant + (size_t)e * H, raw, at->tensor->dtype, H);
-        fm_scratch_release(mark);
-    }
-    return rc ? fm_within(err, "%s", m->path) : FM_OK;
-}
-
 static int load_layer(struct fm_model *m, struct fm_layer_slot *s, int l, struct fm_err *err)
 {
     assert(!m->ahead.running); /* invariant 7 */
@@ -772,7 +742,7 @@ static int load_layer(struct fm_model *m, struct fm_layer_slot *s, int l, struct
         *err = v.err;
         return err->code;
     }
-    if (load_constants(m, s, l, err) || check_unchanged(layer, err))
+    if (check_unchanged(layer, err))
         return err->code;
     layer->checked = true;
     assert(v.failed == INT_MAX && !v.unread); /* invariant 5 */

@@ -61,9 +61,7 @@ struct fm_model {
     struct fm_packed_layers packed; /* the forms of a bundle or an export of codes */
     bool keeps; /* the bundle will keep the codes, so FM_MODEL_ROUND_ALL rounds nothing */
     enum fm_dtype dtype;
-    uint32_t *caps;             /* (M, E) */
-    struct fm_stored *constant; /* (M, E): constants of removed experts (FM_REMOVED_KEY); NULL: no
-                                   expert is removed */
+    uint32_t *caps; /* (M, E) */
     const int32_t *order;
     struct fm_layer_tensors *layer; /* (L) */
     struct fm_model_tensor nonlayer_tensor[8];
@@ -82,9 +80,6 @@ struct fm_model {
 
 /* Sum of the caps of decoder layer l; 0 for a dense layer. */
 size_t fm_loading_channels(const struct fm_model *m, int l);
-
-/* The constant of expert e of layer l; NULL: it is not removed. */
-const struct fm_stored *fm_model_constant(const struct fm_model *m, int l, int e);
 
 /* Begin to prefetch layer l (no prefetch may be running); and end the prefetch, if one is running.
  */

@@ -50,92 +50,7 @@ static int read_caps(struct fm_model *m, const cJSON *json, struct fm_err *err)
     return FM_OK;
 }
 
-/* Find the constant of a removed expert. */
-static int find_constant(struct fm_model *m, int moe, int e, struct fm_err *err)
-{
-    const struct fm_config *c = &m->config;
-    struct fm_stored *at = &m->constant[moe * c->E + e];
-    char name[FM_WEIGHT_NAME_BYTES];
-    if (!fm_weights_constant_name(name, c, c->moe[moe], e))
-        return fm_fail(err, FM_ECONFIG,
-                       "%s: " FM_REMOVED_KEY
-                       " in config.json: %s has all experts of a layer in one "
-                       "tensor",
-                       m->path, c->family->name);
-    at->tensor = fm_source_find(&m->tensors, name, &at->file);
-    if (!at->tensor)
-        return fm_fail(err, FM_EFORMAT,
-                       "%s: tensor '%s' is missing: " FM_REMOVED_KEY
-                       " in config.json says that the "
-                       "expert is removed",
-                       m->path, name);
-    enum fm_dtype dtype = at->tensor->dtype;
-    if (at->tensor->dims == 1 && at->tensor->shape[0] == (uint64_t)c->H &&
-        (dtype == FM_BF16 || dtype == FM_F16 || dtype == FM_F32))
-        return FM_OK;
-    return fm_fail(err, FM_EFORMAT, "%s: tensor '%s' is not %d numbers of BF16, F16 or F32",
-                   m->path, name, c->H);
-}
-
-/* Read the removed experts of a layer from a list of their numbers; one expert must remain. */
-static int read_removed(struct fm_model *m, int moe, const cJSON *list, struct fm_err *err)
-{
-    const struct fm_config *c = &m->config;
-    uint32_t *cap = m->caps + (size_t)moe * (size_t)c->E;
-    const cJSON *number;
-    int left = c->E;
-    cJSON_ArrayForEach(number, list)
-    {
-        double e = cJSON_IsNumber(number) ? number->valuedouble : -1;
-        if (!(e >= 0 && e < c->E) || e != (double)(int)e || cap[(int)e] == 0 || --left == 0)
-            return fm_fail(err, FM_EFORMAT,
-                           "%s: " FM_REMOVED_KEY " of layer %d in config.json must list different "
-                           "experts below %d, and not all of them",
-                           m->path, c->moe[moe], c->E);
-        cap[(int)e] = 0;
-        if (find_constant(m, moe, (int)e, err))
-            return err->code;
-    }
-    return FM_OK;
-}
-
-/* Read {"3": [0, 17]}: layers and their removed experts. */
-static int read_all_removed(struct fm_model *m, const cJSON *json, struct fm_err *err)
-{
-    const struct fm_config *c = &m->config;
-    const cJSON *layer;
-    m->constant = fm_alloc((size_t)c->M * (size_t)c->E, sizeof *m->constant, "constants", err);
-    if (!m->constant)
-        return err->code;
-    cJSON_ArrayForEach(layer, json)
-    {
-        const char *at = layer->string ? layer->string : "";
-        int l, moe = fm_weights_number(&l, &at, c->L) && !*at ? fm_config_moe(c, l) : -1;
-        if (moe < 0 || !cJSON_IsArray(layer))
-            return fm_fail(err, FM_EFORMAT,
-                           "%s: " FM_REMOVED_KEY " in config.json has '%.40s', which must be a "
-                           "layer with experts and have a list of them",
-                           m->path, layer->string ? layer->string : "");
-        if (read_removed(m, moe, layer, err))
-            return err->code;
-    }
-    return FM_OK;
-}
-
-/* Find the experts that a checkpoint with stock names lacks. */
-static int find_removed(struct fm_model *m, struct fm_err *err)
-{
-    cJSON *json = NULL;
-    int rc = fm_json_tree(&json, m->tensors.config, m->tensors.config_bytes, err);
-    const cJSON *removed = cJSON_GetObjectItemCaseSensitive(json, FM_REMOVED_KEY);
-    if (!rc && removed && !cJSON_IsNull(removed))
-        rc = read_all_removed(m, removed, err);
-    cJSON_Delete(json);
-    return rc;
-}
-
-/* Set the widths: those that an export records, 0 for the removed experts of a checkpoint, else
- * I. */
+/* Set the widths: those that an export records, else I. */
 static int find_caps(struct fm_model *m, struct fm_err *err)
 {
     const struct fm_tensors *t = &m->tensors;
@@ -146,8 +61,6 @@ static int find_caps(struct fm_model *m, struct fm_err *err)
     for (size_t i = 0; i < n; i++)
         m->caps[i] = (uint32_t)m->config.I;
     bool ragged = t->naming == FM_NAMING_RAGGED;
-    if (t->naming == FM_NAMING_STOCK)
-        return find_removed(m, err);
     if (!ragged && !(t->naming == FM_NAMING_ONLINE && t->export))
         return FM_OK;
     cJSON *json = NULL;
@@ -369,8 +282,6 @@ static int plan_layer(struct fm_model *m, int l, struct fm_err *err)
         bool each = fm_weights_per_expert(w, m->tensors.naming);
         layer->fused |= fm_weights_is_expert(w) && !each;
         for (int e = 0; e < (each ? c->E : 1); e++) {
-            if (each && fm_model_constant(m, l, e))
-                continue;
             struct fm_model_tensor *p = &layer->place[layer->places++];
             int rc = find_place(m, p, w, l, each ? e : -1, err);
             if (!rc && fm_weights_is_expert(w))
@@ -439,15 +350,6 @@ static bool is_packed_scale(const struct fm_model *m, const char *name)
     return w && fm_weights_is_expert(w);
 }
 
-/* Whether a tensor is the constant of a removed expert. */
-static bool is_constant(const struct fm_model *m, const struct fm_tensor *t)
-{
-    for (int i = 0; m->constant && i < m->config.M * m->config.E; i++)
-        if (m->constant[i].tensor == t)
-            return true;
-    return false;
-}
-
 /* Accept tensors that the model does not use (old buffers, heads of other tasks); refuse those of
  * layers or experts that config.json lacks, and those that config.json switches off. */
 static int refuse_stray(struct fm_model *m, const struct fm_tensor *t, struct fm_err *err)
@@ -457,7 +359,7 @@ static int refuse_stray(struct fm_model *m, const struct fm_tensor *t, struct fm
     const char *of = t->name; /* scales are in the same layer and expert as their weight */
     const struct fm_file *file;
     if (fm_weights_find(&m->config, m->tensors.naming, of, &l, &e) || is_switch(m, of) ||
-        is_packed_scale(m, of) || is_constant(m, t))
+        is_packed_scale(m, of))
         return FM_OK;
     int rc = fm_extra_refuse(&m->config, of, err);
     if (rc || fm_extra_add(&m->extra, &m->config, t))
@@ -748,7 +650,6 @@ void fm_model_close(struct fm_model *m)
     free(m->slot);
     free(m->layer);
     free(m->caps);
-    free(m->constant);
     fm_source_close(&m->tensors);
     fm_config_release(&m->config);
     free(m->path);

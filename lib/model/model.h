@@ -68,10 +68,6 @@ uint64_t fm_model_nonlayer_bytes(const struct fm_model *model);
 /* Bytes of all tensors as they are stored, and as bundles and exports store them. */
 void fm_model_bytes(const struct fm_model *model, uint64_t *stored, uint64_t *written);
 
-/* Key of config.json: the removed experts of a checkpoint with stock names, {"3": [0, 17]} by layer
- * (vLLM 0.33).  Each has a constant output, H numbers, instead of weights. */
-#define FM_REMOVED_KEY "approximate_experts"
-
 /* Channels that each expert has on disk, (M, E); I for all experts of a full model, 0 for those
  * that are removed.  Borrowed. */
 const uint32_t *fm_model_caps(const struct fm_model *model);

@@ -44,8 +44,6 @@ size_t fm_slots_bytes(const struct fm_model *m, int l)
                  fm_slots_size(channels * H, held);
     if (c->expert->bias)
         sum += fm_slots_size((uint64_t)c->expert->rows * channels, FM_F32);
-    if (m->constant && channels > 0)
-        sum += fm_slots_size((uint64_t)c->E * H, FM_F32);
     for (const struct fm_weight *w = c->family->weight; fm_weights_more(w); w++)
         if (fm_weights_exists(c, w, l) && (is_mlp(w) || fm_weights_is_field(w)))
             sum += fm_slots_size(fm_weights_count(c, w, l, 0),
@@ -94,8 +92,6 @@ static void place_arrays(const struct fm_model *m, struct fm_layer_slot *s, int 
     s->down = carve(&at, channels * H, held);
     if (c->expert->bias)
         y->gate_up_bias = carve(&at, (uint64_t)c->expert->rows * channels, FM_F32).data;
-    if (m->constant && channels > 0)
-        y->constant = carve(&at, (uint64_t)c->E * H, FM_F32).data;
     assert(at <= s->block + fm_slots_bytes(m, l));
     y->mlp_gate_up = fm_written(s->mlp_gate_up);
     y->mlp_down = fm_written(s->mlp_down);

@@ -31,32 +31,18 @@ int fm_ranking_init(struct fm_ranking *r, int M, int E, int I, struct fm_err *er
     return err->code;
 }
 
-int fm_ranking_add_means(struct fm_ranking *r, int H, struct fm_err *err)
-{
-    size_t values;
-    if (!fm_mul(&values, (size_t)r->M * (size_t)r->E, (size_t)H))
-        return fm_fail(err, FM_ENOMEM, "no memory for means of %d numbers", H);
-    r->means = fm_alloc(values, sizeof *r->means, "mean outputs of experts", err);
-    r->H = r->means ? H : 0;
-    return r->means ? FM_OK : err->code;
-}
-
 void fm_ranking_release(struct fm_ranking *r)
 {
     free(r->scores);
     free(r->order);
     free(r->tokens);
-    free(r->means);
     *r = (struct fm_ranking){0};
 }
 
 void fm_ranking_keep_order(struct fm_ranking *r)
 {
     free(r->scores);
-    free(r->means);
     r->scores = NULL;
-    r->means = NULL;
-    r->H = 0;
 }
 
 /* The order of groups: higher score first, ties to the lower index. */
@@ -126,21 +112,16 @@ enum fm_reach fm_ranking_reach(const struct fm_ranking *r, int m, int e, double 
     return tokens * 10 * r->E < slots ? FM_REACH_STARVED : FM_REACH_ENOUGH;
 }
 
-static const char *const metadata[] = {"fm.kind", "ranking", NULL};
+#define TENSORS 3 /* of a layer in ranking.safetensors */
 
-/* Number of tensors of a layer in ranking.safetensors. */
-static size_t tensors_per_layer(bool means)
-{
-    return means ? 4 : 3;
-}
+static const char *const metadata[] = {"fm.kind", "ranking", NULL};
 
 static int list_tensors(struct fm_stbytes *s, const struct fm_ranking *r, const int16_t *moe,
                         struct fm_err *err)
 {
     const uint64_t shape[2] = {(uint64_t)r->E, (uint64_t)r->I};
-    const uint64_t means[2] = {(uint64_t)r->E, (uint64_t)r->H};
     size_t experts = (size_t)r->E, channels = experts * (size_t)r->I;
-    if (fm_stbytes_init(s, tensors_per_layer(r->H > 0) * (size_t)r->M, err))
+    if (fm_stbytes_init(s, TENSORS * (size_t)r->M, err))
         return err->code;
     for (int m = 0; m < r->M; m++) {
         size_t at = (size_t)m * channels;
@@ -150,10 +131,6 @@ static int list_tensors(struct fm_stbytes *s, const struct fm_ranking *r, const 
                        moe[m]);
         fm_stbytes_add(s, FM_I64, 1, shape, r->tokens ? r->tokens + (size_t)m * experts : NULL,
                        "layers.%d.tokens", moe[m]);
-        if (r->H > 0)
-            fm_stbytes_add(s, FM_F32, 2, means,
-                           r->means ? r->means + (size_t)m * experts * (size_t)r->H : NULL,
-                           "layers.%d.means", moe[m]);
     }
     return FM_OK;
 }
@@ -182,36 +159,34 @@ int fm_ranking_pack(const struct fm_ranking *r, const int16_t *moe, void **data,
 
 /* The data of one layer in the file: not checked yet, and possibly not aligned. */
 struct layer_tensors {
-    const void *scores, *order, *tokens, *means; /* means may be NULL */
+    const void *scores, *order, *tokens;
 };
 
-/* Find the tensors of a layer.  H: hidden size if there are means, else 0. */
+/* Find the tensors of a layer. */
 static int find_layer(struct layer_tensors *t, const struct fm_stmember *m, int l, int E, int I,
-                      int H, struct fm_err *err)
+                      struct fm_err *err)
 {
-    const uint64_t shape[2] = {(uint64_t)E, (uint64_t)I}, means[2] = {(uint64_t)E, (uint64_t)H};
+    const uint64_t shape[2] = {(uint64_t)E, (uint64_t)I};
     *t = (struct layer_tensors){0};
     t->scores = fm_stmember_get(m, FM_F64, 2, shape, err, "layers.%d.scores", l);
     if (t->scores)
         t->order = fm_stmember_get(m, FM_I32, 2, shape, err, "layers.%d.order", l);
     if (t->scores && t->order)
         t->tokens = fm_stmember_get(m, FM_I64, 1, shape, err, "layers.%d.tokens", l);
-    if (t->scores && t->order && t->tokens && H > 0)
-        t->means = fm_stmember_get(m, FM_F32, 2, means, err, "layers.%d.means", l);
-    return t->scores && t->order && t->tokens && (t->means || H == 0) ? FM_OK : err->code;
+    return t->scores && t->order && t->tokens ? FM_OK : err->code;
 }
 
 /* Check that every tensor exists, before memory is allocated for the manifest's sizes. */
 static int check_tensors(const struct fm_stmember *member, const struct fm_stage_model *model,
-                         int H, struct fm_err *err)
+                         struct fm_err *err)
 {
     struct layer_tensors t;
-    size_t need = tensors_per_layer(H > 0) * (size_t)model->M;
+    size_t need = TENSORS * (size_t)model->M;
     if (member->st.count != need)
         return fm_fail(err, FM_EFORMAT, "has %zu tensors where %d layers need %zu",
                        member->st.count, model->M, need);
     for (int m = 0; m < model->M; m++)
-        if (find_layer(&t, member, model->moe[m], model->E, model->I, H, err))
+        if (find_layer(&t, member, model->moe[m], model->E, model->I, err))
             return err->code;
     return FM_OK;
 }
@@ -221,15 +196,6 @@ static int check_scores(const double *scores, int I, struct fm_err *err)
     for (int j = 0; j < I; j++)
         if (!(scores[j] >= 0 && isfinite(scores[j])))
             return fm_fail(err, FM_EFORMAT, "the score of channel %d is %g", j, scores[j]);
-    return FM_OK;
-}
-
-static int check_means(const float *means, int H, struct fm_err *err)
-{
-    for (int i = 0; i < H; i++)
-        if (!isfinite(means[i]))
-            return fm_fail(err, FM_EFORMAT, "element %d of its mean output is %g", i,
-                           (double)means[i]);
     return FM_OK;
 }
 
@@ -291,8 +257,6 @@ static int check_values(const struct fm_ranking *r, const int16_t *moe, bool ori
                  !(rc = check_permutation(r->order + at, r->I, seen, err)))
             rc = original ? check_original(r->order + at, r->I, err)
                           : check_order(r->scores + at, r->order + at, r->I, r->group, sums, err);
-        if (!rc && r->means)
-            rc = check_means(r->means + (size_t)i * (size_t)r->H, r->H, err);
         if (rc)
             fm_within(err, "layer %d, expert %d", moe[i / r->E], i % r->E);
     }
@@ -326,25 +290,17 @@ static bool is_original(const struct fm_bundle *b)
     return order && strcmp(order, "original") == 0;
 }
 
-static bool has_means(const struct fm_bundle *b)
-{
-    return cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(rank_options(b), "means"));
-}
-
 static int copy_values(struct fm_ranking *r, const int16_t *moe, const struct fm_stmember *member,
                        struct fm_err *err)
 {
     size_t experts = (size_t)r->E, channels = experts * (size_t)r->I;
-    size_t means = experts * (size_t)r->H;
     for (int m = 0; m < r->M; m++) {
         struct layer_tensors t;
-        if (find_layer(&t, member, moe[m], r->E, r->I, r->H, err))
+        if (find_layer(&t, member, moe[m], r->E, r->I, err))
             return err->code;
         memcpy(r->scores + (size_t)m * channels, t.scores, channels * sizeof *r->scores);
         memcpy(r->order + (size_t)m * channels, t.order, channels * sizeof *r->order);
         memcpy(r->tokens + (size_t)m * experts, t.tokens, experts * sizeof *r->tokens);
-        if (r->means)
-            memcpy(r->means + (size_t)m * means, t.means, means * sizeof *r->means);
     }
     return FM_OK;
 }
@@ -357,11 +313,9 @@ int fm_ranking_open(struct fm_ranking *r, const struct fm_bundle *b, struct fm_e
     if (fm_stage_model_read(&model, b, err) ||
         fm_stmember_open(&m, b, FM_MEMBER_RANKING, "ranking", err))
         return err->code;
-    int H = has_means(b) ? model.H : 0;
     int rc = FM_OK;
-    if (check_tensors(&m, &model, H, err) || fm_ranking_init(r, model.M, model.E, model.I, err) ||
-        (H > 0 && fm_ranking_add_means(r, H, err)) || copy_values(r, model.moe, &m, err) ||
-        fm_ranking_group(&r->group, b, model.I, err) ||
+    if (check_tensors(&m, &model, err) || fm_ranking_init(r, model.M, model.E, model.I, err) ||
+        copy_values(r, model.moe, &m, err) || fm_ranking_group(&r->group, b, model.I, err) ||
         check_values(r, model.moe, is_original(b), err)) {
         rc = err->code;
         fm_within(err, "%s: %s", b->file.path, FM_MEMBER_RANKING);

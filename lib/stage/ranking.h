@@ -17,17 +17,12 @@ struct fm_ranking {
     double *scores;  /* (M, E, I) in original channel order, finite, >= 0 */
     int32_t *order;  /* (M, E, I) original channel at each rank */
     int64_t *tokens; /* (M, E) number of token slots that calibration routed to the expert */
-    int H;           /* hidden size if the ranking has means, else 0 */
-    float *means; /* (M, E, H) mean output of the expert over these slots, 0 without slots; NULL: no
-                     means */
 };
 
 /* Allocate zeroed arrays, with group 1; release takes a zeroed struct too. */
 int fm_ranking_init(struct fm_ranking *r, int M, int E, int I, struct fm_err *err);
-/* Allocate zeroed means. */
-int fm_ranking_add_means(struct fm_ranking *r, int H, struct fm_err *err);
 void fm_ranking_release(struct fm_ranking *r);
-/* Release the scores and means, which a caller that only permutes does not need. */
+/* Release the scores, which a caller that only permutes does not need. */
 void fm_ranking_keep_order(struct fm_ranking *r);
 
 /* The scores of an expert with less than a tenth of an even share of its layer's tokens are
@@ -58,8 +53,7 @@ int fm_ranking_pack(const struct fm_ranking *r, const int16_t *moe, void **data,
  * Read a ranking from a stream and check its digest.  FM_EFORMAT, naming layer and expert, if
  * shapes are not the manifest's, a score is negative or not finite, tokens are negative, an order
  * is not a permutation or does not follow from the scores in groups of fm_ranking_group (it is the
- * checkpoint's order if fm-rank's history has "order": "original"), or a mean is not finite.  There
- * are means if that history has "means": true.
+ * checkpoint's order if fm-rank's history has "order": "original").
  */
 int fm_ranking_open(struct fm_ranking *r, const struct fm_bundle *b, struct fm_err *err);
 

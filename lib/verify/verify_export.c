@@ -75,26 +75,15 @@ static int read_form(struct fm_export_options *o, const cJSON *json, struct fm_e
     o->keep_extra = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(json, "keep_extra"));
     o->pad_multiple = (uint32_t)pad;
     o->shard_bytes = (uint64_t)shard;
-    if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(json, "drop_experts")) &&
-        fm_layouts_drop(&o->layout, err))
-        return err->code;
-    const cJSON *constant = cJSON_GetObjectItemCaseSensitive(json, "substitute");
-    o->means = cJSON_IsString(constant) && strcmp(constant->valuestring, "mean") == 0;
     int server = cJSON_IsString(runtime) ? fm_server_find(runtime->valuestring) : -1;
     if (server >= 0 && fm_exportplan_serve(o, (enum fm_server)server, err))
         return err->code;
     return fm_exportplan_check(o, err);
 }
 
-/* Refuse --function for an export that computes a different function by design: one with rounded
- * experts, or with mean outputs in place of removed experts. */
+/* Refuse --function for an export with rounded experts, which computes a different function. */
 static int refuse_function(const struct fm_verify_job *j, struct fm_err *err)
 {
-    if (j->v->options->function && j->options.means)
-        return fm_fail(err, FM_EUSAGE,
-                       "--function: removed experts of '%s' have a mean output, so it computes "
-                       "something else; measure it with fm-bench quality",
-                       j->v->options->target);
     if (!j->v->options->function || !j->options.quantise)
         return FM_OK;
     return fm_fail(err, FM_EUSAGE,

@@ -361,9 +361,6 @@ static void check_unit(void *arg, int i)
         rc = check_block(&p, &bytes, &err);
     else if (p.t->fill == FM_FILL_NUMBER)
         rc = check_filled(&p, 0, have->size, "differs from the expected value", &err);
-    else if (p.t->fill == FM_FILL_CONSTANT)
-        rc = check_filled(&p, 0, have->size, "differs from the constant of the removed expert",
-                          &err);
     else if (p.t->experts > 0)
         rc = check_filled(&p, 0, have->size,
                           j->plan.codes

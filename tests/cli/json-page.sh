@@ -56,11 +56,6 @@ fm-pack -q -l --json trained >list/kinds
 # With whole documents.
 fm-bench quality -q -m "$tiny" --eval-text "$GOLDEN/text/rows.jsonl" --max-eval-tokens 128 --convention wikitext \
     --precision f32 --seq-len 32 --json --budgets 0.4 trained >quality/wikitext
-# With removed experts.
-fm-rank "${data[@]}" --means -f -o ranked >rank/means 2>/dev/null
-fm-train "${data[@]}" --method saliency --actions 0,1 -f -o trained ranked >/dev/null 2>&1
-fm-pack -q -m "$odd" -f -o dropped.fm trained >/dev/null
-fm-pack -q -x dropped -b 0.2 --layout uniform --drop-experts --substitute mean --json dropped.fm >export/dropped
 # With attention that is complete only up to a certain length.
 fm-rank -q -n -m "$GOLDEN/odd-dsv32" -t "$GOLDEN/odd-dsv32/tokens.npy" --json >plan/longest
 # With codes: additional keys.

@@ -12,11 +12,6 @@ ranks 3 "${rank[@]}" -o ranked3 --report report
 members ranked ranked3
 ranks 2 "${rank[@]}" --memory "$(least "${rank[@]}" -o ranked2)" -o ranked2 # layers are reduced one by one
 members ranked ranked2
-"${rank[@]}" --means -o means >/dev/null
-ranks 3 "${rank[@]}" --means -o means3
-members means means3
-ranks 2 "${rank[@]}" --means --memory "$(least "${rank[@]}" --means -o means2)" -o means2
-members means means2
 python3 -c "import json
 for r in json.load(open('report'))['ranks']:
     print(r['rank'], r['leaves'], r['seconds_computing'] > 0, r['seconds_waiting'] > 0, sorted(r))"

@@ -106,8 +106,6 @@ static inline const char *stages_write_rank(const char *name, const struct fm_ra
     cJSON *options = stages_options("order", order);
     if (r->group > 1)
         cJSON_AddNumberToObject(options, "channel_group", r->group);
-    if (r->means)
-        cJSON_AddTrueToObject(options, "means");
     fm_json_add(entry, "options", options);
     fm_provenance_tokens(entry, &calib);
     assert_ok(fm_ranking_pack(r, stages_config.moe, &data, &size, &err));

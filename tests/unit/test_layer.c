@@ -209,44 +209,6 @@ TEST(a_width_equals_zeroed_weights)
     free(x);
 }
 
-static void keep_weights(void *self, const struct fm_expert_view *v)
-{
-    float *weight = self; /* (N, E) */
-    for (int r = 0; r < v->n; r++)
-        weight[v->rows[r] * E + v->expert] = v->weight[r];
-}
-
-/* A removed expert adds its constant to each of its tokens, times the router's weight. */
-TEST(a_removed_expert_gives_its_constant)
-{
-    static const float removed[E] = {0, 1, 0, 0, 1};
-    struct fm_pass pass = pass_with(fm_ops_ref(), NULL);
-    struct fm_layer less = layer;
-    int cap[E];
-    float *x = draw(FLOATS, 1), *constant = draw(E * H, 1), weight[N * E] = {0};
-    float y[FLOATS], want[FLOATS];
-    struct fm_visitor visitor = {.self = weight, .forward = true, .expert = keep_weights};
-    struct fm_expert_view where = {0};
-    double moved = 0;
-    for (int e = 0; e < E; e++)
-        cap[e] = removed[e] > 0 ? 0 : I;
-    less.cap = cap;
-    pass.layer = &less;
-    fm_layer_forward(&pass, want, x, NULL, &visitor, &where);
-    for (int i = 0; i < FLOATS; i++)
-        for (int e = 0; e < E; e++) {
-            float more = removed[e] * weight[i / H * E + e] * constant[e * H + i % H];
-            want[i] += more;
-            moved += fabs((double)more);
-        }
-    less.constant = constant;
-    fm_layer_forward(&pass, y, x, NULL, NULL, NULL);
-    assert_true(moved > FLOATS / 10.0);
-    assert_true(worst(y, want) <= 1e-6);
-    free(constant);
-    free(x);
-}
-
 /* Two micro-batches in one pass are given to visitors separately, and the results are those of each
  * one alone. */
 struct share {

@@ -108,31 +108,4 @@ TEST(invalid_rankings_are_refused)
     fm_ranking_release(&r);
 }
 
-TEST(means_read_back_and_are_numbers_of_the_hidden_size)
-{
-    struct fm_ranking r = stages_ranking(), back;
-    int H = stages_config.H;
-    size_t n = (size_t)(stages_config.M * stages_config.E * H);
-    assert_ok(fm_ranking_add_means(&r, H, &err));
-    for (size_t i = 0; i < n; i++)
-        r.means[i] = (float)i / 7 - 3;
-    struct fm_bundle b = stages_open(stages_write_rank("means", &r, "score"));
-    assert_ok(fm_ranking_open(&back, &b, &err));
-    assert_int_equal(back.H, H);
-    assert_memory_equal(back.means, r.means, n * sizeof *r.means);
-    fm_bundle_close(&b);
-    fm_ranking_release(&back);
-    r.means[n - 1] = NAN;
-    expect_ranking_refused(&r, "score", "layer 2, expert 4: element 47 of its mean output is nan");
-    r.means[n - 1] = INFINITY;
-    expect_ranking_refused(&r, "score", "of its mean output is inf");
-    r.means[n - 1] = 0;
-    r.H--;
-    expect_ranking_refused(&r, "score", "layers.0.means");
-    r.H = 0; /* the history says that there are means */
-    expect_ranking_refused(&r, "score", "9 tensors where 3 layers need 12");
-    r.H = H;
-    fm_ranking_release(&r);
-}
-
 TEST_MAIN(stages_open_model, stages_close_model)
