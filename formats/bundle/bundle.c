@@ -143,10 +143,16 @@ static int place_parts(const struct fm_bundle *b, bool *together, struct fm_err 
     *together = b->file.size == all;
     if (*together)
         return FM_OK;
+    if (b->file.size > b->part[0] && b->file.size < all)
+        return fm_fail(err, FM_EFORMAT,
+                       "has %" PRIu64 " of the %" PRIu64
+                       " bytes of its %d parts: it is cut off; copy it again",
+                       b->file.size, all, b->parts);
     if (b->file.size != b->part[0])
         return fm_fail(err, FM_EFORMAT,
-                       "is %" PRIu64 " bytes, but its manifest says that part 1 is %" PRIu64,
-                       b->file.size, b->part[0]);
+                       "is %" PRIu64 " bytes, but its manifest says that part 1 is %" PRIu64
+                       ", and all parts together %" PRIu64,
+                       b->file.size, b->part[0], all);
     if (!fm_partname_parse(b->file.path, &number, &parts))
         return fm_fail(
             err, FM_EFORMAT,
@@ -265,7 +271,9 @@ static int check_carried(const struct fm_member *m, const struct fm_member *befo
     return FM_OK;
 }
 
-static int check_places(const struct fm_bundle *b, struct fm_err *err)
+/* Check that names are known and in order, and the bytes of pads among the first `whole` members.
+ */
+static int check_places(const struct fm_bundle *b, size_t whole, struct fm_err *err)
 {
     struct fm_carried_sum carried = {0};
     const struct fm_member *before = NULL;
@@ -275,7 +283,7 @@ static int check_places(const struct fm_bundle *b, struct fm_err *err)
         if (place < 0)
             return fm_fail(err, FM_EFORMAT, "member '%s' is unknown", b->member[i].name);
         if (place == FM_PLACE_PAD) {
-            if (check_pad(b, i, err))
+            if (i < whole && check_pad(b, i, err))
                 return err->code;
             continue;
         }
@@ -593,18 +601,28 @@ static int check_manifest(struct fm_bundle *b, char **text, bool prefix, uint64_
     return check_members(b, prefix, err) ? fm_within(err, "%s", FM_MEMBER_MANIFEST) : FM_OK;
 }
 
-bool fm_bundle_sane(const struct fm_bundle *b)
+/* True if each member begins after the one before it, with room for its header. */
+static bool is_ascending(const struct fm_bundle *b)
 {
     uint64_t at = 0;
     for (size_t i = 0; i < b->members; i++) {
         const struct fm_member *m = &b->member[i];
-        if (m->offset % FM_ARCHIVE_BLOCK || m->offset < at + FM_ARCHIVE_BLOCK ||
-            m->offset > b->file.size || m->size > b->file.size - m->offset ||
-            (m->listed && !m->known))
+        if (m->offset % FM_ARCHIVE_BLOCK || m->offset < at + FM_ARCHIVE_BLOCK)
             return false;
         at = m->offset + fm_archive_padded(m->size);
     }
-    return b->members > 0 && cJSON_IsObject(b->manifest) &&
+    return true;
+}
+
+bool fm_bundle_sane(const struct fm_bundle *b)
+{
+    for (size_t i = 0; i < b->members; i++) {
+        const struct fm_member *m = &b->member[i];
+        if (m->offset > b->file.size || m->size > b->file.size - m->offset ||
+            (m->listed && !m->known))
+            return false;
+    }
+    return b->members > 0 && is_ascending(b) && cJSON_IsObject(b->manifest) &&
            strcmp(b->member[0].name, FM_MEMBER_MANIFEST) == 0;
 }
 
@@ -617,7 +635,7 @@ static int check_all(struct fm_bundle *b, bool prefix, struct fm_err *err)
                           : fm_fail(err, FM_EFORMAT,
                                     "is empty; give a file that another tool of the suite wrote");
     if (rc || check_ends(b, prefix, err) || check_manifest(b, &text, prefix, end, err) ||
-        check_places(b, err) || check_sums(b, text, err))
+        check_places(b, b->members, err) || check_sums(b, text, err))
         rc = fm_within(err, "%s", b->file.path);
     free(text);
     if (rc)
@@ -673,7 +691,7 @@ int fm_bundle_expect(struct fm_bundle *b, struct fm_err *err)
 {
     assert(!FM_DEBUGGING || fm_bundle_sane(b));
     const cJSON *array = cJSON_GetObjectItemCaseSensitive(b->manifest, "members"), *entry;
-    size_t n = (size_t)cJSON_GetArraySize(array), at = 0;
+    size_t n = (size_t)cJSON_GetArraySize(array), at = 0, whole = b->members;
     if (n > FM_BUNDLE_MEMBERS_MAX)
         return fm_fail(err, FM_EFORMAT, "%s: more than %d members", b->file.path,
                        FM_BUNDLE_MEMBERS_MAX);
@@ -689,13 +707,19 @@ int fm_bundle_expect(struct fm_bundle *b, struct fm_err *err)
             continue;
         if (read_listing(&l, entry, err))
             return fm_within(err, "%s: member %zu", FM_MEMBER_MANIFEST, at);
+        if (!fm_archive_name_ok(l.name))
+            return fm_fail(err, FM_EFORMAT, "%s: the name '%s' is not accepted", FM_MEMBER_MANIFEST,
+                           l.name);
         char *name = fm_strdup(l.name, err);
         if (!name)
             return err->code;
         b->member[b->members++] =
             (struct fm_member){name, l.size, l.offset, l.digested, l.digested, l.digest};
     }
-    return FM_OK;
+    if (!is_ascending(b))
+        return fm_fail(err, FM_EFORMAT, "%s: its offsets are not in ascending order",
+                       FM_MEMBER_MANIFEST);
+    return check_places(b, whole, err) || check_distinct(b, err) ? err->code : FM_OK;
 }
 
 void fm_bundle_close(struct fm_bundle *b)

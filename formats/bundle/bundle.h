@@ -100,7 +100,8 @@ int fm_bundle_open_prefix(struct fm_bundle *b, const char *path, struct fm_err *
 int fm_bundle_open_file(struct fm_bundle *b, const struct fm_file *file, bool prefix,
                         struct fm_err *err);
 /* For a prefix: append the members that the manifest lists after the complete ones, at the offsets
- * it states; their bytes are not examined. */
+ * it states; their bytes are not examined.  FM_EFORMAT if no bundle could have them: names and
+ * offsets must be in the order of fm_bundle_open. */
 int fm_bundle_expect(struct fm_bundle *b, struct fm_err *err);
 void fm_bundle_close(struct fm_bundle *b); /* zeroed struct is fine */
 /* A sanity check for asserts, valid until fm_bundle_expect is called: the manifest is the first

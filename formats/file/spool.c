@@ -87,10 +87,10 @@ int fm_spool_keep(struct fm_spool *s, uint64_t until, struct fm_err *err)
 
 int fm_spool_read(struct fm_spool *s, uint64_t offset, void *dst, size_t size, struct fm_err *err)
 {
-    assert(offset <= s->file.size);
-    uint64_t there = s->file.size - offset;
+    assert(offset <= s->file.size || s->ended);
+    uint64_t there = offset < s->file.size ? s->file.size - offset : 0;
     size_t done = there < size ? (size_t)there : size;
-    int rc = fm_file_read(&s->file, offset, dst, done, err);
+    int rc = done ? fm_file_read(&s->file, offset, dst, done, err) : FM_OK;
     while (!rc && done < size) {
         size_t got = 0;
         rc = receive(s, (char *)dst + done, size - done, &got, err);

@@ -27,8 +27,8 @@ int fm_spool_begin(struct fm_spool *s, struct fm_err *err);
 /* Receive and keep the bytes up to offset `until`, or to the end of the stream. */
 int fm_spool_keep(struct fm_spool *s, uint64_t until, struct fm_err *err);
 /* Copy bytes [offset, offset + size) to dst: received ones from the file, the rest from the stream
- * without keeping them.  offset is at most the bytes received.  FM_EFORMAT if the stream ends
- * earlier. */
+ * without keeping them.  offset is at most the bytes received, unless the stream has ended.
+ * FM_EFORMAT if it ends earlier. */
 int fm_spool_read(struct fm_spool *s, uint64_t offset, void *dst, size_t size, struct fm_err *err);
 void fm_spool_end(struct fm_spool *s); /* zeroed struct is fine */
 

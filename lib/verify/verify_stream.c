@@ -39,8 +39,10 @@ int fm_verifier_open_stream(struct fm_bundle *b, struct fm_spool *s, struct fm_e
         rc = fm_spool_keep(s, begin ? begin : UINT64_MAX, err);
     bool head = !rc && begin && !s->ended && s->file.size >= begin &&
                 !fm_bundle_open_file(b, &s->file, true, &unused);
+    if (head && !fm_bundle_expect(b, &unused))
+        return FM_OK;
     if (head)
-        return fm_bundle_expect(b, err);
+        fm_bundle_close(b);
     if (!rc)
         rc = fm_spool_keep(s, UINT64_MAX, err);
     return rc ? rc : fm_bundle_open_file(b, &s->file, false, err);

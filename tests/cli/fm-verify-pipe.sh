@@ -24,6 +24,13 @@ for keep in 0 1 3 30 60 90 99; do
     head -c $((size * keep / 100)) family.fm >t.fm
     both "cut at $keep %"
 done
+# Between two members the stream ends in the padding, before a header, or after one.
+for at in $(tar tRf family.fm | sed -n 's/^block \([0-9]*\): weights.*/\1/p'); do
+    for blocks in -2 -1 0 1; do
+        head -c $(((at + blocks) * 512)) family.fm >t.fm
+        both "a header $blocks blocks before the end"
+    done
+done | sort | uniq -c
 {
     head -c 40000 family.fm
     sleep 0.1

@@ -124,6 +124,14 @@ bad() {
     echo "export: status $?"
     [ ! -e out ] || echo "an export"
 }
+echo "== a pipe that ends between parts, or in one"
+for k in 1 2; do
+    seq -f p/family-%05g-of-00003.fm $k | xargs cat | fm-verify -q - 2>&1 | sed 's/has [0-9]* of the [0-9]*/has N of the N/'
+    echo "status ${PIPESTATUS[2]}"
+done
+head -c -5000 together | fm-verify -q - >/dev/null 2>&1
+echo "status $?"
+
 echo "== invalid sets"
 other=$PWD/other
 mkdir "$other"
