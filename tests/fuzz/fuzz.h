@@ -446,7 +446,7 @@ static inline void fuzz_bytes(FILE *f, size_t size, uint32_t runs)
         memcpy(copy, bytes, size);
         fuzz_run = run;
         fuzz_exactly(copy, LLVMFuzzerCustomMutator
-                               ? LLVMFuzzerCustomMutator(copy, size, capacity, run)
+                               ? LLVMFuzzerCustomMutator(copy, size, capacity, run * 2654435761u)
                                : fuzz_mutate(copy, size, capacity, run));
     }
     free(bytes);

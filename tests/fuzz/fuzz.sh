@@ -24,7 +24,7 @@ if [ ! "$san" ]; then export MALLOC_MMAP_THRESHOLD_=1000000000 MALLOC_TRIM_THRES
 # The maximum input length in bytes; longer inputs cover nothing new.
 length() {
     case $1 in
-    fuzz_bundle) echo 65536 ;;
+    fuzz_bundle | fuzz_pipe) echo 65536 ;;
     fuzz_checkpoint) echo 16384 ;;
     fuzz_figures | fuzz_oms | fuzz_tokenizer) echo 8192 ;;
     fuzz_segments | fuzz_key) echo 2048 ;;
