@@ -14,7 +14,8 @@
 
 void fm_json_init(struct fm_json *j, const char *text, size_t size)
 {
-    *j = (struct fm_json){.begin = text, .at = text, .end = text + size};
+    *j = (struct fm_json){
+        .begin = text, .at = text, .end = text + size, .depth_max = FM_JSON_DEPTH_MAX};
 }
 
 static uint64_t position(const struct fm_json *j)
@@ -374,7 +375,7 @@ static int skip_key(struct fm_json *j, struct fm_err *err)
  */
 static int skip_values(struct fm_json *j, size_t *values, struct fm_err *err)
 {
-    char closer[FM_JSON_DEPTH_MAX];
+    char closer[FM_JSON_SKIPPED_DEPTH_MAX];
     int depth = 0, rc = FM_OK;
     for (;;) {
         skip_space(j);
@@ -382,10 +383,10 @@ static int skip_values(struct fm_json *j, size_t *values, struct fm_err *err)
             return fm_fail(err, FM_EFORMAT, "JSON at byte %" PRIu64 ": more than %d values",
                            position(j), FM_JSON_VALUES_MAX);
         if (next_is(j, "{[")) {
-            if (depth == FM_JSON_DEPTH_MAX)
+            if (depth == j->depth_max)
                 return fm_fail(err, FM_EFORMAT,
                                "JSON at byte %" PRIu64 ": nested too deeply (limit %d)",
-                               position(j), FM_JSON_DEPTH_MAX);
+                               position(j), j->depth_max);
             closer[depth++] = *j->at++ == '{' ? '}' : ']';
             if (!fm_json_accept(j, closer[depth - 1])) {
                 if (closer[depth - 1] == '}' && (rc = skip_key(j, err)))

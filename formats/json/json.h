@@ -8,7 +8,8 @@
  *
  * Strict: valid UTF-8; numbers as in RFC 8259, finite and at most FM_JSON_NUMBER_MAX characters; no
  * raw control bytes and no NUL, escaped or not, inside strings; no lone surrogates; nothing but
- * white space after the value; nesting at most FM_JSON_DEPTH_MAX.  fm_json_check and
+ * white space after the value; nesting at most FM_JSON_DEPTH_MAX, unless the caller of the scanner
+ * sets another limit.  fm_json_check and
  * fm_json_tree also refuse texts of more than FM_JSON_VALUES_MAX values, and fm_json_tree duplicate
  * keys.  Errors give the byte position.
  */
@@ -24,12 +25,14 @@
 #include "lib/base/err.h"
 
 #define FM_JSON_DEPTH_MAX 16
+#define FM_JSON_SKIPPED_DEPTH_MAX 1024 /* as deep as Python's json module reads */
 #define FM_JSON_NUMBER_MAX 48
 #define FM_JSON_VALUES_MAX 250000 /* each takes at least 64 bytes in a cJSON tree */
 
 struct fm_json {
     const char *begin, *at, *end;
     uint64_t base;  /* position of `begin` in the whole text, if this is a window on it */
+    int depth_max;  /* nesting of a value that is skipped, at most FM_JSON_SKIPPED_DEPTH_MAX */
     bool text_keys; /* skipped keys are any text, not names, and may contain escaped control
                        characters */
 };

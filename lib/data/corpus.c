@@ -35,7 +35,6 @@ struct item {
 struct encoding {
     const struct fm_run_options *run;
     struct fm_documents documents;
-    const char *field;
     struct fm_tokenizer *tokenizer; /* NULL if a command encodes */
     int32_t separator;              /* -1: none */
     struct fm_encoder **spare;      /* encoders not in use */
@@ -129,8 +128,8 @@ static void encode_item(void *arg, int i)
     struct item *it = &e->item[i];
     size_t length = 0;
     it->text = fm_alloc(it->size + 1, 1, "a document", &it->err);
-    if (!it->text || fm_documents_text(&e->documents, e->field, it->record, it->size, it->text,
-                                       &length, &it->err))
+    if (!it->text ||
+        fm_documents_text(&e->documents, it->record, it->size, it->text, &length, &it->err))
         return;
     size_t valid = fm_unicode_check(it->text, length);
     if (valid < length)
@@ -382,8 +381,19 @@ static int prepare(struct encoding *e, struct fm_corpus *c, const char *path, st
             "--separator has no effect with --tokenizer-cmd, whose ids are taken as they "
             "are; omit it, and let the command print the separator");
     if ((!e->run->inputs.tokenizer_cmd && open_tokenizer(e, c, err)) ||
-        fm_documents_open(&e->documents, path, e->run->inputs.split_blank_lines, err))
+        fm_documents_open(&e->documents, path, e->run->inputs.text_field,
+                          e->run->inputs.split_blank_lines, err))
         return err->code;
+    const struct fm_documents *d = &e->documents;
+    if (d->recognised)
+        fm_run_note(e->run, "%s: its lines are JSON objects; the text is their field '%s'",
+                    d->file.path, d->field);
+    if (d->doubtful)
+        fm_run_warn(
+            e->run,
+            "%s begins like JSON, but its first line is not an object with the field '%s'; it "
+            "is read as plain text, braces included",
+            d->file.path, d->field);
     e->item = fm_alloc(BATCH, sizeof *e->item, "documents", err);
     e->spare = fm_alloc(FM_THREADS_MAX, sizeof(void *), "encoders", err);
     return e->item && e->spare ? fm_file_temp(&e->out, err) : err->code;
@@ -420,7 +430,6 @@ int fm_corpus_encode(struct fm_corpus *c, struct fm_tokens *t, const struct fm_r
                          .enough = enough,
                          .pages = pages,
                          .separator = -1,
-                         .field = run->inputs.text_field ? run->inputs.text_field : "text",
                          .out = -1,
                          .documents.file.fd = -1,
                          .lock = PTHREAD_MUTEX_INITIALIZER};

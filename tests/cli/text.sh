@@ -20,9 +20,24 @@ rank one-thread --text rows.jsonl --threads 1
 sed 's/"text"/"body"/' rows.jsonl | rank pipe --text-field body --text -
 sed 's/$/\r/' rows.jsonl >crlf.ndjson
 rank crlf --text crlf.ndjson
+cp rows.jsonl part_aa
+rank part --text part_aa
+cp rows.jsonl rows.JSONL
+rank upper --text rows.JSONL
 rank shuffled-tokens --tokens "$GOLDEN/text/rows.npy" --shuffle >/dev/null
 cp shuffled-tokens.ranking first.ranking
 rank shuffled --text rows.jsonl --shuffle
+echo "-- rows are recognised by their first line, whatever the name"
+say() { fm-rank -f -n --model "$tiny" --seq-len 16 "$@" 2>&1 | grep '^fm-rank\|^tokens'; }
+say --text part_aa:0.5 --text rows.jsonl:0.5 --eval-text - <rows.jsonl
+sed 's/"text"/"page"/' rows.jsonl >pages
+say --text pages --text-field page
+say --text pages
+sed 's/"text"/"content"/' rows.jsonl | say --text -
+printf '{\n    int text = 1; /* a block of C */\n}\n' >block.c
+say --text block.c
+printf '{"id": 0, "text": "a", "x": NaN}\n' | say --text -
+printf '{"text": null}\n' | say --text -
 echo "-- a mixture of tokens and text, and plain text in blocks"
 printf 'one two three\n\n \t\nfour\nfive\n\n' >blocks.txt
 rank blocks --text blocks.txt:0.5 --tokens "$GOLDEN/text/rows.npy" --split-blank-lines --seq-len 8 >/dev/null

@@ -16,7 +16,7 @@ static void read_documents(const uint8_t *data, size_t size, bool rows, bool blo
     const char *record = "";
     uint64_t line = 0, before = 0;
     size_t bytes = 0, length = 0, sum = 0;
-    int rc = fm_documents_open(&d, fuzz_file(data, size), blocks, &err);
+    int rc = fm_documents_open(&d, fuzz_file(data, size), NULL, blocks, &err);
     must(rc == FM_OK || (rc == FM_EFORMAT && err.text[0]));
     if (rc != FM_OK)
         return;
@@ -30,7 +30,7 @@ static void read_documents(const uint8_t *data, size_t size, bool rows, bool blo
         before = line;
         char *dst = malloc(bytes + 1);
         must(dst != NULL);
-        if (fm_documents_text(&d, "text", record, bytes, dst, &length, &err) == FM_OK)
+        if (fm_documents_text(&d, record, bytes, dst, &length, &err) == FM_OK)
             must(length <= bytes && !memchr(dst, 0, length));
         free(dst);
     }

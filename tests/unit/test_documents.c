@@ -12,13 +12,13 @@ static void documents_are(const char *name, const char *text, size_t size, bool 
     const char *record = "";
     char dst[256];
     int n = 0;
-    assert_ok(fm_documents_open(&d, scratch_write(name, text, size), blocks, &err));
+    assert_ok(fm_documents_open(&d, scratch_write(name, text, size), NULL, blocks, &err));
     for (size_t length, bytes; record; n++) {
         uint64_t line;
         assert_ok(fm_documents_next(&d, &record, &bytes, &line, &err));
         if (!record)
             break;
-        assert_ok(fm_documents_text(&d, "text", record, bytes, dst, &length, &err));
+        assert_ok(fm_documents_text(&d, record, bytes, dst, &length, &err));
         if (!wanted[n] || strlen(wanted[n]) != length || memcmp(dst, wanted[n], length) != 0)
             fail_msg("%s: document %d is '%.*s'", name, n, (int)length, dst);
     }
@@ -36,7 +36,7 @@ TEST(text_is_one_document_or_its_blocks)
     DOCUMENTS("a.txt", "\n \t\r\n\none\r\ntwo\r\n\r\n\n\nthree", true, "one\r\ntwo\r", "three");
     DOCUMENTS("a.txt", "\xef\xbb\xbfone", false, "one");
     DOCUMENTS("a.txt", "\xef\xbb\xbf\n\none\n", true, "one");
-    DOCUMENTS("a", "{\"text\": \"one\"}", false, "{\"text\": \"one\"}");
+    DOCUMENTS("a", "{\"text\": \"one\"}", true, "{\"text\": \"one\"}");
 }
 
 TEST(rows_are_documents)
@@ -46,6 +46,74 @@ TEST(rows_are_documents)
               "a\nb\u00e9\U0001f600");
     DOCUMENTS("a.json", "\xef\xbb\xbf{\"x\": [1, {}], \"te\\u0078t\": \"one\"}\n", false, "one");
     DOCUMENTS("a.jsonl", "{\"text\": \"\"}\n{\"text\": \" \"}\n", false, "", " ");
+}
+
+/* Whether a file is rows, whatever its name is, and what is said about it. */
+TEST(rows_are_recognised_by_the_first_line)
+{
+    enum { PLAIN, DOUBTFUL, RECOGNISED, NAMED };
+    static const struct {
+        const char *name, *text, *field;
+        int kind;
+    } files[] = {
+        {"a.JSONL", "text", NULL, NAMED},
+        {"a.Json", "{\"x\": 1}", NULL, NAMED},
+        {"a.jsonl.1", "{\"text\": \"one\"}\n", NULL, RECOGNISED},
+        {"part_aa", "{\"id\": {\"a\": [1]}, \"text\": \"one\"}\nnot a row", NULL, RECOGNISED},
+        {"part.gz", "\xef\xbb\xbf\n \r\n  {\"text\": \"one\"} \r\n", NULL, RECOGNISED},
+        {"a.txt", "{\"text\": null}", NULL, RECOGNISED},
+        {"a.txt", "{\"score\": NaN, \"text\": \"one\"}", NULL, RECOGNISED},
+        {"a.txt", "{\"text\": \"one\", \"score\": NaN}", NULL, RECOGNISED},
+        {"a.txt", "{\"messages\": [{\"role\": \"user\"}]}", NULL, RECOGNISED},
+        {"a.txt", "{\"content\": \"one\"}", NULL, RECOGNISED},
+        {"a.txt", "{\"page\": \"one\"}", "page", RECOGNISED},
+        {"a.txt", "{\"x\": \"one\"}", "page", RECOGNISED},
+        {"a.txt", "{\"x\": \"one\"}", NULL, DOUBTFUL},
+        {"a.txt", "{\"x\": {\"text\": \"one\"}}", NULL, DOUBTFUL},
+        {"a.txt", "{\"text\": \"one\",\n\"x\": 1}", NULL, DOUBTFUL},
+        {"a.txt", "[{\"text\": \"one\"}]", NULL, DOUBTFUL},
+        {"a.txt", "{\"text\": \"one\"} and more", NULL, DOUBTFUL},
+        {"a.c", "{\n    int text = 1;\n}\n", NULL, PLAIN},
+        {"a.tex", "{\\bf text}: \"text\"", "page", PLAIN},
+        {"a.py", "{'text': 'one'}", NULL, PLAIN},
+        {"a.txt", "{}", NULL, PLAIN},
+        {"a.txt", "[1, 2]", NULL, PLAIN},
+        {"a.txt", "one\n{\"text\": \"two\"}", NULL, PLAIN},
+        {"a.txt", "\n \n", NULL, PLAIN},
+    };
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        struct fm_documents d;
+        const char *path = scratch_write(files[i].name, files[i].text, strlen(files[i].text));
+        assert_ok(fm_documents_open(&d, path, files[i].field, false, &err));
+        if (d.rows != (files[i].kind >= RECOGNISED) ||
+            d.recognised != (files[i].kind == RECOGNISED) ||
+            d.doubtful != (files[i].kind == DOUBTFUL))
+            fail_msg("%s: %s", files[i].name, files[i].text);
+        fm_documents_close(&d);
+    }
+}
+
+/* The first row of a file with any name may be longer than the piece that is read first. */
+TEST(a_long_first_row_is_recognised)
+{
+    enum { SIZE = 3 << 20 };
+    char *text = malloc(SIZE);
+    assert_non_null(text);
+    struct fm_documents d;
+    memset(text, 'a', SIZE);
+    memcpy(text, "\n{\"text\": \"", 11);
+    memcpy(text + SIZE - 3, "\"}\n", 3);
+    assert_ok(fm_documents_open(&d, scratch_write("part", text, SIZE), NULL, false, &err));
+    assert_true(d.rows);
+    const char *record;
+    size_t size, length;
+    uint64_t line;
+    assert_ok(fm_documents_next(&d, &record, &size, &line, &err));
+    assert_int_equal(line, 2);
+    assert_ok(fm_documents_text(&d, record, size, text, &length, &err));
+    assert_int_equal(length, SIZE - 11 - 3);
+    fm_documents_close(&d);
+    free(text);
 }
 
 /* Rows cross the ends of the 1 MiB pieces in which files are read, at different offsets. */
@@ -64,13 +132,13 @@ TEST(rows_may_cross_pieces)
     struct fm_documents d;
     const char *record;
     uint64_t line;
-    assert_int_equal(fm_documents_open(&d, scratch_write("long.jsonl", text, size), false, &err),
-                     0);
+    assert_int_equal(
+        fm_documents_open(&d, scratch_write("long.jsonl", text, size), NULL, false, &err), 0);
     for (int i = 0; i < ROWS; i++) {
         assert_ok(fm_documents_next(&d, &record, &bytes, &line, &err));
         assert_non_null(record);
         assert_int_equal(line, 1 + i + (i + 2) / 3);
-        assert_ok(fm_documents_text(&d, "text", record, bytes, dst, &length, &err));
+        assert_ok(fm_documents_text(&d, record, bytes, dst, &length, &err));
         assert_int_equal(strtol(dst, NULL, 10), i);
         assert_int_equal(dst[length - 1], 'a' + i % 26);
     }
@@ -92,7 +160,7 @@ TEST(a_line_of_2_gb_is_refused_early)
         uint64_t line;
         const char *path = scratch_write(names[i], "{\"text\": \"\n{\"text\": \"", 21);
         assert_int_equal(truncate(path, (off_t)2 << 30), 0);
-        assert_ok(fm_documents_open(&d, path, false, &err));
+        assert_ok(fm_documents_open(&d, path, NULL, false, &err));
         int rc = fm_documents_next(&d, &record, &size, &line, &err);
         if (rc == FM_OK)
             rc = fm_documents_next(&d, &record, &size, &line, &err);
@@ -113,7 +181,7 @@ TEST(a_file_that_shrinks_is_an_error)
     int rc = FM_OK;
     const char *path = scratch_write("shrinks.txt", "one\n\n", 5);
     assert_int_equal(truncate(path, 5 << 20), 0);
-    assert_ok(fm_documents_open(&d, path, true, &err));
+    assert_ok(fm_documents_open(&d, path, NULL, true, &err));
     assert_int_equal(truncate(path, 3 << 20), 0);
     while (rc == FM_OK && record)
         rc = fm_documents_next(&d, &record, &size, &line, &err);
