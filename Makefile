@@ -16,7 +16,7 @@
 #   fuzz       runs every reader under clang's libFuzzer, two minutes each (CLANG, FUZZ_SECONDS, FUZZ_SAN)
 #   lint       checks layers, format, shell scripts, man pages; prints lines by room and the options
 #   golden     makes the golden files again (in the judge's venv)
-#   bench      runs fm-bench io and engine
+#   bench      runs measure-io and measure-engine: the speed of files and of the engine
 #   bench-kernels  runs fm-bench kernels on a quiet machine, into fm-bench(1) and tests/measure/kernels.json
 #   study      runs the paper's ablations on small trained models, into tests/measure/study.md; takes hours
 #              and can be resumed (STUDY: its options; run tests/judge/judge.sh --golden trained first)
@@ -130,6 +130,8 @@ BINS := $(TOOLS:%=$(if $(filter 1,$(MPI)),$(MPI_BUILD),$(BUILD))/bin/%)
 SCRIPTS := cmd/fm-chat2text cmd/fm-family
 TEST_CC := $(wildcard tests/unit/test_*.cc)
 TESTS := $(TEST_C:tests/%.c=$(BUILD)/tests/%) $(TEST_CC:tests/%.cc=$(BUILD)/tests/%)
+# Developers' measurements, which are not installed.
+MEASURES := $(BUILD)/bin/measure-engine $(BUILD)/bin/measure-io
 MAN := $(wildcard man/*.[1-7])
 
 # libfm_clip.so exports only kernels/clip/clip.h.  Its threads outlive dlclose, so it stays loaded.
@@ -184,7 +186,11 @@ $(MPI_BUILD)/tests/%: $(BUILD)/tests/%.c.o $(MPI_MORE) $(BUILD)/libfm.a
 	$(call say,LD,$@)$(LINK) -o $@ $^ -lcmocka $(LIBS) $(shell $(PKG_CONFIG) --libs $(MPI_PKG))
 mpi: $(MPI_TOOLS:%=$(MPI_BUILD)/bin/%)
 mpi-check: mpi $(MPI_TESTS:%=$(MPI_BUILD)/tests/unit/%)
-$(BUILD)/tests/%: $(BUILD)/tests/%.c.o $(BUILD)/libbench.a $(BUILD)/libfm.a
+$(BUILD)/libmeasure.a: $(patsubst %,$(BUILD)/tests/measure/%.c.o,measure meter synth)
+$(MEASURES): $(BUILD)/bin/%: $(BUILD)/tests/measure/%.c.o $(BUILD)/libmeasure.a $(BUILD)/libbench.a $(BUILD)/libfm.a
+	@mkdir -p $(@D)
+	$(call say,LD,$@)$(LINK) -o $@ $^ $(LIBS)
+$(BUILD)/tests/%: $(BUILD)/tests/%.c.o $(BUILD)/libmeasure.a $(BUILD)/libbench.a $(BUILD)/libfm.a
 	@mkdir -p $(@D)
 	$(call say,LD,$@)$(LINK) -o $@ $^ -lcmocka $(LIBS)
 $(BUILD)/libcli.a: $(CLI_O)
@@ -274,10 +280,10 @@ demo: $(DEMO_TOOLS:%=$(BUILD)/bin/%)
 	@PATH="$(CURDIR)/$(BUILD)/bin:$$PATH" bash tests/demo.sh
 
 # The programs that tests/run.sh needs.
-tests: all $(TESTS) $(PRELOADED)
+tests: all $(TESTS) $(PRELOADED) $(MEASURES)
 
 # Lint comes last, so that a misplaced space does not keep the tests from running.
-check: deps-check all $(TESTS) $(PRELOADED) $(if $(HAVE_CUDA),$(DOUBLES)) $(if $(MPI_PKG),mpi-check)
+check: deps-check all $(TESTS) $(PRELOADED) $(MEASURES) $(if $(HAVE_CUDA),$(DOUBLES)) $(if $(MPI_PKG),mpi-check)
 	@BUILD="$(BUILD)" SAN="$(SAN)" MPI_BUILD="$(CURDIR)/$(MPI_BUILD)" bash tests/run.sh; status=$$?; \
 		$(MAKE) --no-print-directory lint && exit $$status
 
@@ -314,8 +320,8 @@ sweep: all $(PRELOADED)
 	@BUILD="$(BUILD)" python3 -B tests/sweep/sweep.py all --seconds 600
 gpu-check:
 	@BUILD="$(BUILD)" NVCC="$$(command -v $(NVCC))" bash tests/gpu/gpu-check.sh $(PARTS)
-bench: all
-	@$(BUILD)/bin/fm-bench io && $(BUILD)/bin/fm-bench engine
+bench: $(MEASURES)
+	@$(BUILD)/bin/measure-io && $(BUILD)/bin/measure-engine
 
 bench-kernels: all
 	@BUILD="$(BUILD)" bash tests/measure/kernels.sh

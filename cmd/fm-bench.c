@@ -1,5 +1,4 @@
-/* fm-bench: measure the quality of a family, the cost of files and the speed of the engine; show
- * a family. */
+/* fm-bench: measure the quality of a family and the speed of a layer of experts; show a family. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,7 +9,6 @@
 #include "cmd/tools.h"
 #include "lib/base/mem.h"
 #include "lib/base/units.h"
-#include "lib/bench/synth.h"
 #include "lib/page/page.h"
 #include "lib/run/report.h"
 
@@ -18,8 +16,6 @@
 enum {
     QUALITY = 1,
     HELD = 2, /* quality on --eval-tokens or --eval-text */
-    IO = 4,
-    ENGINE = 8,
     KERNELS = 16,
     BASELINES = 32,
     FAMILY = 64,    /* quality of a bundle or stream */
@@ -32,21 +28,17 @@ enum {
 };
 
 struct options {
-    const char *budgets, *plot;        /* quality, baselines, kernels */
-    int over;                          /* quality, baselines: for --plot; 1: bytes, -1: not given */
-    int convention;                    /* quality; -1: not given */
-    struct fm_bench_how how;           /* quality */
-    uint64_t size;                     /* io */
-    int repeat;                        /* io, kernels; 0: their default */
-    const char *family, *rows;         /* kernels */
-    const char *shape;                 /* engine, kernels; NULL: their default */
-    int sequences;                     /* engine; 0: its default */
-    int layers;                        /* engine; 0: its default */
-    struct fm_bench_engine_options on; /* engine; dir also io, baselines; steps also baselines */
-    int dtype;                         /* engine, kernels */
-    bool record;                       /* quality */
-    const char *benchmark;             /* quality */
-    int score;                         /* quality, with --benchmark; 1: perplexity, -1: not given */
+    const char *budgets, *plot; /* quality, baselines, kernels */
+    int over;                   /* quality, baselines: for --plot; 1: bytes, -1: not given */
+    int convention;             /* quality; -1: not given */
+    struct fm_bench_how how;    /* quality */
+    int repeat;                 /* kernels */
+    const char *family, *rows;  /* kernels */
+    const char *shape;          /* kernels; NULL: the default */
+    int dtype;                  /* kernels */
+    bool record;                /* quality */
+    const char *benchmark;      /* quality */
+    int score;                  /* quality, with --benchmark; 1: perplexity, -1: not given */
     struct fm_baseline_options baselines;
     const char *figures[FM_INPUTS_MAX + 1]; /* report */
     int context;                            /* report; 0: its default */
@@ -240,51 +232,6 @@ static int quality(const struct fm_cli *cli, struct options *o, struct fm_err *e
     return rc;
 }
 
-/* --dry-run of a measurement that makes its own data: print the size of that data. */
-static int dry_run(const struct fm_cli *cli, const char *what, uint64_t bytes, struct fm_err *err)
-{
-    char text[32];
-    struct fm_cli_text result;
-    if (fm_cli_text_open(&result, err))
-        return err->code;
-    fm_units_bytes(text, bytes);
-    fprintf(result.out, "%s: a synthetic checkpoint of %s\n", what, text);
-    cJSON *o = fm_report_begin("fm-bench");
-    fm_json_add_bool(o, "dry_run", 1);
-    fm_json_add_uint(o, "bytes", bytes);
-    return fm_cli_result(cli, &result, o, err);
-}
-
-static int io(const struct fm_cli *cli, const struct options *o, struct fm_err *err)
-{
-    struct fm_bench_io result;
-    struct fm_cli_text text;
-    if (cli->dry_run)
-        return dry_run(cli, "io", o->size, err);
-    if (fm_bench_io(&cli->run, o->on.dir, o->size, o->repeat ? o->repeat : 3, &result, err) ||
-        fm_cli_text_open(&text, err))
-        return err->code;
-    fm_results_io(text.out, &result);
-    return fm_cli_result(cli, &text, fm_results_io_json(&result), err);
-}
-
-static int engine(const struct fm_cli *cli, const struct options *o, struct fm_err *err)
-{
-    struct fm_bench_engine result;
-    struct fm_cli_text text;
-    struct fm_synth shape;
-    if (o->dtype > 1)
-        return fm_fail(err, FM_EUSAGE, "--dtype f16 is for kernels; use bf16 or f32 in engine");
-    if (cli->dry_run)
-        return !fm_synth_parse(&shape, o->on.shape, o->layers, err)
-                   ? dry_run(cli, "engine", fm_synth_bytes(&shape), err)
-                   : err->code;
-    if (fm_bench_engine(&cli->run, &o->on, &result, err) || fm_cli_text_open(&text, err))
-        return err->code;
-    fm_results_engine(text.out, &result);
-    return fm_cli_result(cli, &text, fm_results_engine_json(&result), err);
-}
-
 static int kernels(const struct fm_cli *cli, const struct options *o, struct fm_err *err)
 {
     static const char *const dtypes[] = {"bf16", "f32", "f16"};
@@ -294,7 +241,7 @@ static int kernels(const struct fm_cli *cli, const struct options *o, struct fm_
     k.tokens = o->rows ? o->rows : "1,16,64,256,1024,4096";
     k.budgets = o->budgets ? o->budgets : "0,0.2,0.4,0.6";
     k.dtype = dtypes[o->dtype];
-    k.repeat = o->repeat ? o->repeat : 7;
+    k.repeat = o->repeat;
     k.threads = cli->run.machine.threads;
     k.seed = cli->run.inputs.seed;
     k.stop = cli->run.stop;
@@ -319,7 +266,6 @@ static int kernels(const struct fm_cli *cli, const struct options *o, struct fm_
 static int baselines(const struct fm_cli *cli, struct options *o, struct fm_err *err)
 {
     o->baselines.budgets = o->budgets;
-    o->baselines.dir = o->on.dir;
     return fm_baselines_run(cli, &o->baselines, o->plot, o->over == 1, err);
 }
 
@@ -359,25 +305,24 @@ static int report(const struct fm_cli *cli, const struct options *o, struct fm_e
 }
 
 static const struct fm_cli_scope scope[] = {
-    {"model", 0, MEASURES | BASED, "shape", ENGINE | KERNELS},
+    {"model", 0, MEASURES | BASED, "shape", KERNELS},
     {"tokens", 0, CALIBRATED, "rows", KERNELS},
-    {.name = "batch", .modes = ENGINE},
+    {.name = "batch", .modes = FM_CLI_NEVER},
     {.name = "output", .modes = REPORT},
     {.name = "no-sandbox", .modes = REPORT},
-    {.name = "threads", .modes = MEASURES | BASED | IO | ENGINE | KERNELS},
+    {.name = "threads", .modes = MEASURES | BASED | KERNELS},
     {.name = "text", .modes = CALIBRATED},
-    {.name = "shuffle", .modes = CALIBRATED | ENGINE},
-    {.name = "max-tokens", .modes = MEASURES | ENGINE},
-    {.name = "device", .modes = MEASURES | ENGINE | BASED},
-    {.name = "precision", .modes = MEASURES | ENGINE | BASED},
-    {.name = "memory", .modes = MEASURES | ENGINE | BASED},
+    {.name = "shuffle", .modes = CALIBRATED},
+    {.name = "max-tokens", .modes = MEASURES},
+    {.name = "device", .modes = MEASURES | BASED},
+    {.name = "precision", .modes = MEASURES | BASED},
+    {.name = "memory", .modes = MEASURES | BASED},
     {.groups = FM_CLI_TOKENS | FM_CLI_EVAL, .modes = MEASURES},
     {0},
 };
 
 static const struct fm_cli_first measurements[] = {
-    {"quality", QUALITY}, {"baselines", BASELINES}, {"io", IO}, {"engine", ENGINE},
-    {"kernels", KERNELS}, {"report", REPORT},       {0},
+    {"quality", QUALITY}, {"baselines", BASELINES}, {"kernels", KERNELS}, {"report", REPORT}, {0},
 };
 
 /* If `what` is a measurement, set *known and refuse options that have no effect in it. */
@@ -421,50 +366,32 @@ static int work(struct fm_cli *cli, struct options *o, struct fm_err *err)
         cli->run.outputs.path = cli->run.outputs.path ? cli->run.outputs.path : "-";
         return report(cli, o, err);
     }
-    if (strcmp(what, "io") == 0 && alone)
-        return io(cli, o, err);
-    if (strcmp(what, "engine") == 0 && alone)
-        return engine(cli, o, err);
     if (strcmp(what, "kernels") == 0 && alone)
         return kernels(cli, o, err);
     if (!*what)
         return fm_fail(err, FM_EUSAGE,
-                       "name what to measure: quality BUNDLE, baselines [BUNDLE], io, engine or "
-                       "kernels; or what to show: report BUNDLE");
+                       "name what to measure: quality BUNDLE, baselines [BUNDLE] or kernels; or "
+                       "what to show: report BUNDLE");
     if (known)
         return fm_fail(err, FM_EUSAGE, "one operand too many: %s", cli->operand[1]);
     return fm_fail(err, FM_EUSAGE,
-                   "unknown measurement '%s'; use quality BUNDLE, baselines [BUNDLE], io, engine, "
-                   "kernels or report BUNDLE",
+                   "unknown measurement '%s'; use quality BUNDLE, baselines [BUNDLE], kernels or "
+                   "report BUNDLE",
                    what);
-}
-
-/* Set the defaults of engine, and the steps of baselines. */
-static void settle(struct options *o)
-{
-    o->on.dtype = o->dtype ? "f32" : "bf16";
-    o->on.shape = o->shape ? o->shape : "256,896,8,2,4,1024,256";
-    o->on.sequences = o->sequences ? o->sequences : 8;
-    o->on.layers = o->layers;
-    o->baselines.steps = o->on.steps > 0 ? o->on.steps : 0;
-    o->on.steps = o->on.steps < 0 ? 2 : o->on.steps;
 }
 
 #define SYNOPSIS                                                                                   \
     "quality [--eval-text FILE] [options] BUNDLE|DIR...\n"                                         \
     "       fm-bench baselines --model DIR --text FILE --eval-text FILE [BUNDLE]\n"                \
-    "       fm-bench io [--size SIZE]\n"                                                           \
-    "       fm-bench engine [--shape SHAPE] [--layers N]\n"                                        \
     "       fm-bench kernels [--shape SHAPE] [--rows N,N,...] [--budgets R,R,...]\n"               \
     "       fm-bench report [--figures FILE] [--context N] [-o FILE] BUNDLE"
 
 /* The options of the command line, with their defaults. */
 static struct options asked = {
-    .size = 256u << 20,
+    .repeat = 7,
     .over = -1,
     .score = -1,
     .convention = -1,
-    .on = {.steps = -1},
 };
 
 static const struct fm_cli_option own[] = {
@@ -498,35 +425,21 @@ static const struct fm_cli_option own[] = {
      "quality: unit of that task's score (default: ce)", 0, 0, QUALITY | HELD | EXPORTED},
     {"only", 0, FM_CLI_TEXT, &asked.baselines.only, "NAME,...",
      "baselines: measure only these rows (default: all)", 0, 0, BASELINES},
-    {"size", 0, FM_CLI_SIZE, &asked.size, "SIZE", "io: size of the weights (default: 256MiB)", 0, 0,
-     IO},
     {"repeat", 0, FM_CLI_INT, &asked.repeat, "N",
-     "io, kernels: rounds; io prints the best (default: 3), kernels the median (default: 7)", 1,
-     100, IO | KERNELS},
+     "kernels: rounds, of which the median is printed (default: 7)", 1, 100, KERNELS},
     {"family", 0, FM_CLI_READ, &asked.family, "BUNDLE",
      "kernels: bundle to take shape and masks from", 0, 0, KERNELS},
     {"rows", 0, FM_CLI_TEXT, &asked.rows, "N,N,...",
      "kernels: numbers of tokens in a call (default: 1,16,64,256,1024,4096)", 0, 0, KERNELS},
-    {"dir", 0, FM_CLI_TEXT, &asked.on.dir, "DIR",
-     "io, engine, baselines: directory for data (default: TMPDIR or /var/tmp)", 0, 0,
-     IO | ENGINE | BASELINES},
+    {"dir", 0, FM_CLI_TEXT, &asked.baselines.dir, "DIR",
+     "baselines: directory for data (default: TMPDIR or /var/tmp)", 0, 0, BASELINES},
     {"shape", 0, FM_CLI_TEXT, &asked.shape, "SHAPE",
-     "name of a model; or for engine H,I,E,K,L,V,T (default: 256,896,8,2,4,1024,256), for kernels "
-     "H,I,E,K (default: 1024,3584,8,2)",
-     0, 0, ENGINE | KERNELS},
+     "kernels: name of a model, or H,I,E,K (default: 1024,3584,8,2)", 0, 0, KERNELS},
     {"dtype", 0, FM_CLI_CHOICE, &asked.dtype, "bf16|f32|f16",
-     "engine, kernels: type of the weights (default: bf16; f16: kernels only)", 0, 0,
-     ENGINE | KERNELS},
-    {"sequences", 0, FM_CLI_INT, &asked.sequences, "N", "engine: sequences to rank (default: 8)", 1,
-     1 << 20, ENGINE},
-    {"steps", 0, FM_CLI_INT, &asked.on.steps, "N",
-     "engine: training steps, 0 for none (default: 2); baselines: steps of learned and recovery, 0 "
-     "for the tools' defaults (default: 0)",
-     0, 1 << 20, ENGINE | BASELINES},
-    {"keep", 0, FM_CLI_FLAG, &asked.on.keep, NULL, "engine: keep the checkpoint and print its name",
-     0, 0, ENGINE},
-    {"layers", 0, FM_CLI_INT, &asked.layers, "N", "engine: decoder layers (default: 2)", 1, 1024,
-     ENGINE},
+     "kernels: type of the weights (default: bf16)", 0, 0, KERNELS},
+    {"steps", 0, FM_CLI_INT, &asked.baselines.steps, "N",
+     "baselines: steps of learned and recovery, 0 for the tools' defaults (default: 0)", 0, 1 << 20,
+     BASELINES},
     {"figures", 0, FM_CLI_READS, asked.figures, "FILE",
      "report: JSON of quality, baselines, fm-train or fm-recover; may be repeated", 0, 0, REPORT},
     {"context", 0, FM_CLI_INT, &asked.context, "N",
@@ -544,7 +457,7 @@ int fm_bench_main(int argc, char **argv)
     struct fm_cli cli = {
         .tool = "fm-bench",
         .synopsis = SYNOPSIS,
-        .about = "Measure a family's quality and the speed of files and engine; show a family.",
+        .about = "Measure a family's quality and the speed of a layer of experts; show a family.",
         .often = "model tokens eval-tokens eval-text record seq-len precision threads json quiet "
                  "help version",
         .groups = FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_EVAL | FM_CLI_MACHINE | FM_CLI_OPTIONAL |
@@ -556,7 +469,6 @@ int fm_bench_main(int argc, char **argv)
         .scope = scope,
     };
     fm_cli_begin(&cli, argc, argv, own, FM_CLI_COUNT(own));
-    settle(&asked);
     struct fm_err err = {0};
     return fm_cli_end(&cli, work(&cli, &asked, &err), &err);
 }

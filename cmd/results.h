@@ -28,12 +28,6 @@ cJSON *fm_results_exported_json(const struct fm_record *e);
 void fm_results_compared(FILE *out, const struct fm_record *e, char *const *name, int n);
 cJSON *fm_results_compared_json(const struct fm_record *e, char *const *name, int n);
 
-void fm_results_io(FILE *out, const struct fm_bench_io *io);
-cJSON *fm_results_io_json(const struct fm_bench_io *io);
-
-void fm_results_engine(FILE *out, const struct fm_bench_engine *e);
-cJSON *fm_results_engine_json(const struct fm_bench_engine *e);
-
 /* A Markdown table as in fm-bench(1); the speed-ups by budget as an SVG file. */
 void fm_results_kernels(FILE *out, const struct fm_kernelbench *b);
 cJSON *fm_results_kernels_json(const struct fm_kernelbench *b);

@@ -1,10 +1,8 @@
 /*
  * This room, lib/bench, has the measurements of fm-bench: the quality of a family (bench_quality;
- * exported for an exported directory; convention for which tokens count, with wikitext), the speed
- * of packing, exporting and verifying (bench_io), the speed of the engine (bench_engine with meter
- * and processor), and one clipped layer compared with its baselines (kernelbench with
- * kerneloptions.h, kernelcase, kernelnaive.c and kernelrun.c). synth makes models and tokens of the
- * sizes in shapes, workdir makes a directory for them, plot draws charts.  Only cmd includes this
+ * exported for an exported directory; convention for which tokens count, with wikitext), and one
+ * clipped layer compared with its baselines (kernelbench with kerneloptions.h, kernelcase,
+ * kernelnaive.c, kernelrun.c, processor and shapes).  plot draws charts.  Only cmd includes this
  * room, except that lib/baseline includes workdir.h.
  *
  * Results are structs; fm-bench prints them.
@@ -15,7 +13,6 @@
 #include <stdint.h>
 
 #include "lib/bench/convention.h"
-#include "lib/bench/meter.h"
 #include "lib/learn/estimate.h"
 #include "lib/masks/masks.h"
 #include "lib/run/run.h"
@@ -68,57 +65,5 @@ int fm_bench_quality(const struct fm_run_options *run, const char *budgets,
                      const struct fm_bench_how *how, struct fm_estimate *estimate,
                      struct fm_bench_quality *result, struct fm_err *err);
 void fm_bench_quality_release(struct fm_bench_quality *result);
-
-/* --- io: pack, export and verify, compared with cp and xxhsum --- */
-
-struct fm_bench_io {
-    uint64_t checkpoint, bundle, export; /* bytes */
-    /* Seconds, the best of `repeat`; cp and xxhsum run on the bundle; pack, export and cp end with
-     * an fsync. */
-    double pack, export_native, verify, verify_export, cp, xxhsum;
-    int repeat;
-};
-
-/* Make synthetic data of about `size` bytes in a new directory inside `dir`, time the operations on
- * it, and remove the directory.  FM_ENOENT if cp or xxhsum is not installed. */
-int fm_bench_io(const struct fm_run_options *run, const char *dir, uint64_t size, int repeat,
-                struct fm_bench_io *result, struct fm_err *err);
-
-/* --- engine: tokens per second, and the fraction of the speed of large products --- */
-
-struct fm_bench_engine_run {
-    double seconds;       /* wall time of the run */
-    double tokens_second; /* calibration tokens */
-    double flops;         /* of the matrix products it computed */
-    double useful;        /* FLOPs without recomputation: a forward, and each gradient once */
-    double
-        peak; /* FLOP/s of large products in its precision, the mean of before and after the run */
-    int stages; /* operations, longest first; seconds summed over threads */
-    struct fm_meter_stage stage[FM_METER_STAGES];
-    struct fm_meter_rest rest;
-};
-
-struct fm_bench_engine {
-    uint64_t bytes;  /* of the checkpoint */
-    char kept[4096]; /* the directory that was kept; "" without `keep` */
-    int threads;
-    char cpu[96], dnnl[64];
-    const char *precision; /* "f32", "bf16" */
-    struct fm_bench_engine_run rank, train;
-};
-
-struct fm_bench_engine_options {
-    const char *shape; /* "H,I,E,K,L,V,T", or a model's name (lib/bench/shapes.h) */
-    int layers;        /* layers with experts; 0: L of `shape`, or two of a named model */
-    const char *dtype; /* "bf16", "f32" */
-    const char *dir;   /* where the checkpoint is created */
-    int sequences;     /* sequences of tokens for ranking */
-    int steps;         /* training steps; 0: rank only */
-    bool keep;         /* keep the checkpoint, its tokens and stage streams */
-};
-
-/* `run` gives batch, memory, device and seed; the threads are the pool's. */
-int fm_bench_engine(const struct fm_run_options *run, const struct fm_bench_engine_options *options,
-                    struct fm_bench_engine *result, struct fm_err *err);
 
 #endif

@@ -10,10 +10,6 @@ struct fm_shape {
     const char *name;
     int H, I, E, K, L;
     int Q, G, C; /* G == 0 means latent attention */
-    /* For models made by `engine`: the number of leading layers without experts, and keys of
-     * config.json that the letters do not cover; 0 and NULL: a Mixtral. */
-    int dense;
-    const char *keys;
 };
 
 /* NULL: no such name. */

@@ -82,7 +82,7 @@ fm-pack -n --export out --mask 2 family.fm | awk '{ print $1 }'
 echo "export: status ${PIPESTATUS[0]}"
 fm-verify -n family.fm
 echo "fm-verify: status $?"
-fm-bench -n engine --shape 64,96,4,2,2,128,32
+fm-bench -n kernels --shape 64,96,4,2
 fm-bench -n quality --tokens "$odd/tokens.npy" family.fm |
     awk 'NR < 3 { print; next } { print $1 }' | grep -v halved # "halved" depends on the CPU
 fm-rank -n --model "$odd/config.json" --tokens "$odd/tokens.npy" 2>&1 | sed "s|$GOLDEN|GOLDEN|"

@@ -49,7 +49,7 @@ try fm-verify --batches 0
 try fm-bench
 try fm-bench speed
 try fm-bench qualty family.fm
-try fm-bench io now
+try fm-bench kernels now
 try fm-bench quality x
 
 # An option without effect in the current mode is a mistake, too.
@@ -70,17 +70,12 @@ try fm-verify x --tokens y
 try fm-verify x --batches 2
 try fm-verify --function "${o[@]}" --batch 2 x
 try fm-verify --function "${o[@]}" --against y x
-try fm-bench io --memory 1GiB
-try fm-bench engine --repeat 2
-try fm-bench engine --device cuda --shape 8,8,2,1,1,16,4
-try fm-bench kernels --layers 2
-try fm-bench engine --dtype f16
+try fm-bench kernels --memory 1GiB
+try fm-bench quality --eval-tokens x --repeat 2 y
 try fm-bench kernels --dir x
 try fm-bench kernels --shape x --family y
-try fm-bench engine "${o[@]}"
 try fm-bench kernels --model mixtral-8x7b
 try fm-bench kernels --tokens 1,4
-try fm-bench io --model x
 try fm-bench quality --eval-tokens x --shape 1 y
 try fm-bench quality --eval-tokens x --tokens y z
 try fm-bench quality --eval-tokens x --batch 2 y

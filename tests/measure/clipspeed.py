@@ -56,9 +56,9 @@ def run(*command):
 
 
 def export(folder):
-    """Make an elastic export of a model and masks that fm-bench generates."""
+    """Make an elastic export of a model and masks that measure-engine generates."""
     shape = ("--shape", SHAPE, "--dtype", "f32", "--sequences", 1, "--steps", 0)
-    run("fm-bench", "engine", *shape, "--keep", "--dir", folder, "--quiet")
+    run("measure-engine", *shape, "--keep", "--dir", folder)
     made = next(folder.rglob("config.json")).parent
     family, out = folder / "family.fm", folder / "elastic"
     run("fm-pack", "--quiet", "--model", made, "-o", family, made.parent / "stage")

@@ -1,14 +1,14 @@
 /* Test the measurements: a synthetic checkpoint that the suite itself reads, a meter that counts
- * calls and changes no result, and complete runs of io and engine. */
+ * calls and changes no result. */
 #include <math.h>
 #include <unistd.h>
 
 #include "formats/text/tokens.h"
-#include "lib/bench/bench.h"
 #include "lib/bench/shapes.h"
-#include "lib/bench/synth.h"
 #include "lib/bench/workdir.h"
 #include "lib/model/model.h"
+#include "tests/measure/meter.h"
+#include "tests/measure/synth.h"
 #include "tests/unit/test.h"
 
 TEST(a_shape_is_seven_numbers)
@@ -106,31 +106,6 @@ TEST(the_meter_counts_and_changes_nothing)
     assert_int_equal(stage[0].calls, 7);
     assert_true(fm_meter_flops() == 7 * 2.0 * 2 * 2 * 3);
     assert_true(stage[0].flops == fm_meter_flops());
-}
-
-TEST(io_and_engine_measure_a_small_model)
-{
-    struct fm_run_options run = {.machine.memory = 64 << 20, .outputs.path = "-"};
-    struct fm_bench_io *io = calloc(1, sizeof *io);
-    struct fm_bench_engine *engine = calloc(1, sizeof *engine);
-    const struct fm_bench_engine_options options = {
-        .shape = "64,37,3,2,2,97,16", .dtype = "f32", .sequences = 3, .steps = 1};
-    int code = fm_bench_io(&run, NULL, 3 << 20, 1, io, &err);
-    if (code == FM_ENOENT) {
-        print_message("no cp or xxhsum here: %s\n", err.text);
-    } else {
-        check_status(code, FM_OK, "", &err, "fm_bench_io", __FILE__, __LINE__);
-        assert_true(io->bundle > 2 << 20 && io->export < io->bundle);
-        assert_true(io->pack > 0 && io->cp > 0 && io->xxhsum > 0 && io->verify > 0);
-    }
-    assert_ok(fm_bench_engine(&run, &options, engine, &err));
-    assert_true(engine->rank.tokens_second > 0 && engine->train.tokens_second > 0);
-    assert_true(engine->rank.useful > 0 && engine->rank.flops > 0);
-    assert_true(engine->rank.peak > 0 && engine->train.peak > 0);
-    assert_true(engine->cpu[0] && engine->dnnl[0]);
-    assert_true(engine->rank.stages > 8);
-    free(io);
-    free(engine);
 }
 
 /* With the published numbers of layers and sizes of vocabularies. */

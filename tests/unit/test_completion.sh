@@ -34,9 +34,9 @@ CASES = [  # shells, what is typed (| is Tab), what the tool gets
     ("bash zsh", "fm-rank --help=a|", "[--help=all]"),
     ("bash zsh", "fm-verify my|", "[my family.fm]"),
     ("bash zsh", "fm-bench ke|", "[kernels]"),
-    ("bash zsh", "fm-bench io --ro|", "[io][--ro]"),
-    ("bash zsh", "fm-bench io --rep|", "[io][--rep]"),
-    ("bash zsh", "fm-bench io --repe|", "[io][--repeat"),
+    ("bash zsh", "fm-bench kernels --reo|", "[kernels][--reo]"),
+    ("bash zsh", "fm-bench kernels --rep|", "[kernels][--rep]"),
+    ("bash zsh", "fm-bench kernels --repe|", "[kernels][--repeat"),
     ("bash zsh", "fm-bench quality my|", "[quality][my family.fm]"),
 ]
 START = {

@@ -277,7 +277,6 @@ TEST(both_keys_of_the_size_of_mxfp4s_blocks_are_checked)
                                        "{\"block_size\":32,\"group_size\":16}"};
     for (size_t i = 0; i < sizeof text / sizeof *text; i++) {
         struct fm_config c = {0};
-        struct fm_err err = {0};
         cJSON *json = cJSON_Parse(text[i]);
         assert_int_equal(fm_mxfp4.read(&c, json, &err), i < 2 ? FM_OK : FM_ECONFIG);
         cJSON_Delete(json);

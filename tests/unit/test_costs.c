@@ -3,7 +3,7 @@
  * floating-point operations with the products that a sweep computes.
  */
 #include "formats/tensor/hfdir.h"
-#include "lib/bench/meter.h"
+#include "tests/measure/meter.h"
 #include "lib/block/deltanet.h"
 #include "lib/block/mla.h"
 #include "lib/block/shortconv.h"

@@ -2,10 +2,10 @@
  * A plan counts what a run does: its operations are compared with the products that the meter
  * counts, for every family, and they are proportional to the tokens.
  */
-#include "lib/bench/meter.h"
 #include "lib/block/cost.h"
 #include "lib/learn/quality.h"
 #include "lib/learn/rank.h"
+#include "tests/measure/meter.h"
 #include "tests/unit/models.h"
 #include "tests/unit/runs.h"
 #include "tests/unit/training.h"

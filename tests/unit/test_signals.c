@@ -18,7 +18,7 @@
 #include "lib/base/err.h"
 #include "lib/base/rng.h"
 #include "lib/base/signals.h"
-#include "lib/bench/synth.h"
+#include "tests/measure/synth.h"
 #include "tests/unit/scratch.h"
 #include "tests/unit/test.h"
 

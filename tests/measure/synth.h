@@ -16,7 +16,7 @@ struct fm_synth {
     int Q, G, C;             /* number of heads, and their width */
     enum fm_dtype dtype;     /* BF16, F16 or F32 */
     int dense;               /* dense layers before the L layers with experts */
-    const char *keys;        /* keys of config.json, unless it is a Mixtral: see struct fm_shape */
+    const char *keys;        /* keys of config.json, unless it is a Mixtral */
     uint64_t seed;
 };
 

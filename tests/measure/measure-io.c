@@ -1,19 +1,29 @@
 /*
- * Times packing, exporting and verifying, and cp and xxhsum on the same bytes, in the same rounds,
- * so that a disturbance affects all of them.  The best round counts, because a disturbance only
- * makes things slower.
+ * measure-io: times packing, exporting and verifying of synthetic data, and cp and xxhsum on the
+ * same bytes, in the same rounds, so that a disturbance affects all of them.  The best round
+ * counts, because a disturbance only makes things slower.
+ *
+ *     measure-io [--size MB] [--repeat N] [--dir DIR] [--threads N]
  */
-#include "lib/bench/bench.h"
-
 #include <math.h>
+#include <stdio.h>
 
 #include "lib/base/clock.h"
-#include "lib/bench/synth.h"
+#include "lib/base/units.h"
+#include "tests/measure/synth.h"
 #include "lib/bench/workdir.h"
 #include "lib/export/export.h"
 #include "lib/export/list.h"
 #include "lib/pack/pack.h"
 #include "lib/verify/verify.h"
+#include "tests/measure/measure.h"
+
+struct measured {
+    uint64_t checkpoint, bundle, export; /* bytes */
+    /* Seconds, the best of all rounds; cp and xxhsum run on the bundle; pack, export and cp end
+     * with an fsync. */
+    double pack, export_native, verify, verify_export, cp, xxhsum;
+};
 
 struct place {
     struct fm_workdir work;
@@ -49,7 +59,7 @@ static void note_best(double *best, double seconds)
     *best = *best > 0 ? fmin(*best, seconds) : seconds;
 }
 
-static int time_pack(struct fm_bench_io *r, const struct place *p, struct fm_run_options run,
+static int time_pack(struct measured *r, const struct place *p, struct fm_run_options run,
                      struct fm_err *err)
 {
     struct fm_pack_report report = {0};
@@ -80,7 +90,7 @@ static int find_budget(double *budget, const char *bundle, struct fm_err *err)
     return rc;
 }
 
-static int time_export(struct fm_bench_io *r, const struct place *p, struct fm_run_options run,
+static int time_export(struct measured *r, const struct place *p, struct fm_run_options run,
                        struct fm_err *err)
 {
     struct fm_export_report report = {0};
@@ -111,7 +121,7 @@ static int time_verify(double *best, const char *target, const char *against,
     return FM_OK;
 }
 
-static int time_programs(struct fm_bench_io *r, const struct place *p, struct fm_err *err)
+static int time_programs(struct measured *r, const struct place *p, struct fm_err *err)
 {
     char *cp[] = {"cp", (char *)p->bundle, (char *)p->copy, NULL};
     char *sync[] = {"sync", (char *)p->copy, NULL};
@@ -126,8 +136,8 @@ static int time_programs(struct fm_bench_io *r, const struct place *p, struct fm
     return FM_OK;
 }
 
-static int time_round(struct fm_bench_io *r, const struct place *p,
-                      const struct fm_run_options *run, struct fm_err *err)
+static int time_round(struct measured *r, const struct place *p, const struct fm_run_options *run,
+                      struct fm_err *err)
 {
     if (time_pack(r, p, *run, err) || time_programs(r, p, err) || time_export(r, p, *run, err) ||
         time_verify(&r->verify, p->bundle, NULL, run, err))
@@ -135,12 +145,11 @@ static int time_round(struct fm_bench_io *r, const struct place *p,
     return time_verify(&r->verify_export, p->export, p->bundle, run, err);
 }
 
-int fm_bench_io(const struct fm_run_options *run, const char *dir, uint64_t size, int repeat,
-                struct fm_bench_io *result, struct fm_err *err)
+static int measure(struct measured *result, const struct fm_run_options *run, const char *dir,
+                   uint64_t size, int repeat, struct fm_err *err)
 {
     struct fm_synth s;
     struct place p = {0};
-    *result = (struct fm_bench_io){.repeat = repeat};
     choose_shape(&s, size);
     int rc = fm_workdir_open(&p.work, dir, err);
     if (rc)
@@ -153,10 +162,41 @@ int fm_bench_io(const struct fm_run_options *run, const char *dir, uint64_t size
     rc = fm_synth_model(&s, p.model, run, err);
     if (!rc)
         rc = fm_synth_stage(p.model, p.stage, run->inputs.seed, run->stop, err);
-    for (int i = 0; !rc && i < repeat; i++) {
-        fm_run_report(run, "rounds", (uint64_t)i, (uint64_t)repeat, "rounds");
+    for (int i = 0; !rc && i < repeat; i++)
         rc = time_round(result, &p, run, err);
-    }
     fm_workdir_close(&p.work);
     return rc;
+}
+
+/* A line of the table: `beside` is the rate of the program to compare with, or 0. */
+static void print_row(const char *name, uint64_t size, double seconds, double beside)
+{
+    char bytes[32];
+    double rate = (double)size / seconds;
+    fm_units_bytes(bytes, size);
+    printf("%-14s %9s %9.3f %10.3f", name, bytes, seconds, 1e-9 * rate);
+    if (beside > 0)
+        printf(" %7.2fx", rate / beside);
+    putchar('\n');
+}
+
+int main(int argc, char **argv)
+{
+    struct measure_options o = {.size = 256, .repeat = 3};
+    struct measured m = {0};
+    struct fm_err err = {0};
+    struct fm_run_options run;
+    measure_begin(&o, &run, "size repeat dir threads", argc, argv);
+    if (measure(&m, &run, o.dir, (uint64_t)o.size * 1000000, o.repeat, &err))
+        return measure_end(&err);
+    double cp = (double)m.bundle / m.cp, xxhsum = (double)m.bundle / m.xxhsum;
+    printf("best of %d\n%-14s %9s %9s %10s %8s\n", o.repeat, "", "bytes", "seconds", "GB/s",
+           "share");
+    print_row("cp + fsync", m.bundle, m.cp, 0);
+    print_row("pack", m.bundle, m.pack, cp);
+    print_row("export native", m.export, m.export_native, cp);
+    print_row("xxhsum", m.bundle, m.xxhsum, 0);
+    print_row("verify bundle", m.bundle, m.verify, xxhsum);
+    print_row("verify export", m.export, m.verify_export, xxhsum);
+    return measure_end(&err);
 }

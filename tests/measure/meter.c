@@ -2,7 +2,7 @@
  * The wrapper of every operation is generated from the list of operations.  Three operations
  * compute matrix products, whose floating-point operations are counted, too.
  */
-#include "lib/bench/meter.h"
+#include "tests/measure/meter.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

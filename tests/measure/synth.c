@@ -3,7 +3,7 @@
  * in little memory and is the same everywhere.  Values are scaled so that activations keep their
  * size through the layers: measurements of a model whose activations overflow would be meaningless.
  */
-#include "lib/bench/synth.h"
+#include "tests/measure/synth.h"
 
 #include <assert.h>
 #include <math.h>
@@ -27,8 +27,41 @@
 #define BLOCK (1 << 16) /* elements generated at a time */
 enum { CONFIG_BYTES = 2048 };
 
+/* clang-format off */
+#define LATENT                                                                                     \
+    "  \"kv_lora_rank\": 512,\n  \"qk_nope_head_dim\": 128,\n  \"qk_rope_head_dim\": 64,\n"        \
+    "  \"v_head_dim\": 128,\n"
+#define V2                                                                                         \
+    LATENT "  \"architectures\": [\"DeepseekV2ForCausalLM\"],\n  \"model_type\": \"deepseek_v2\",\n"
+#define V3                                                                                         \
+    LATENT "  \"architectures\": [\"DeepseekV3ForCausalLM\"],\n  \"model_type\": \"deepseek_v3\",\n"
+#define LITE                                                                                       \
+    "  \"first_k_dense_replace\": 1,\n  \"n_group\": 1,\n  \"n_shared_experts\": 2,\n"            \
+    "  \"q_lora_rank\": null,\n  \"topk_group\": 1,\n"
+#define LARGE                                                                                      \
+    "  \"first_k_dense_replace\": 3,\n  \"n_group\": 8,\n  \"n_shared_experts\": 1,\n"            \
+    "  \"q_lora_rank\": 1536,\n  \"topk_group\": 4,\n"
+#define MOONLIGHT                                                                                  \
+    V3 LITE "  \"intermediate_size\": 11264,\n  \"routed_scaling_factor\": 2.446,\n"
+#define DEEPSEEK_V2_LITE V2 LITE "  \"intermediate_size\": 10944,\n"
+#define DEEPSEEK_V3 V3 LARGE "  \"intermediate_size\": 18432,\n"
+/* clang-format on */
+
+/* Models that are not a Mixtral: leading layers without experts, and keys of config.json that the
+ * letters do not cover. */
+static const struct other {
+    const char *name, *keys;
+    int dense;
+} others[] = {{"moonlight", MOONLIGHT, 1},
+              {"deepseek-v2-lite", DEEPSEEK_V2_LITE, 1},
+              {"deepseek-v3", DEEPSEEK_V3, 3}};
+
 static struct fm_synth named(const struct fm_shape *x, int layers)
 {
+    struct other other = {0};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (strcmp(others[i].name, x->name) == 0)
+            other = others[i];
     return (struct fm_synth){.H = x->H,
                              .I = x->I,
                              .E = x->E,
@@ -41,8 +74,8 @@ static struct fm_synth named(const struct fm_shape *x, int layers)
                              .Q = x->Q,
                              .G = x->G,
                              .C = x->C,
-                             .dense = x->dense,
-                             .keys = x->keys,
+                             .dense = other.dense,
+                             .keys = other.keys,
                              .dtype = FM_BF16};
 }
 

@@ -1,0 +1,221 @@
+/*
+ * measure-engine: the speed of rank and train on a synthetic model, through a table of operations
+ * that counts products and their time (meter.h).  The result is a fraction: the floating-point
+ * operations of a forward and of each gradient once (lib/learn/estimate.h), divided by the time of
+ * the whole run and by the speed that the matrix library reaches with large matrices on this
+ * machine.  Fractions of different machines cannot be compared.  The speed of a shared machine
+ * changes within minutes, so the library's speed is measured before and after each run.
+ *
+ *     measure-engine [--shape SHAPE] [--layers N] [--dtype bf16|f32] [--sequences N] [--steps N]
+ *                    [--precision f32|bf16] [--memory MB] [--batch N] [--threads N] [--dir DIR]
+ *                    [--keep]
+ *
+ * SHAPE is H,I,E,K,L,V,T (letters of kernels/ops/kernels.h) or the name of a model.  --steps 0
+ * only ranks.  --keep leaves the checkpoint, its tokens and a stage stream, and prints where.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "lib/base/clock.h"
+#include "lib/base/pool.h"
+#include "lib/base/units.h"
+#include "tests/measure/meter.h"
+#include "lib/bench/processor.h"
+#include "tests/measure/synth.h"
+#include "lib/bench/workdir.h"
+#include "lib/learn/rank.h"
+#include "lib/learn/estimate.h"
+#include "lib/learn/train.h"
+#include "tests/measure/measure.h"
+
+struct speed {
+    double seconds;       /* wall time of the run */
+    double tokens_second; /* calibration tokens */
+    double useful;        /* FLOPs without recomputation: a forward, and each gradient once */
+    double peak; /* FLOP/s of large products in its precision, the mean of before and after */
+    int stages;  /* operations, longest first; seconds summed over threads */
+    struct fm_meter_stage stage[FM_METER_STAGES];
+    struct fm_meter_rest rest;
+};
+
+/* Paths of everything in the work directory. */
+struct place {
+    struct fm_workdir work;
+    char model[4096], tokens[4096], stage[4096], out[4096];
+};
+
+static int make_data(struct place *p, const struct fm_synth *s, int sequences,
+                     const struct fm_run_options *run, struct fm_err *err)
+{
+    fm_workdir_at(&p->work, "model", p->model);
+    fm_workdir_at(&p->work, "tokens.npy", p->tokens);
+    fm_workdir_at(&p->work, "stage", p->stage);
+    fm_workdir_at(&p->work, "out", p->out);
+    if (fm_synth_model(s, p->model, run, err) || fm_synth_tokens(s, sequences, p->tokens, err))
+        return err->code;
+    return fm_synth_stage(p->model, p->stage, s->seed, run->stop, err);
+}
+
+static void settle(struct speed *r, double seconds, double tokens)
+{
+    r->seconds = seconds;
+    r->tokens_second = tokens / seconds;
+    r->stages = fm_meter_end(r->stage, &r->rest);
+}
+
+static int measure_rank(struct speed *r, struct fm_run_options run, const struct fm_ops *ops,
+                        struct fm_err *err)
+{
+    struct fm_rank_options options;
+    struct fm_rank_report report = {0};
+    struct fm_estimate estimate = {0};
+    fm_rank_defaults(&options);
+    run.inputs.eval_tokens[0] = run.inputs.tokens; /* hold out no sequence */
+    int rc = fm_rank_estimate(&run, &options, &estimate, err);
+    r->useful = estimate.useful;
+    if (rc)
+        return rc;
+    run.machine.ops = fm_meter_begin(ops);
+    double begin = fm_clock_now();
+    rc = fm_rank(&run, &options, &report, err);
+    if (!rc)
+        settle(r, fm_clock_now() - begin, (double)report.sequences * report.T);
+    fm_rank_report_release(&report);
+    return rc;
+}
+
+/* tokens_second is the rate of the training steps only; the other figures include measuring the
+ * masks. */
+static int measure_train(struct speed *r, struct fm_run_options run, const struct fm_ops *ops,
+                         int steps, struct fm_err *err)
+{
+    struct fm_train_options options;
+    struct fm_train_report report = {0};
+    fm_train_defaults(&options);
+    options.method = FM_METHOD_LEARNED;
+    options.steps = steps;
+    options.budget_step = "0.10";
+    options.until = "0.10";
+    run.machine.ops = fm_meter_begin(ops);
+    double begin = fm_clock_now();
+    int rc = fm_train(&run, &options, &report, err);
+    if (!rc)
+        settle(r, fm_clock_now() - begin, 0);
+    struct fm_estimate estimate = {0};
+    options.steps = report.steps; /* may be more than were planned */
+    if (!rc)
+        rc = fm_train_estimate(&run, &options, &estimate, err);
+    r->useful = estimate.useful;
+    if (!rc && report.seconds_step > 0)
+        r->tokens_second = (double)(run.inputs.batch ? run.inputs.batch : 8) * run.inputs.seq_len /
+                           report.seconds_step;
+    fm_train_report_release(&report);
+    return rc;
+}
+
+static int measure(struct speed *rank, struct speed *train, const struct place *p, int T,
+                   const struct fm_run_options *base, const struct fm_ops *ops, int steps,
+                   struct fm_err *err)
+{
+    struct fm_run_options run = *base;
+    run.inputs.model = p->model;
+    run.inputs.tokens = p->tokens;
+    run.inputs.seq_len = T;
+    run.outputs.path = p->out;
+    run.outputs.force = true;
+    bool narrow = ops->operand == FM_BF16;
+    double before = fm_processor_peak(narrow);
+    int rc = measure_rank(rank, run, ops, err);
+    if (rc)
+        return rc;
+    double after = fm_processor_peak(narrow);
+    rank->peak = (before + after) / 2;
+    if (steps <= 0)
+        return FM_OK;
+    run.inputs.stream = p->stage;
+    rc = measure_train(train, run, ops, steps, err);
+    train->peak = rc ? 0 : (after + fm_processor_peak(narrow)) / 2;
+    return rc;
+}
+
+static void print_rest(const char *name, double seconds, double all)
+{
+    printf("  %-16s %10s %10.3f %6.1f%%\n", name, "", seconds, 100 * seconds / all);
+}
+
+static void print_speed(const char *name, const struct speed *r)
+{
+    if (!(r->seconds > 0))
+        return;
+    double share = r->useful / r->seconds / r->peak, all = r->seconds * fm_pool_threads();
+    printf("%s: %.4g tokens/s; %.2f s for %.4g useful GFLOP, %.2f of the peak of %.4g\n", name,
+           r->tokens_second, r->seconds, 1e-9 * r->useful, share, 1e-9 * r->peak);
+    printf("  %-16s %10s %10s %7s %9s\n", "operation", "calls", "thread s", "share", "GFLOP/s");
+    for (int i = 0; i < r->stages; i++) {
+        const struct fm_meter_stage *s = &r->stage[i];
+        if (s->seconds < 0.002 * all)
+            continue;
+        printf("  %-16s %10llu %10.3f %6.1f%%", s->name, (unsigned long long)s->calls, s->seconds,
+               100 * s->seconds / all);
+        if (s->flops > 0)
+            printf(" %9.1f", 1e-9 * s->flops / s->seconds * fm_pool_threads());
+        putchar('\n');
+    }
+    print_rest("reading", r->rest.reading, all);
+    print_rest("waiting", r->rest.waiting, all);
+    print_rest("other", r->rest.other, all);
+}
+
+static void print_machine(uint64_t bytes)
+{
+    char cpu[96], dnnl[64], size[32];
+    fm_processor_name(cpu, sizeof cpu);
+    fm_ops_dnnl_version(dnnl, sizeof dnnl);
+    fm_units_bytes(size, bytes);
+    printf("%s, %d threads, oneDNN %s; checkpoint of %s\n", cpu, fm_pool_threads(), dnnl, size);
+    printf("peak: GFLOP/s of oneDNN's fastest large product on all threads, measured before and "
+           "after\n");
+}
+
+static int run_all(const struct measure_options *o, const struct fm_run_options *run,
+                   struct fm_err *err)
+{
+    struct fm_synth s;
+    struct place p = {0};
+    static struct speed rank, train;
+    const struct fm_ops *ops;
+    if (fm_synth_parse(&s, o->shape, o->layers, err))
+        return err->code;
+    s.dtype = strcmp(o->dtype, "f32") == 0 ? FM_F32 : FM_BF16;
+    if (fm_machine_ops(&ops, &run->machine, s.dtype, err) || fm_workdir_open(&p.work, o->dir, err))
+        return err->code;
+    int rc = make_data(&p, &s, o->sequences, run, err);
+    if (!rc)
+        rc = measure(&rank, &train, &p, s.T, run, ops, o->steps, err);
+    if (!rc) {
+        print_machine(fm_synth_bytes(&s));
+        print_speed("rank", &rank);
+        print_speed("train", &train);
+    }
+    if (!rc && o->keep)
+        printf("kept in %s\n", p.work.path);
+    else
+        fm_workdir_close(&p.work);
+    return rc;
+}
+
+int main(int argc, char **argv)
+{
+    struct measure_options o = {.shape = "256,896,8,2,4,1024,256",
+                                .dtype = "bf16",
+                                .precision = "f32",
+                                .sequences = 8,
+                                .steps = 2};
+    struct fm_err err = {0};
+    struct fm_run_options run;
+    measure_begin(&o, &run,
+                  "shape layers dtype sequences steps precision memory batch threads dir keep",
+                  argc, argv);
+    run_all(&o, &run, &err);
+    return measure_end(&err);
+}
