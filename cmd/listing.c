@@ -28,7 +28,7 @@ static void format_count(char text[32], uint64_t n)
             *p = 'K';
 }
 
-/* Print why a row is marked: "  <- 80 GB, knee". */
+/* Print why a row is marked: "  <- 80 GB, recommended". */
 static void marks(FILE *out, const struct fm_list *list, int row, uint64_t context)
 {
     const char *before = "  <- ";
@@ -39,17 +39,17 @@ static void marks(FILE *out, const struct fm_list *list, int row, uint64_t conte
         fprintf(out, "%s%d GB", before, (int)(fm_runtimes_cards[card] / 1000000000));
         before = ", ";
     }
-    if (fm_list_knee(list) == row)
-        fprintf(out, "%sknee", before);
+    if (fm_list_recommended(list) == row)
+        fprintf(out, "%srecommended", before);
 }
 
-/* True if the member is the first that fits a card, or the knee. */
+/* True if the member is the first that fits a card, or the recommended one. */
 static bool is_marked(const struct fm_list *list, int row, uint64_t context)
 {
     for (int card = 0; card < FM_CARDS; card++)
         if (fm_list_first_on_card(list, card, context) == row)
             return true;
-    return fm_list_knee(list) == row;
+    return fm_list_recommended(list) == row;
 }
 
 /*
@@ -282,8 +282,10 @@ static void legend(FILE *out, const struct fm_list *list, uint64_t context)
             "24, 48, 80 GB: the largest member that fits a GPU of that size with a cache of %llu "
             "tokens",
             (unsigned long long)context);
-    fprintf(out, "%s\n",
-            fm_list_knee(list) < 0 ? "" : "; knee: beyond it loss grows faster than on average");
+    if (fm_list_recommended(list) >= 0)
+        fprintf(out, "; recommended: the smallest with agree%% of at least %g",
+                100 * FM_LIST_AGREEMENT);
+    fputc('\n', out);
     if (list->texts.count)
         fputs("last columns: CE of each kind of held-out text, and the kind whose CE is most above "
               "that of the first row\n",

@@ -306,28 +306,18 @@ int fm_list_read(struct fm_list *list, const char *path, bool forms, struct fm_e
     return rc;
 }
 
-int fm_list_knee(const struct fm_list *list)
+int fm_list_recommended(const struct fm_list *list)
 {
-    int first = -1, last = -1, knee = -1;
-    double deepest = 0;
+    int last = -1;
     for (int i = 0; i < list->rows; i++) {
-        if (!list->row[i].known)
-            continue;
-        first = first < 0 ? i : first;
-        last = i;
-    }
-    if (last - first < 2)
-        return -1;
-    const struct fm_list_row *a = &list->row[first], *b = &list->row[last];
-    for (int i = first + 1; i < last; i++) {
         const struct fm_list_row *r = &list->row[i];
-        double line = a->ce + (b->ce - a->ce) * (r->budget - a->budget) / (b->budget - a->budget);
-        if (!r->known || r->interpolated || !(line - r->ce > deepest))
+        if (!r->known || r->interpolated)
             continue;
-        deepest = line - r->ce;
-        knee = i;
+        if (!(r->agree >= FM_LIST_AGREEMENT))
+            break;
+        last = r->removed > 0 ? i : last;
     }
-    return knee;
+    return last;
 }
 
 int fm_list_first_on_card(const struct fm_list *list, int card, uint64_t tokens)
@@ -468,8 +458,8 @@ char *fm_list_json(const struct fm_list *list)
         fm_json_add_string(tree, "granularity", list->granularity);
     if (list->adapter_budget >= 0)
         fm_json_add_double(tree, "adapter_budget", list->adapter_budget);
-    if (fm_list_knee(list) >= 0)
-        fm_json_add_uint(tree, "knee", (uint64_t)fm_list_knee(list));
+    if (fm_list_recommended(list) >= 0)
+        fm_json_add_uint(tree, "recommended", (uint64_t)fm_list_recommended(list));
     if (list->rows > 0)
         fm_json_add_string(tree, "reference", "original");
     cJSON *budgets = fm_json_add_array(tree, "budgets");

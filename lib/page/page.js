@@ -88,8 +88,10 @@ function head() {
 
 /* ---- the member ---- */
 
-/* The knee: beyond it, loss grows faster with the budget than on average (lib/export/list.h). */
-const isKnee = (row) => row.index === data.knee;
+/* The smallest member that agrees with the full model often enough (lib/export/list.h). */
+const isRecommended = (row) => row.index === data.recommended;
+const agreeing = () => "the most probable next token of the full model for at least " +
+  (100 * data.agreement).toFixed(0) + " % of tokens";
 
 /* A relative change as text: "+2.4 %". */
 const change = (x) => (x < 0 ? "−" : "+") + Math.abs(100 * x).toFixed(1) + " %";
@@ -119,9 +121,8 @@ function beside(row) {
 }
 
 /* The member with which the page opens, and why.  In order of preference: the largest that fits a
- * GPU that is too small for the full model, the smallest that is about as good, the knee, the
- * middle. */
-const CLOSE = 0.03;
+ * GPU that is too small for the full model, the recommended one, the full model if the losses of
+ * smaller ones were measured, the middle. */
 function opening() {
   for (const card of data.cards.slice().reverse()) {
     const first = rows.findIndex((row) => row.bytes + cacheBytes(context()) <= card.space);
@@ -129,15 +130,9 @@ function opening() {
       return [first, "it is the largest member that fits a GPU of " + card.bytes / 1e9 + " GB with a cache of " +
         many(context(), "token") + "; the full model does not fit"];
   }
-  let close = 0;
-  rows.forEach((row, i) => {
-    if (row.quality && Math.max(row.quality[0] - full, row.quality[1]) <= CLOSE * full) close = i;
-  });
-  if (close > 0)
-    return [close, "it is the smallest member whose measured loss increase and divergence are at most " +
-      (100 * CLOSE).toFixed(0) + " % of the full model's cross-entropy"];
-  const knee = rows.findIndex((row) => row.index >= data.knee); // -1 if there is no knee
-  if (knee >= 0) return [knee, "it is the knee: beyond it loss grows faster than on average"];
+  const last = rows.findLastIndex((row) => row.index <= data.recommended); // -1 if none is recommended
+  if (last >= 0) return [last, "it is the smallest member that has " + agreeing()];
+  if (rows.some((row) => row.quality)) return [0, "no smaller member that was measured has " + agreeing()];
   return [Math.floor(rows.length / 2), "it is the middle one; no losses were measured"];
 }
 
@@ -204,8 +199,8 @@ function sizes() {
   table.replaceChildren(el("thead", {}, top), body);
   byId("member").textContent = "Member " + row.index + ": " + describe(row) + "; experts are " + row.min +
     " to " + row.max + " channels wide, " + row.mean.toFixed(1) + " on average; " + count(row.params) +
-    " parameters, " + count(row.params_active) + " active for a token." + (isKnee(row) ?
-    " This is the knee of the family: beyond it, loss grows faster than on average." : "");
+    " parameters, " + count(row.params_active) + " active for a token." + (isRecommended(row) ?
+    " It is recommended: the smallest member that has " + agreeing() + "." : "");
   byId("change").textContent = beside(row);
   byId("larger-note").textContent = larger(row);
   const c = data.cache;

@@ -238,10 +238,11 @@ static void add_row(cJSON *array, const struct fm_list *list, const struct fm_li
 void fm_pagefacts_budgets(cJSON *data, const struct fm_pagefacts *f, const int *shown, int n)
 {
     add_forms(data, f);
-    int knee = fm_list_knee(&f->list);
+    int recommended = fm_list_recommended(&f->list);
     fm_json_add_uint(data, "budgets_all", (uint64_t)f->list.rows);
-    if (knee >= 0)
-        fm_json_add_uint(data, "knee", (uint64_t)knee);
+    if (recommended >= 0)
+        fm_json_add_uint(data, "recommended", (uint64_t)recommended);
+    fm_json_add_double(data, "agreement", FM_LIST_AGREEMENT);
     cJSON *budgets = fm_json_add_array(data, "budgets");
     for (int i = 0; i < n; i++)
         add_row(budgets, &f->list, &f->list.row[shown[i]]);

@@ -19,7 +19,7 @@ echo "-- the Makefile"
 cd made || exit 99
 quiet make MODEL=../model
 make MODEL=../model | sed "s/^make[^:]*: //"
-ls . out40
+ls . out20
 
 echo "-- a damaged family is not kept"
 touch masks.fm
@@ -42,7 +42,7 @@ take fm.7 Actions | sed -n 's/^ *- run: //p' >steps
 wc -l <steps
 export MODEL=../model
 while read -r step; do quiet bash -ec "$step"; done <steps
-cmp out40/model.safetensors ../made/out40/model.safetensors
+cmp out20/model.safetensors ../made/out20/model.safetensors
 grep '"ok"' verified.json
 
 echo "-- the job of Slurm"
@@ -60,5 +60,5 @@ export PATH=$PWD/../bin:$PATH SLURM_JOB_ID=17 SLURM_CPUS_PER_TASK=2
 bash job
 echo "status $?"
 quiet bash job
-cmp out40/model.safetensors ../made/out40/model.safetensors
+cmp out20/model.safetensors ../made/out20/model.safetensors
 ls

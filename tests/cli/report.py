@@ -105,7 +105,7 @@ def bundle_agrees(data, bundle):
             assert degrees == (", ".join(map(str, form["tensor_parallel"])) or "none")
         assert sum(model["channels"] - w for w in widths) == b["removed"]
         assert (min(widths), max(widths)) == (b["widths"]["min"], b["widths"]["max"])
-    assert data.get("knee") == listed.get("knee")
+    assert data.get("recommended") == listed.get("recommended")
     first = listed["budgets"][0]["quality"]
     assert data.get("original_ce") == (first and first["ce"])
     for form in data["forms"]:

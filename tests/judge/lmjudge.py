@@ -54,7 +54,7 @@ def run_page(folder, layout):
     """Run the page's commands on one layout; returns lm_eval's results of the task."""
     here = folder / f"run-{layout}"
     here.mkdir()
-    (here / "out40").symlink_to(folder / layout)
+    (here / "out20").symlink_to(folder / layout)
     page = subprocess.run([sys.executable, ROOT / "tests/pages.py", "take", "fm-guide.7", "judge/lmjudge.py"],
                           check=True, capture_output=True, text=True).stdout  # fmt: skip
     own = f"lm_eval() {{ {sys.executable} -m lm_eval \"$@\"; }}\n"

@@ -1,5 +1,5 @@
-/* What a list reports about its members: the knee, the cards that they fit on, and the widths that
- * servers accept. */
+/* What a list reports about its members: the recommended one, the cards that they fit on, and the
+ * widths that servers accept. */
 #include "lib/export/list.h"
 #include "tests/unit/test.h"
 
@@ -12,23 +12,30 @@ static void fill(struct fm_list *list, struct fm_list_row *row, const double *ce
     for (int i = 0; i < ROWS; i++)
         row[i] = (struct fm_list_row){.index = i,
                                       .budget = 0.2 * i,
+                                      .removed = (uint64_t)i,
                                       .bytes = (uint64_t)(90 - 20 * i) * 1000000000,
                                       .known = true,
                                       .ce = ce[i]};
 }
 
-TEST(the_knee_is_deepest_below_the_line)
+TEST(the_recommended_member_agrees_with_the_original_often_enough)
 {
+    const double enough = FM_LIST_AGREEMENT;
+    const double agree[ROWS] = {1, enough + 0.05, enough, enough - 0.01, enough + 0.1};
     struct fm_list list;
     struct fm_list_row row[ROWS];
     fill(&list, row, (const double[]){1, 1.01, 1.05, 1.4, 2});
-    assert_int_equal(fm_list_knee(&list), 2);
-    row[2].known = false;
-    assert_int_equal(fm_list_knee(&list), 3);
-    fill(&list, row, (const double[]){1, 1.5, 1.6, 1.8, 2});
-    assert_int_equal(fm_list_knee(&list), -1);
-    list.rows = 2;
-    assert_int_equal(fm_list_knee(&list), -1);
+    for (int i = 0; i < ROWS; i++)
+        row[i].agree = agree[i];
+    assert_int_equal(fm_list_recommended(&list), 2);
+    row[2].interpolated = true;
+    assert_int_equal(fm_list_recommended(&list), 1);
+    row[1].known = row[3].known = false;
+    assert_int_equal(fm_list_recommended(&list), 4);
+    row[4].agree = 0; /* only the full model is left */
+    assert_int_equal(fm_list_recommended(&list), -1);
+    list.rows = 0;
+    assert_int_equal(fm_list_recommended(&list), -1);
 }
 
 TEST(a_card_has_room_for_weights_and_cache)
