@@ -4,7 +4,6 @@
  */
 #include "formats/file/text.h"
 
-#include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -39,13 +38,16 @@ void fm_text_add(struct fm_text *t, const char *bytes, size_t size)
 
 void fm_text_printf(struct fm_text *t, const char *fmt, ...)
 {
-    char line[512]; /* for numbers and short words; names use the other functions */
-    va_list ap;
+    va_list ap, again;
     va_start(ap, fmt);
-    int n = vsnprintf(line, sizeof line, fmt, ap);
+    va_copy(again, ap);
+    int n = vsnprintf(NULL, 0, fmt, ap);
+    if (n < 0)
+        t->failed = true;
+    else if (reserve(t, (size_t)n))
+        t->size += (size_t)vsnprintf(t->data + t->size, (size_t)n + 1, fmt, again);
+    va_end(again);
     va_end(ap);
-    assert(n >= 0 && (size_t)n < sizeof line);
-    fm_text_add(t, line, (size_t)n);
 }
 
 void fm_text_quote(struct fm_text *t, const char *s)

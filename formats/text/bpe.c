@@ -398,8 +398,8 @@ static void split_bytes(const struct fm_bpe *b, struct symbols *s, const char *w
 static bool reserve(struct fm_bpe_work *w, size_t size)
 {
     struct fm_err ignored = {0};
-    assert(size < INT32_MAX); /* symbols are numbered with int32_t */
-    if (!FM_GROW(w->symbol, w->symbols, size, "a word", &ignored) &&
+    /* Symbols are numbered with int32_t, and a rule may replace each byte of a text by many. */
+    if (size < INT32_MAX && !FM_GROW(w->symbol, w->symbols, size, "a word", &ignored) &&
         !FM_GROW(w->heap, w->steps, 3 * size, "a word", &ignored))
         return true;
     w->failed = true;

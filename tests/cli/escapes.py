@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Put a terminal control sequence into each kind of string in the files that the tools read.
+"""Put a terminal control sequence into each kind of string in the files that the tools read, and a long
+word into each of a manifest.
 
     escapes.py GOLDEN
 
 Run in a folder with a bundle, family.fm.  One string at a time is changed: in the manifest, the carried
 config.json, the headers of the safetensors members and the names of members; and in a checkpoint's
 config, index, tensor names, tokenizer, token file and texts.  The tools must then print only text, on
-standard output and standard error.  Every violation is printed.
+standard output and standard error, and must not end by a signal.  Every violation is printed.
 """
 import json
 import os
@@ -22,6 +23,7 @@ import forge  # noqa: E402
 WORD = "\x1b]0;owned\x07\r\nPWNED\x7f\u009b31m\u202eabc\u2066"
 # Not UTF-8.  Each format has one reader that refuses it, so it is tested once per format.
 BYTES = "PWNED\udc9b\udcff\udcc3"
+LONG = "a" * 700  # longer than any buffer for a line
 OBEYED = re.compile("[\0-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 runs = lies = 0
 seen = set()
@@ -43,6 +45,8 @@ def check(title, command):
     global runs
     runs += 1
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
+    if done.returncode < 0:
+        print(f"{title}: {command[0]} {command[1]}: ended by signal {-done.returncode}")
     for name, output in (("standard output", done.stdout), ("standard error", done.stderr)):
         if obey(output):
             print(ascii(f"{title}: {command[0]} {command[1]}: {obey(output)} on {name}"))
@@ -104,6 +108,10 @@ def bundles():
     manifest = {k: v for k, v in whole.manifest.items() if k != "members"}
     for path in strings(manifest):
         lie(f"manifest {path}", lambda b, word: put(b.manifest, path, word))
+        b = forge.Bundle("family.fm")
+        put(b.manifest, path, LONG)
+        b.write("lie.fm")
+        check(f"long manifest {path}", ["fm-pack", "-q", "--export", "out", "-f", "--budget", "0.2", "lie.fm"])
     lie("manifest, a key", lambda b, word: b.manifest.update({word: 1}))
     for path in strings(whole.config):
         lie(f"config {path}", lambda b, word: put(b.config, path, word))
