@@ -173,8 +173,12 @@ void fm_outdir_abandon(struct fm_outdir *d);
  *
  * Files after the first are replaced without `force` if the first does not exist: such a set is
  * unreadable, and was left by a process that was killed between two renames.  With `force` the old
- * first file is removed before the new ones appear.
+ * first file is removed before the new ones appear; after a failure, a complete old set is put
+ * back. If the process is killed, the old files are in the hidden directory
+ * .NAME.replaced-HOST-PID-RAND, and the next fm_outdir_spread_open or fm_outdir_spread_restore of
+ * that path puts them back, unless the first file exists.
  */
+void fm_outdir_spread_restore(const char *path);
 int fm_outdir_spread_open(struct fm_outdir *d, const char *path, char *const *name, size_t names,
                           bool force, struct fm_err *err);
 int fm_outdir_spread(struct fm_outdir *d, char *const *name, size_t names, bool force,

@@ -297,7 +297,23 @@ void fm_outdir_abandon(struct fm_outdir *d)
     *d = (struct fm_outdir){.fd = -1, .slot = -1};
 }
 
-/* ---- files that appear together ---- */
+/*
+ * ---- files that appear together ----
+ *
+ * Several renames are not atomic.  So if there is a set under the same names, it can be put back at
+ * any time until the new one is complete:
+ *
+ *     1. Every old file gets a second name in ASIDE, a hidden directory.
+ *     2. The old first file is removed: no reader takes a mixture for a set.
+ *     3. The new files get their names, the first one last.
+ *     4. ASIDE is removed.
+ *
+ * The first file decides, also after kill -9: while it exists, the set of which it is a part is
+ * whole, and ASIDE is superfluous.  If it does not, ASIDE has all old files or, while they are put
+ * back, those that have no name yet.
+ */
+
+#define ASIDE "replaced"
 
 static bool exists(const char *path)
 {
@@ -305,11 +321,133 @@ static bool exists(const char *path)
     return lstat(path, &st) == 0;
 }
 
+/* Find the first name in a directory, by order of bytes: that of the first file.  False if it is
+ * empty or cannot be read. */
+static bool first_name(char first[NAME_MAX + 1], DIR *dir)
+{
+    const struct dirent *d;
+    *first = 0;
+    rewinddir(dir);
+    while ((d = readdir(dir)))
+        if (d->d_name[0] != '.' && (!*first || strcmp(d->d_name, first) < 0))
+            snprintf(first, NAME_MAX + 1, "%s", d->d_name);
+    return *first;
+}
+
+static bool move_file(const char *from, const char *to, const char *name)
+{
+    char old[PATH_MAX], new[PATH_MAX];
+    return (size_t)snprintf(old, sizeof old, "%s/%s", from, name) < sizeof old &&
+           (size_t)snprintf(new, sizeof new, "%s/%s", to, name) < sizeof new &&rename(old, new) ==
+               0;
+}
+
+/* Put the files in ASIDE back, the first one last, unless a first file exists; remove ASIDE. */
+static void put_back(const char *home, const char *aside, bool directory)
+{
+    (void)directory;
+    char first[NAME_MAX + 1];
+    const struct dirent *d;
+    DIR *dir = opendir(aside);
+    if (!dir)
+        return;
+    bool done = true;
+    if (first_name(first, dir)) {
+        struct stat st;
+        char path[PATH_MAX];
+        bool whole = (size_t)snprintf(path, sizeof path, "%s/%s", home, first) < sizeof path &&
+                     lstat(path, &st) == 0;
+        rewinddir(dir);
+        while (!whole && done && (d = readdir(dir)))
+            if (d->d_name[0] != '.' && strcmp(d->d_name, first) != 0)
+                done = move_file(aside, home, d->d_name);
+        done = done && (whole || move_file(aside, home, first));
+    }
+    closedir(dir);
+    if (done)
+        fm_temporary_rmdir(-1, aside);
+}
+
+void fm_outdir_spread_restore(const char *path)
+{
+    fm_temporary_each_left(path, ASIDE, put_back);
+}
+
+/* A set that is being replaced. */
+struct aside {
+    int fd; /* -1: there is no old set */
+    char *path;
+};
+
+/* Make ASIDE, with the name of the temporary directory but for its kind. */
+static int make_aside(struct aside *a, const struct fm_outdir *d, struct fm_err *err)
+{
+    static const char kind[] = "partial-";
+    char *at = NULL;
+    size_t size = strlen(d->temp) + sizeof ASIDE + 1;
+    a->path = fm_alloc(size, 1, "a path", err);
+    if (!a->path)
+        return err->code;
+    for (char *next = d->temp; (next = strstr(next, kind)); next++)
+        at = next;
+    assert(at); /* fm_temporary_new put it there */
+    snprintf(a->path, size, "%.*s" ASIDE "-%s", (int)(at - d->temp), d->temp, at + strlen(kind));
+    if (mkdir(a->path, 0777))
+        return fm_temporary_fail(d->path, err);
+    a->fd = open(a->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (a->fd >= 0 && fm_temporary_own(a->fd))
+        return FM_OK;
+    return fm_fail_errno(err, "cannot open '%s'", a->path);
+}
+
+/* Step 1.  The first name comes first, so that it is in an ASIDE that has any. */
+static int set_aside(struct aside *a, const struct fm_outdir *d, char *const *name, size_t names,
+                     struct fm_err *err)
+{
+    int rc = make_aside(a, d, err);
+    for (size_t i = 0; i < names && !rc; i++) {
+        char *to = fm_file_join(a->path, last_component(name[i]), err);
+        if (!to)
+            rc = err->code;
+        else if (link(name[i], to) != 0)
+            rc = fm_fail(err, FM_ECREATE, "cannot replace '%s': %s; remove it first", name[i],
+                         strerror(errno));
+        free(to);
+    }
+    return rc ? rc : fm_temporary_flush(a->fd, a->path, err);
+}
+
+static void close_aside(struct aside *a)
+{
+    if (a->fd >= 0)
+        close(a->fd);
+    free(a->path);
+}
+
+/* After a failure, put the old files back.  The error says where those are that cannot be. */
+static int undo(const struct aside *a, const char *path, struct fm_err *err)
+{
+    char home[PATH_MAX];
+    const char *name = last_component(path);
+    if (!a->path)
+        return err->code;
+    snprintf(home, sizeof home, "%.*s.", (int)(name - path), path);
+    put_back(home, a->path, true);
+    if (!exists(a->path))
+        return fm_within(err, "'%s' is as it was", path);
+    return fm_within(
+        err,
+        "'%s' was not replaced; its files are in '%s', and the next run that writes it "
+        "puts them back",
+        path, last_component(a->path));
+}
+
 int fm_outdir_spread_open(struct fm_outdir *d, const char *path, char *const *name, size_t names,
                           bool force, struct fm_err *err)
 {
     *d = (struct fm_outdir){.fd = -1, .slot = -1};
     int rc = FM_OK;
+    fm_outdir_spread_restore(path);
     for (size_t i = 0; i < names && !rc; i++)
         rc = fm_output_check(name[i], force || (i > 0 && !exists(name[0])), err);
     if (!rc && !(d->path = fm_strdup(path, err)))
@@ -321,6 +459,7 @@ int fm_outdir_spread_open(struct fm_outdir *d, const char *path, char *const *na
     return rc;
 }
 
+/* Steps 2 and 3; on failure, remove the new files that have their names. */
 static int rename_all(const struct fm_outdir *d, char *const *name, size_t names, bool force,
                       struct fm_err *err)
 {
@@ -346,6 +485,25 @@ static int rename_all(const struct fm_outdir *d, char *const *name, size_t names
     return rc;
 }
 
+/* Give the files their names, and on failure the old ones theirs again. */
+static int replace_all(const struct fm_outdir *d, char *const *name, size_t names, bool force,
+                       struct fm_err *err)
+{
+    struct aside a = {.fd = -1};
+    bool whole = force; /* there is an old set, perhaps a complete one */
+    for (size_t i = 0; i < names && whole; i++)
+        whole = exists(name[i]);
+    int rc = whole ? set_aside(&a, d, name, names, err) : FM_OK;
+    if (!rc)
+        rc = rename_all(d, name, names, force, err);
+    if (rc)
+        rc = undo(&a, name[0], err);
+    else if (a.path)
+        fm_temporary_rmdir(-1, a.path);
+    close_aside(&a);
+    return rc;
+}
+
 int fm_outdir_spread(struct fm_outdir *d, char *const *name, size_t names, bool force,
                      struct fm_err *err)
 {
@@ -356,7 +514,7 @@ int fm_outdir_spread(struct fm_outdir *d, char *const *name, size_t names, bool 
         rc = err->code;
         goto out;
     }
-    rc = rename_all(d, name, names, force, err);
+    rc = replace_all(d, name, names, force, err);
     if (!rc)
         fm_temporary_rmdir(d->slot, d->temp);
     fm_temporary_leave();

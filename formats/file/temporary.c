@@ -170,9 +170,19 @@ static bool is_pid_and_number(const char *s)
            s[digits + 9] == '\0';
 }
 
-/* Remove temporaries of this machine in `home` whose names begin with this prefix and which no
- * process has locked.  Failures are ignored: another run can remove them. */
-static void remove_left(const char *home, const char *begin, bool directory)
+static void remove_one(const char *home, const char *path, bool directory)
+{
+    (void)home;
+    if (directory)
+        fm_temporary_rmdir(-1, path);
+    else
+        unlink(path);
+}
+
+/* Call `act` for each temporary of this machine in `home` whose name begins with this prefix and
+ * which no process has locked.  Failures are ignored: another run can try again. */
+static void each_left(const char *home, const char *begin, bool directory,
+                      void (*act)(const char *home, const char *path, bool directory))
 {
     char path[PATH_MAX];
     int parent = open(home, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -189,12 +199,8 @@ static void remove_left(const char *home, const char *begin, bool directory)
                                 (directory ? O_DIRECTORY : 0));
         if (fd < 0)
             continue;
-        if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
-            if (directory)
-                fm_temporary_rmdir(-1, path);
-            else
-                unlink(path);
-        }
+        if (flock(fd, LOCK_EX | LOCK_NB) == 0)
+            act(home, path, directory);
         close(fd);
     }
     closedir(entries);
@@ -203,25 +209,42 @@ out:
         close(parent);
 }
 
-char *fm_temporary_new(const char *path, const char *kind, bool directory, int *slot,
-                       struct fm_err *err)
+/* Make the prefix of temporaries' names, ".NAME.KIND-HOST-"; the directory of `path` to `home`. */
+static int make_prefix(char home[PATH_MAX + 4], char begin[NAME_MAX + 1], const char *path,
+                       const char *kind, struct fm_err *err)
 {
     size_t len = 0;
     const char *name;
     if (find_name(&name, &len, path, err))
-        return NULL;
+        return err->code;
     int kept = (int)(len < NAME_KEPT ? len : NAME_KEPT);
-    char made[PATH_MAX];
-    int n = snprintf(made, sizeof made, "%.*s.%.*s.%s-%08x-%ld-%08x", (int)(name - path), path,
-                     kept, name, kind, (unsigned)machine(), (long)getpid(), (unsigned)draw());
+    snprintf(home, PATH_MAX + 4, "%.*s.", (int)(name - path), path);
+    snprintf(begin, NAME_MAX + 1, ".%.*s.%s-%08x-", kept, name, kind, (unsigned)machine());
+    return FM_OK;
+}
+
+void fm_temporary_each_left(const char *path, const char *kind,
+                            void (*act)(const char *home, const char *left, bool directory))
+{
+    struct fm_err unused = {0};
+    char home[PATH_MAX + 4], begin[NAME_MAX + 1];
+    if (!make_prefix(home, begin, path, kind, &unused))
+        each_left(home, begin, true, act);
+}
+
+char *fm_temporary_new(const char *path, const char *kind, bool directory, int *slot,
+                       struct fm_err *err)
+{
+    char made[PATH_MAX], home[PATH_MAX + 4], begin[NAME_MAX + 1];
+    if (make_prefix(home, begin, path, kind, err))
+        return NULL;
+    int n = snprintf(made, sizeof made, "%.*s%s%ld-%08x", (int)strlen(home) - 1, home, begin,
+                     (long)getpid(), (unsigned)draw());
     if (n < 0 || (size_t)n >= sizeof made) {
         fm_fail(err, FM_ECREATE, "cannot create '%.64s...': the name is too long", path);
         return NULL;
     }
-    char home[PATH_MAX + 4], begin[NAME_MAX + 16];
-    snprintf(home, sizeof home, "%.*s.", (int)(name - path), path);
-    snprintf(begin, sizeof begin, ".%.*s.%s-%08x-", kept, name, kind, (unsigned)machine());
-    remove_left(home, begin, directory);
+    each_left(home, begin, directory, remove_one);
     int s = claim_slot();
     if (s < 0) {
         fm_fail(err, FM_EBUG, "cannot create '%s': %d outputs are open already", path,

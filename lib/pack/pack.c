@@ -542,6 +542,7 @@ static int find_replaced(struct replaced *old, const struct fm_packing *p, struc
     int number, parts;
     if (to_pipe(p))
         return FM_OK;
+    fm_outdir_spread_restore(path); /* of a run that was killed */
     if (p->report->parts > 1 && access(path, F_OK) == 0 && !(old->first[0] = fm_strdup(path, err)))
         return err->code;
     char *first = fm_partname_find(path, err);

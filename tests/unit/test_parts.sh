@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Interrupt the writing of a bundle in parts, by a failing call or by kill -9.  The first part must not
 # have its final name unless the set is complete; and the same command, run again, must write the
-# complete set and leave nothing else.
+# complete set and leave nothing else.  If the set replaces another one, either of them must be whole
+# at any time.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 root=$PWD odd=$PWD/golden/odd-mixtral
@@ -66,10 +67,46 @@ for fault in "${list[@]}"; do
     fi
     diff -r want p || complain "$fault, then again: another set"
     [ "$(ls -A p)" = "$(ls -A want)" ] || complain "$fault, then again: more than the set"
-    # Replace an old set: old and new parts together must not be accepted as a complete set.
-    pack "$fault" --force 2>/dev/null
-    check "$fault, over a set" $?
     rm -rf p && mkdir p
+done
+
+# The set `was` is replaced.  After a failure it or the new set is there and nothing else; after kill -9
+# the old one may be in a hidden directory, from which the next run, whether it may replace it or not,
+# puts it back.
+whole() { # whole FOLDER: its files, without hidden ones, are one of the two sets
+    diff -r -x '.*' was "$1" >/dev/null || diff -r -x '.*' want "$1" >/dev/null
+}
+"$bin/fm-train" -q --model "$odd" --tokens "$odd/tokens.npy" --method uniform \
+    --budget-step 0.2 -o trained2 ranked >/dev/null 2>&1 || exit 1
+mv trained trained1 && mv trained2 trained && pack none:0:fail && mv p was && mv trained1 trained || exit 1
+{ ! diff -r was want >/dev/null && [ "$(ls was)" = "$(ls want)" ]; } || { echo "the sets do not differ" && exit 1; }
+cp -r was p && pack none:0:fail --force && diff -r want p || exit 1
+list=()
+for call in rename link unlink mkdir fsync any; do
+    n=$(sed -n "s/^$call //p" told)
+    for ((k = n; k > 0 && k > n - 50; k--)); do
+        [ $call = any ] || list+=("$call:$k:fail")
+        [ $call != any ] || list+=("$call:$k:kill")
+    done
+done
+for fault in "${list[@]}"; do
+    rm -rf p && cp -r was p
+    pack "$fault" --force 2>/dev/null
+    status=$?
+    check "$fault, over a set" $status
+    case $fault in
+    *:kill) left='.family.fm.*' aside=$(find p -name '.*replaced*' -type d) ;;
+    unlink:*) left='.family.fm.*' aside='' ;; # what could not be removed
+    *) left='' aside='' ;;
+    esac
+    whole p || { [ "$aside" ] && whole "$aside"; } || complain "$fault, status $status: neither set is whole"
+    [ "$left" ] || [ "$(ls -A p)" = "$(ls -A was)" ] || complain "$fault, status $status: more than a set"
+    cp -r p p2
+    pack none:0:fail && complain "$fault, then again: status 0"
+    { whole p && [ ! "$(find p -name '.*replaced*')" ]; } || complain "$fault, then again: no whole set"
+    rm -rf p && mv p2 p
+    pack none:0:fail --force || complain "$fault, then again with --force: fails"
+    { diff -r want p && [ "$(ls -A p)" = "$(ls -A was)" ]; } || complain "$fault, then again with --force: another set"
 done
 echo "$runs runs, $failures failures"
 exit $((failures > 0))
