@@ -23,7 +23,7 @@ struct fm_estimate_file {
     5 /* for fm-train: steps of the method, two of --refine, two of measuring */
 
 /* A run with different options, and the FLOPs of its matrix products. */
-#define FM_ESTIMATE_CHANGES 4
+#define FM_ESTIMATE_CHANGES 6
 struct fm_estimate_change {
     char options[48]; /* "--steps 250" */
     double flops;

@@ -259,7 +259,31 @@ static void plan_run(struct fm_estimate *estimate, struct fm_task *task, void *s
     estimate_run(estimate, p->options, task, p->range);
 }
 
-/* Suggest cheaper runs: fewer steps, or a cheaper method. */
+/* Suggest measuring less: fewer members, or fewer tokens. */
+static void suggest_measures(struct fm_estimate *estimate, const struct fm_train_options *o,
+                             struct fm_task *task, const struct range *range)
+{
+    struct range wider = *range;
+    struct fm_estimate changed;
+    for (int i = 0; i < 2; i++) {
+        wider.measure.num *= 2;
+        if (wider.measure.num > wider.measure.den)
+            break;
+        estimate_run(&changed, o, task, &wider);
+        fm_estimate_suggest(estimate, changed.flops, "--measure-step %g",
+                            (double)wider.measure.num / (double)wider.measure.den);
+    }
+    int held = task->held.count;
+    if (!fm_inputs_evaluate(&task->run->inputs) || held < 2 * task->held.inputs)
+        return;
+    task->held.count = held / 2;
+    estimate_run(&changed, o, task, range);
+    fm_estimate_suggest(estimate, changed.flops, "--max-eval-tokens %d",
+                        task->held.count * task->held.T);
+    task->held.count = held;
+}
+
+/* Suggest cheaper runs: fewer steps, a cheaper method, or measuring less. */
 static void suggest_less(struct fm_estimate *estimate, const struct fm_train_options *o,
                          struct fm_task *task, const struct range *range)
 {
@@ -276,6 +300,7 @@ static void suggest_less(struct fm_estimate *estimate, const struct fm_train_opt
         estimate_run(&changed, &other, task, range);
         fm_estimate_suggest(estimate, changed.flops, "--method %s", fm_method_name(method[i]));
     }
+    suggest_measures(estimate, o, task, range);
 }
 
 /* Copy the work of each part from the estimate, in the order in which estimate_run added them. */
