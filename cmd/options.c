@@ -140,7 +140,9 @@ static int add_sequences(struct shared *rows, struct fm_cli *cli)
          0},
         {FM_CLI_EVAL,
          {"max-eval-tokens", 0, FM_CLI_COUNT64, &run->inputs.max_eval_tokens, "N",
-          "measure on the first N held-out tokens (default: 65536)", 0, 0, 0},
+          is_stage(cli) ? "measure on the first N held-out tokens (default: 1/8 of the others)"
+                        : "measure on the first N held-out tokens (default: 65536)",
+          0, 0, 0},
          NEEDS_EVAL},
         {FM_CLI_TOKENS,
          {"shuffle", 0, FM_CLI_FLAG, &run->inputs.shuffle, NULL, "shuffle the sequences", 0, 0, 0},

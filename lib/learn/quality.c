@@ -23,6 +23,37 @@
 #include "lib/engine/sweep.h"
 #include "lib/learn/estimate.h"
 
+/* Tokens to measure on for `tokens` of calibration data. */
+static uint64_t default_tokens(uint64_t tokens)
+{
+    uint64_t n = tokens / FM_QUALITY_SHARE;
+    n = n > FM_QUALITY_TOKENS ? n : FM_QUALITY_TOKENS;
+    return n < FM_EVAL_TOKENS ? n : FM_EVAL_TOKENS;
+}
+
+int fm_quality_held_out(int sequences, int T)
+{
+    uint64_t n = default_tokens((uint64_t)sequences * (uint64_t)T) / (uint64_t)T;
+    return n < 2 ? 2 : n < FM_QUALITY_SEQUENCES ? (int)n : FM_QUALITY_SEQUENCES;
+}
+
+/* Open the files to measure on. */
+static int open_eval(struct fm_calib *held, const struct fm_calib *train,
+                     const struct fm_run_options *run, const struct fm_config *config,
+                     struct fm_err *err)
+{
+    struct fm_run_options own = *run;
+    uint64_t files = 0, T = (uint64_t)train->T;
+    for (int i = 0; i < FM_INPUTS_MAX; i++)
+        files += (uint64_t)(own.inputs.eval_tokens[i] != NULL) +
+                 (uint64_t)(own.inputs.eval_texts[i] != NULL);
+    uint64_t n = default_tokens((uint64_t)train->count * T);
+    n = n > files * T ? n : files * T; /* a sequence of each kind */
+    if (!own.inputs.max_eval_tokens)
+        own.inputs.max_eval_tokens = n;
+    return fm_calib_open(held, &own, config, true, err);
+}
+
 int fm_quality_open(struct fm_calib *train, struct fm_calib *held, const struct fm_run_options *run,
                     const struct fm_config *config, struct fm_err *err)
 {
@@ -30,8 +61,8 @@ int fm_quality_open(struct fm_calib *train, struct fm_calib *held, const struct 
     if (rc)
         return rc;
     rc = fm_inputs_evaluate(&run->inputs)
-             ? fm_calib_open(held, run, config, true, err)
-             : fm_calib_hold_out(train, held, FM_QUALITY_SEQUENCES, err);
+             ? open_eval(held, train, run, config, err)
+             : fm_calib_hold_out(train, held, fm_quality_held_out(train->count, train->T), err);
     if (!rc && (train->count < 1 || held->count < 1))
         rc = fm_fail(err, FM_EFORMAT,
                      "'%s' has too few sequences of %d tokens to train on and to measure on; give "

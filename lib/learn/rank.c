@@ -762,9 +762,11 @@ out:
  * it. */
 static uint64_t tokens_for(const struct fm_task *task, int used)
 {
-    int held = used < FM_QUALITY_SEQUENCES ? used : FM_QUALITY_SEQUENCES;
-    held = fm_inputs_evaluate(&task->run->inputs) ? 0 : held;
-    return ((uint64_t)used + (uint64_t)held) * (uint64_t)task->calib.T;
+    int T = task->calib.T, all = used;
+    while (!fm_inputs_evaluate(&task->run->inputs) && all < 2 * used &&
+           all - fm_quality_held_out(all, T) < used)
+        all++;
+    return (uint64_t)all * (uint64_t)T;
 }
 
 int fm_rank_estimate(const struct fm_run_options *run, const struct fm_rank_options *options,

@@ -37,7 +37,7 @@ struct fm_inputs {
     int seq_len;              /* 0: min(2048, config->T_exact, columns of a 2-D file) */
     int batch;                /* sequences per batch; 0: the tool's default */
     uint64_t max_tokens;      /* 0: no limit */
-    uint64_t max_eval_tokens; /* 0: FM_EVAL_TOKENS */
+    uint64_t max_eval_tokens; /* 0: FM_EVAL_TOKENS; stages choose less (lib/learn/quality.h) */
     bool shuffle;
     uint64_t seed;
 };

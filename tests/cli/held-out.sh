@@ -49,3 +49,17 @@ train split
 train whole "${held[@]}"
 train whole
 train split --max-tokens 2048
+echo "-- by default measuring all members costs less than ranking, and the forecast says how it costs half"
+for _ in 1 2 3 4; do tail -c +129 "$tiny/calib.npy"; done | head -c 131072 >long.u16
+for _ in 1 2 3 4 5; do tail -c +129 "$tiny/heldout.npy"; done >held.u16
+long=(--model "$tiny" --tokens long.u16 --token-dtype u16 --seq-len 128 --precision f32)
+forecast() { # forecast TOOL OPTION...: the sequences to measure on, the products, and what halves the time
+    "$@" --dry-run --assume-rate 1 2>/dev/null |
+        sed -n 's/^held out *\([0-9]*\).*/\1 sequences/p; s/^flops *\([^ ]*\).*/\1 flops/p; s/^halved.*with/halved with/p'
+}
+forecast fm-rank "${long[@]}" --eval-tokens held.u16 | sed 's/ with.*//' | tee ranking
+forecast fm-train "${long[@]}" --eval-tokens held.u16 --method saliency - </dev/null | tee measuring
+awk '/flops/ { flops[NR == FNR] = $1 } END { print (flops[0] < flops[1] ? "less" : "more") " than ranking" }' ranking measuring
+forecast fm-train "${long[@]}" --method saliency - </dev/null
+forecast fm-train "${long[@]}" --eval-tokens held.u16 --max-eval-tokens 16384 --method saliency - </dev/null
+forecast fm-train "${long[@]}" --eval-tokens held.u16 --measure-step 0.5 --method saliency - </dev/null

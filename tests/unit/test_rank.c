@@ -471,6 +471,17 @@ TEST(figures_of_tokens_are_those_of_the_logits)
     assert_memory_equal(&little, &all, sizeof all);
 }
 
+TEST(what_is_held_out_is_a_share_of_the_tokens)
+{
+    assert_int_equal(fm_quality_held_out(32, 128), 16);
+    assert_int_equal(fm_quality_held_out(128, 512), 16);  /* 8,192 of 65,536 tokens */
+    assert_int_equal(fm_quality_held_out(32, 2048), 4);   /* the same */
+    assert_int_equal(fm_quality_held_out(128, 2048), 16); /* an eighth */
+    assert_int_equal(fm_quality_held_out(96, 2048), 12);
+    assert_int_equal(fm_quality_held_out(4, 16384), 2);
+    assert_int_equal(fm_quality_held_out(1 << 30, 1024), 16);
+}
+
 TEST(the_original_order_can_be_kept)
 {
     struct runs r;
