@@ -16,6 +16,7 @@
 #include "formats/bundle/partname.h"
 #include "formats/bundle/place.h"
 #include "formats/file/carried.h"
+#include "formats/file/genuine.h"
 #include "formats/file/input.h"
 #include "formats/json/json.h"
 #include "lib/base/mem.h"
@@ -631,11 +632,12 @@ static int check_all(struct fm_bundle *b, bool prefix, struct fm_err *err)
 {
     char *text = NULL;
     uint64_t end = 0;
-    int rc = b->file.size ? list_members(b, &b->file, 0, prefix, &end, err)
+    int rc = b->file.size ? fm_genuine_file(&b->file, false, err)
                           : fm_fail(err, FM_EFORMAT,
                                     "is empty; give a file that another tool of the suite wrote");
-    if (rc || check_ends(b, prefix, err) || check_manifest(b, &text, prefix, end, err) ||
-        check_places(b, b->members, err) || check_sums(b, text, err))
+    if (rc || list_members(b, &b->file, 0, prefix, &end, err) || check_ends(b, prefix, err) ||
+        check_manifest(b, &text, prefix, end, err) || check_places(b, b->members, err) ||
+        check_sums(b, text, err))
         rc = fm_within(err, "%s", b->file.path);
     free(text);
     if (rc)

@@ -3,8 +3,9 @@
  * the suite is here, so the rules below hold everywhere; the bytes are not interpreted here.  In
  * reading order: file (inputs), output and outdir (both declared in this header), temporary (what a
  * signal handler removes), spool and input (standard input as a file), screen (standard output as a
- * terminal), lock, digest, text, carried (which files travel with a checkpoint), sandbox (what may
- * be opened), cgroup (the memory limit of a job).
+ * terminal), lock, digest, text, genuine (pointers of git-lfs in the place of files), carried
+ * (which files travel with a checkpoint), sandbox (what may be opened), cgroup (the memory limit of
+ * a job).
  *
  * Only this room opens files, so that no open can block on a FIFO or a device: file.c opens inputs;
  * output.c, outdir.c, temporary.c and lock.c outputs; cgroup.c files of the system; sandbox.c paths

@@ -12,14 +12,18 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "formats/file/file.h"
+#include "formats/file/text.h"
 
 #define LETTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
+#define WORD "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_"
 #define REVISION_BYTES 128
 
 bool fm_hfcache_is_name(const char *name)
@@ -36,19 +40,79 @@ static const char *variable(const char *name)
     return value && *value ? value : NULL;
 }
 
-/* The cache directory, in huggingface_hub's order of search; "" if there is no home directory. */
+/* The home directory that begins a path, ~ or ~USER, as os.path.expanduser gives it; *rest is what
+ * follows.  NULL: there is none, and the path stays as it is. */
+static const char *find_home(const char *path, const char **rest)
+{
+    char user[256];
+    const struct passwd *p;
+    size_t n = strcspn(path, "/");
+    if (path[0] != '~' || n > sizeof user)
+        return NULL;
+    snprintf(user, sizeof user, "%.*s", (int)n - 1, path + 1);
+    *rest = path + n;
+    if (n == 1 && getenv("HOME"))
+        return getenv("HOME");
+    p = n == 1 ? getpwuid(getuid()) : getpwnam(user);
+    return p ? p->pw_dir : NULL;
+}
+
+/* The value of the variable $NAME or ${NAME} that a text begins with, and the text after it; NULL
+ * if it begins with none, or with an unset one, as for os.path.expandvars. */
+static const char *find_variable(const char *text, const char **rest)
+{
+    char name[256];
+    bool braces = text[0] == '$' && text[1] == '{';
+    const char *from = text + 1 + braces;
+    size_t n = text[0] != '$' ? 0 : braces ? strcspn(from, "}") : strspn(from, WORD);
+    if (n == 0 || n >= sizeof name || (braces && from[n] != '}'))
+        return NULL;
+    snprintf(name, sizeof name, "%.*s", (int)n, from);
+    *rest = from + n + braces;
+    return getenv(name);
+}
+
+/* Write a path with ~ and variables expanded, as huggingface_hub does, and then `end`. */
+static void expand(char root[PATH_MAX], const char *path, const char *end)
+{
+    struct fm_text out = {0};
+    const char *rest = path, *home = find_home(path, &rest);
+    if (home) {
+        size_t n = strlen(home);
+        while (n > 0 && home[n - 1] == '/')
+            n--;
+        fm_text_add(&out, home, n);
+    } else {
+        rest = path;
+    }
+    while (*rest) {
+        const char *next = rest + 1, *value = find_variable(rest, &next);
+        if (!value)
+            next = rest + 1;
+        fm_text_add(&out, value ? value : rest, value ? strlen(value) : 1);
+        rest = next;
+    }
+    snprintf(root, PATH_MAX, "%.*s%s", (int)out.size, out.data ? out.data : "", end);
+    free(out.data);
+}
+
+/* The cache directory, in huggingface_hub's order of search. */
 static void find_root(char root[PATH_MAX])
 {
-    const char *at;
-    root[0] = '\0';
-    if ((at = variable("HF_HUB_CACHE")))
-        snprintf(root, PATH_MAX, "%s", at);
-    else if ((at = variable("HF_HOME")))
-        snprintf(root, PATH_MAX, "%s/hub", at);
-    else if ((at = variable("XDG_CACHE_HOME")))
-        snprintf(root, PATH_MAX, "%s/huggingface/hub", at);
-    else if ((at = variable("HOME")))
-        snprintf(root, PATH_MAX, "%s/.cache/huggingface/hub", at);
+    static const struct {
+        const char *name, *end;
+    } places[] = {{"HF_HUB_CACHE", ""},
+                  {"HUGGINGFACE_HUB_CACHE", ""},
+                  {"HF_HOME", "/hub"},
+                  {"XDG_CACHE_HOME", "/huggingface/hub"}};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        const char *at = variable(places[i].name);
+        if (at) {
+            expand(root, at, places[i].end);
+            return;
+        }
+    }
+    expand(root, "~/.cache", "/huggingface/hub");
 }
 
 /* The revision in refs/main.  *found: the file exists and holds one valid path component. */

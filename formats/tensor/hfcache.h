@@ -15,7 +15,8 @@ bool fm_hfcache_is_name(const char *name);
 
 /*
  * The directory of the checkpoint `name`, as `hf download` left it: revision main of the cache that
- * HF_HUB_CACHE, HF_HOME or XDG_CACHE_HOME names, or ~/.cache/huggingface.  FM_ENOENT, with the
+ * HF_HUB_CACHE, HUGGINGFACE_HUB_CACHE, HF_HOME or XDG_CACHE_HOME names, with ~ and variables
+ * expanded as by huggingface_hub, or ~/.cache/huggingface.  FM_ENOENT, with the
  * command that fetches it, if it does not exist; the errors of fm_file_open if refs/main cannot be
  * read.
  */

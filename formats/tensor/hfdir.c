@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "formats/file/genuine.h"
 #include "formats/json/json.h"
 #include "formats/json/jsonedit.h"
 #include "formats/tensor/gptq.h"
@@ -40,6 +41,8 @@ static int read_config(struct fm_hfdir *dir, struct fm_err *err)
     if (!rc)
         rc = fm_file_slurp(&f, FM_CONFIG_BYTES_MAX, &dir->config, &dir->config_bytes, err);
     fm_file_close(&f);
+    if (!rc && fm_genuine_text(dir->config, dir->config_bytes, true, err))
+        rc = fm_within(err, "config.json");
     return rc;
 }
 
@@ -230,7 +233,8 @@ static int take_quant(struct fm_hfdir *dir, struct fm_err *err)
     if (!rc)
         rc = fm_file_slurp(&f, FM_CONFIG_BYTES_MAX, &text, &size, err);
     fm_file_close(&f);
-    if (!rc && (fm_json_tree(&json, text, size, err) || turn_quant(&value, json, err)))
+    if (!rc && (fm_genuine_text(text, size, true, err) || fm_json_tree(&json, text, size, err) ||
+                turn_quant(&value, json, err)))
         rc = fm_within(err, QUANT);
     edit.value = value;
     if (!rc && value) {
@@ -357,5 +361,10 @@ int fm_hfdir_carry(const struct fm_hfdir *dir, const struct fm_carried *c, char 
     if (!rc)
         rc = fm_file_slurp(&f, (size_t)c->size, data, size, err);
     fm_file_close(&f);
+    if (!rc && fm_genuine_text(*data, *size, false, err)) {
+        rc = fm_within(err, "%s", c->name);
+        free(*data);
+        *data = NULL;
+    }
     return !rc ? rc : fm_within(err, "%s", dir->path);
 }

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "formats/file/genuine.h"
 #include "formats/json/json.h"
 #include "formats/tensor/hfdir.h"
 #include "lib/base/mem.h"
@@ -147,7 +148,7 @@ int fm_hfindex_open(struct fm_hfindex *x, const struct fm_file *file, struct fm_
         goto out;
     }
     fm_json_init(&m.j, json, size);
-    if ((rc = parse_file(&m, err)))
+    if ((rc = fm_genuine_text(json, size, true, err)) || (rc = parse_file(&m, err)))
         goto out;
     fm_names_sort(x->entry, x->count, sizeof *x->entry);
     const char *twin = fm_names_twin(x->entry, x->count, sizeof *x->entry);

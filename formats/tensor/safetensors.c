@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "formats/file/digest.h"
+#include "formats/file/genuine.h"
 #include "formats/json/json.h"
 #include "lib/base/mem.h"
 #include "lib/base/names.h"
@@ -395,6 +396,8 @@ static int read_length(struct header *h, uint64_t base, uint64_t size, struct fm
         return fm_fail(err, FM_EFORMAT,
                        "%" PRIu64 " bytes at %" PRIu64 " are past the end (%" PRIu64 ")", size,
                        base, h->file->size);
+    if (size < sizeof b && base == 0 && fm_genuine_file(h->file, true, err))
+        return err->code;
     if (size < sizeof b)
         return fm_fail(err, FM_EFORMAT, "%" PRIu64 " bytes are too few for a safetensors file",
                        size);
@@ -402,6 +405,8 @@ static int read_length(struct header *h, uint64_t base, uint64_t size, struct fm
     if (rc)
         return rc;
     uint64_t n = fm_little_endian(b, sizeof b);
+    if (n > FM_ST_HEADER_BYTES_MAX && base == 0 && fm_genuine_file(h->file, true, err))
+        return err->code;
     if (n > FM_ST_HEADER_BYTES_MAX)
         return fm_fail(err, FM_EFORMAT, "a header of %" PRIu64 " bytes (limit %u)", n,
                        FM_ST_HEADER_BYTES_MAX);

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "formats/file/genuine.h"
 #include "formats/file/input.h"
 #include "formats/json/json.h"
 #include "lib/base/mem.h"
@@ -72,7 +73,8 @@ static int check_beginning(const struct fm_documents *d, struct fm_err *err)
                 convert ? "; " : "", convert ? convert : "");
         return convert ? err->code : fm_advise(err, FM_ADVISE_DECOMPRESS);
     }
-    return FM_OK;
+    return fm_genuine_text(d->buffer, d->have, false, err) ? fm_within(err, "%s", d->file.path)
+                                                           : FM_OK;
 }
 
 void fm_documents_close(struct fm_documents *d)

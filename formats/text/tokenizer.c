@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "formats/file/file.h"
+#include "formats/file/genuine.h"
 #include "formats/text/tokenizerparts.h"
 #include "formats/text/unicode.h"
 #include "lib/base/mem.h"
@@ -65,7 +66,8 @@ int fm_tokenizer_open(struct fm_tokenizer **t, const char *path, struct fm_err *
     if (rc)
         return rc;
     rc = fm_file_slurp(&f, FM_TOKENIZER_BYTES_MAX, &text, &size, err);
-    if (!rc && (rc = fm_tokenizer_parse(t, text, size, err)))
+    if (!rc && ((rc = fm_genuine_text(text, size, true, err)) ||
+                (rc = fm_tokenizer_parse(t, text, size, err))))
         fm_within(err, "%s", path);
     fm_file_close(&f);
     free(text);

@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "formats/file/genuine.h"
 #include "formats/text/tokenindex.h"
 #include "lib/base/mem.h"
 
@@ -252,9 +253,9 @@ static int recognise(struct fm_tokens *t, enum fm_token_type raw, struct fm_err 
         return fm_advise(err, FM_ADVISE_TOKENS_OR_TEXT);
     }
     size_t n = t->file.size < sizeof begin ? (size_t)t->file.size : sizeof begin;
-    int rc = fm_file_read(&t->file, 0, begin, n, err);
-    if (rc)
-        return rc;
+    if (fm_file_read(&t->file, 0, begin, n, err) || fm_genuine_file(&t->file, false, err))
+        return err->code;
+    int rc;
     bool npy = memcmp(begin, "\x93NUMPY", 6) == 0, paired = false;
     rc = npy ? FM_OK : open_pair(t, raw, &paired, err);
     if (rc || paired)

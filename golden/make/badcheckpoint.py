@@ -25,8 +25,19 @@ def many(*spans, names="abcdefgh"):
         for n, (b, e) in zip(names, spans)) + "}"
 
 
+LFS = """version https://git-lfs.github.com/spec/v1
+oid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393
+size 4976698672
+"""
+
+
 def safetensors():
     put("st-empty.safetensors", b"")
+    put("st-git-lfs.safetensors", LFS)
+    put("st-git-annex.safetensors", "/annex/objects/SHA256E-s4976698672--0123.safetensors\n")
+    put("st-git-xet.safetensors", "# xet version 0\nfilesize = 4976698672\n")
+    put("st-html.safetensors", "\r\n<!DOCTYPE html>\n<html></html>\n")
+    put("st-html-short.safetensors", "<html>")
     put("st-seven-bytes.safetensors", b"\2\0\0\0\0\0\0")
     st("header-of-no-bytes", "")
     st("header-of-one-brace", "{")
@@ -186,6 +197,13 @@ def directories():
     index("tensor-twice", '{"weight_map":{%s,%s}}' % (pair, pair), two)
     index("tensor-twice-unescaped",
           '{"weight_map":{%s,"\\u0061":"a.safetensors"}}' % pair, two)
+    index("git-lfs", LFS, two)
+    put(model("config-git-lfs") + "config.json", LFS)
+    put(model("config-html") + "config.json", "<!DOCTYPE html>\n")
+    put(model("config-void") + "config.json", "")
+    d = model("quant-git-lfs")
+    put(d + "hf_quant_config.json", LFS)
+    put(d + "model.safetensors", weights(tensors()))
     index("map-twice", '{"weight_map":{%s},"weight_map":{%s}}' % (pair, pair), two)
     index("map-empty", '{"weight_map":{}}', two)
     index("map-absent", '{"metadata":{}}', two)

@@ -2,6 +2,7 @@
 import json
 import struct
 
+from badcheckpoint import LFS
 from badfile import put
 
 
@@ -103,6 +104,7 @@ def tars():
     put("tr-cut-in-data.fm", good[:1000])
     put("tr-cut-at-a-member.fm", stream(members=["build.json", config]))
     put("tr-empty.fm", b"")
+    put("tr-git-lfs.fm", LFS)
     put("tr-no-members.fm", b"\0" * 1024)
     put("tr-other-tar.fm", good[2048:])
     put("tr-no-tar.fm", good[2560:])

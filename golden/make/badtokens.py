@@ -2,6 +2,7 @@
 import json
 import struct
 
+from badcheckpoint import LFS
 from badfile import put
 
 
@@ -47,6 +48,8 @@ def tokens():
     put("cd-llmc-count-negative.llmc", llmc(20240801, 7, -4, four))
     put("cd-llmc-cut.llmc", llmc(20240520, 1, 4, four)[:900])
     put("cd-llmc-magic-wrong.llmc", llmc(20240521, 1, 4, four))
+    put("cd-git-lfs.u16", LFS + " " * (len(LFS) % 2))
+    put("cd-git-lfs.npy", LFS)
     put("cd-odd-bytes.u16", four[:-1])
     put("cd-odd-bytes.u32", four[:-1])
     put("good-cd-raw.u16", four)
@@ -151,6 +154,9 @@ def tokenizers():
     tk("template", prefix="good-tk-", post_processor=template(start, text))
     tk("cut", cut=200)
     tk("empty", text="")
+    tk("git-lfs", text=LFS)
+    tk("html", text="<html><body>Log in</body></html>")
+    tk("not-found", text="Entry not found")
     tk("not-an-object", text="[]")
     tk("no-model", text='{"version": "1.0"}')
     tk("version-2", version="2.0")
@@ -226,6 +232,8 @@ def texts_of_people():
     tx("text-is-a-list", '{"text": ["a"]}\n')
     tx("text-twice", '{"text": "a", "text": "b"}\n')
     tx("row-is-an-array", '["a"]\n')
+    tx("git-lfs", LFS)
+    tx("html", "<!doctype html>\n<p>a</p>\n", "txt", prefix="good-tx-")
     tx("cut", '{"text": "a"}\n{"text": "b')
     tx("two-in-a-line", '{"text": "a"}{"text": "b"}\n')
     tx("not-utf8", b'{"text": "a\xff"}\n')

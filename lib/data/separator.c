@@ -12,6 +12,7 @@
 
 #include "formats/bundle/bundle.h"
 #include "formats/file/file.h"
+#include "formats/file/genuine.h"
 #include "formats/json/json.h"
 #include "lib/base/mem.h"
 
@@ -99,7 +100,8 @@ static int take_from(struct fm_separator *s, const struct fm_tokenizer *t, const
     int rc = read_text(&text, &size, dir, stream, name, err);
     if (rc || !text)
         return rc;
-    rc = fm_json_tree(&config, text, size, err);
+    if (!(rc = fm_genuine_text(text, size, true, err)))
+        rc = fm_json_tree(&config, text, size, err);
     if (!rc)
         rc = by(s, t, config, key, err);
     if (rc)

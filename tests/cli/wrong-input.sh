@@ -39,6 +39,38 @@ plan some/model
     XDG_CACHE_HOME=$PWD/xdg plan some/model
     plan some/model
 )
+echo "-- the cache's place as huggingface_hub reads it"
+mkdir -p cache/models--some--model/refs moved/hub deep/huggingface
+mv cache/models--some--model moved/hub && printf 0123abc >moved/hub/models--some--model/refs/main
+ln -s ../../moved/hub deep/huggingface/hub
+(
+    unset HF_HUB_CACHE
+    export BASE=$PWD/moved
+    place() {
+        env "$1" fm-rank -n --model some/model --tokens "$odd/tokens.npy" >said 2>&1 && echo planned >said
+        sed "s|$PWD|HERE|" said
+    }
+    # shellcheck disable=SC2016,SC2088 # the tools expand these
+    for value in HF_HUB_CACHE='~/moved/hub' HF_HUB_CACHE='$BASE/hub' HUGGINGFACE_HUB_CACHE='${BASE}/hub' \
+        HF_HOME='~/moved' HF_HOME='$BASE' XDG_CACHE_HOME='$HOME/deep' HF_HOME='~root/nothing' \
+        HF_HOME='~nobody-here' HF_HUB_CACHE='$NOT_SET/${NOR_THIS}/$' HF_HUB_CACHE='${BASE' HF_HOME="$BASE"'\~'; do
+        echo "$value: $(place "$value")" | sed "s|$PWD|HERE|"
+    done
+)
+echo "-- pointers where files should be"
+cp -r "$odd" pointer && rm -r pointer/*.npy
+pointer() { # pointer FILE: put a pointer of git-lfs in its place
+    cp "pointer/$1" kept 2>/dev/null
+    printf 'version https://git-lfs.github.com/spec/v1\noid sha256:%064d\nsize 4976698672\n' 1 >"pointer/$1"
+    fm-rank -q -f -m pointer -t "$odd/tokens.npy" -o none >/dev/null 2>said
+    echo "status $?: $(cat said)"
+    rm "pointer/$1"
+    [ ! -e kept ] || mv kept "pointer/$1"
+}
+for file in config.json model.safetensors.index.json model-00001-of-00002.safetensors tokenizer.json \
+    tokenizer.model; do
+    pointer $file
+done
 echo '{"text": "once"}' >rows.jsonl
 plan "$odd" rows.jsonl
 printf '\001\000\002\000\003\000' >raw
