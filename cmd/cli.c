@@ -112,7 +112,7 @@ static int begin_ranks(struct fm_cli *cli, struct fm_err *err)
                                                           input */
         run->inputs.stream = cli->operand[0];
     if ((cli->groups & FM_CLI_RANKS) &&
-        fm_comm_open(&run->machine.comm, fm_wire_linked, cli->alone, &warning, err))
+        fm_comm_open(&run->machine.comm, fm_wire_linked, &warning, err))
         return err->code;
     bool speaks = fm_comm_rank(run->machine.comm) == 0;
     if (warning)
@@ -156,8 +156,6 @@ void fm_cli_begin(struct fm_cli *cli, int argc, char **argv, const struct fm_cli
                         &files_confined, &err);
     cli->run.stop = fm_signals_stop();
     fm_progress_begin(&cli->run.progress, cli->tool, cli->quiet);
-    if (cli->log_time)
-        fm_progress_log();
     if (rc || check_isa(&err) || fm_signals_install(fm_run_abandon, &err) ||
         begin_ranks(cli, &err) || fm_pool_start(cli->run.machine.threads, &err))
         exit(fm_cli_end(cli, err.code, &err));
@@ -253,12 +251,11 @@ int fm_cli_end(const struct fm_cli *cli, int code, struct fm_err *err)
     fm_pool_stop();
     code = agree_ends(cli, code, err, &stop);
     bool ended = code == FM_ESAVED && !cli->run.outputs.state && stop;
-    char stamp[32], words[96];
+    char words[96];
     if (code && code != FM_EPIPE && !ended && err->text[0] && speaks) {
         const char *state = code == FM_ESAVED ? cli->run.outputs.state : NULL;
         bool saved = state && access(state, F_OK) == 0; /* false if stopped before the work began */
-        fprintf(stderr, "%s%s: %s%s%s%s%s\n", fm_progress_stamp(stamp), cli->tool, err->text,
-                advise(words, err, cli->groups),
+        fprintf(stderr, "%s: %s%s%s%s%s\n", cli->tool, err->text, advise(words, err, cli->groups),
                 saved   ? "; repeat the command to continue from '"
                 : state ? "; there was nothing to save yet: repeat the command"
                         : "",
@@ -266,10 +263,9 @@ int fm_cli_end(const struct fm_cli *cli, int code, struct fm_err *err)
     }
     if (ended && speaks && (cli->groups & FM_CLI_STATE)) {
         fm_units_time(words, fm_clock_now() - began);
-        fprintf(
-            stderr,
-            "%s%s: stopped by a signal; %s of work is lost; use --state FILE to save progress\n",
-            fm_progress_stamp(stamp), cli->tool, words);
+        fprintf(stderr,
+                "%s: stopped by a signal; %s of work is lost; use --state FILE to save progress\n",
+                cli->tool, words);
     }
     /* A launcher may end the other ranks when the first exits with a status that is not 0. */
     code = fm_comm_close(cli->run.machine.comm, code, err);

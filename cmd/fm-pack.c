@@ -135,22 +135,15 @@ static int bom(const struct fm_cli *cli, const struct fm_bom_options *options, s
     return rc;
 }
 
-/* Choose the member by --budget, --fit or --mask; without these, a layout with all members starts
+/* Choose the member by --budget or --fit; without these, a layout with all members starts
  * at full width. */
-static int choose(struct fm_export_options *o, int mask, struct fm_err *err)
+static int choose(struct fm_export_options *o, struct fm_err *err)
 {
-    int given = (o->budget >= 0) + (o->fit > 0) + (mask >= 0);
+    int given = (o->budget >= 0) + (o->fit > 0);
     if (given > 1 || (given == 0 && !o->layout->all_members))
-        return fm_fail(err, FM_EUSAGE,
-                       "--export %s one of --budget R, --fit SIZE and --mask INDEX%s",
-                       given ? "takes only" : "needs", given ? "; omit the others" : "");
-    if (o->exact && o->budget < 0)
-        return fm_fail(err, FM_EUSAGE, "--exact has no effect without --budget; omit it");
-    o->by = o->fit > 0       ? FM_BY_FIT
-            : o->budget >= 0 ? FM_BY_BUDGET
-            : mask >= 0      ? FM_BY_MASK
-                             : FM_BY_DEFAULT;
-    o->mask = mask;
+        return fm_fail(err, FM_EUSAGE, "--export %s one of --budget R and --fit SIZE%s",
+                       given ? "takes only" : "needs", given ? "; omit the other" : "");
+    o->by = o->fit > 0 ? FM_BY_FIT : o->budget >= 0 ? FM_BY_BUDGET : FM_BY_DEFAULT;
     return FM_OK;
 }
 
@@ -196,22 +189,17 @@ static struct {
     const char *directory, *cap;
     char layouts[256]; /* names of layouts, for --layout */
     char weights[256]; /* names of weight formats, for --weights */
-    int layout, mask, server, pad, weight;
+    int layout, server, pad, weight;
     struct fm_pack_options packing;
     struct fm_export_options options;
     struct fm_listing_options listing;
     struct fm_bom_options bill;
-} asked = {.layout = -1,
-           .mask = -1,
-           .pad = 1,
-           .weights = "keep|bf16",
-           .weight = -1,
-           .options = {.budget = -1}};
+} asked = {.layout = -1, .pad = 1, .weights = "keep|bf16", .weight = -1, .options = {.budget = -1}};
 
 /* Refuse options that have no effect in the chosen mode, then run it. */
 static int run_mode(struct fm_cli *cli, bool list, const char *directory,
                     const struct fm_listing_options *listing, const struct fm_pack_options *packing,
-                    struct fm_export_options *o, int mask, int server, struct fm_err *err)
+                    struct fm_export_options *o, int server, struct fm_err *err)
 {
     if (list + (directory != NULL) + asked.bom > 1)
         return fm_fail(err, FM_EUSAGE, "give only one of --list, --export and --bom");
@@ -237,7 +225,7 @@ static int run_mode(struct fm_cli *cli, bool list, const char *directory,
     if (!directory)
         return !fm_options_check(cli, PACK, "without --export DIR", err) ? pack(cli, packing, err)
                                                                          : err->code;
-    if (fm_options_check(cli, EXPORT, "with --export DIR", err) || choose(o, mask, err) ||
+    if (fm_options_check(cli, EXPORT, "with --export DIR", err) || choose(o, err) ||
         fm_exportplan_serve(o, (enum fm_server)server, err))
         return err->code;
     cli->run.outputs.path = directory;
@@ -267,12 +255,8 @@ static const struct fm_cli_option own[] = {
      "export a member as a checkpoint; - is a tar stream", 0, 0, 0},
     {"budget", 'b', FM_CLI_REAL, &asked.options.budget, "R",
      "the member nearest to this share of channels removed", 0, 1, EXPORT},
-    {"exact", 0, FM_CLI_FLAG, &asked.options.exact, NULL,
-     "with --budget: fail unless a member has exactly this share (four decimals)", 0, 0, EXPORT},
     {"fit", 0, FM_CLI_SIZE, &asked.options.fit, "SIZE",
      "the largest member whose export takes at most SIZE", 0, 0, EXPORT},
-    {"mask", 0, FM_CLI_INT, &asked.mask, "INDEX", "the member with this index in the list, from 0",
-     0, 1 << 20, EXPORT},
     {"layout", 0, FM_CLI_CHOICE, &asked.layout, asked.layouts,
      "layout of the export (default: ragged)", 0, 0, EXPORT},
     {"for", 0, FM_CLI_CHOICE, &asked.server, FM_SERVER_CHOICES,
@@ -312,7 +296,7 @@ int fm_pack_main(int argc, char **argv)
         .tool = "fm-pack",
         .synopsis = "--model DIR [options] [STAGE] > family.fm\n"
                     "       fm-pack --list BUNDLE\n"
-                    "       fm-pack --export DIR --budget R|--fit SIZE|--mask INDEX "
+                    "       fm-pack --export DIR --budget R|--fit SIZE "
                     "[options] BUNDLE\n"
                     "       fm-pack --bom [--model DIR] BUNDLE | --from BUNDLE DIR",
         .about = "Pack a family into one bundle, list it, export it, write its bill of materials.",
@@ -344,6 +328,6 @@ int fm_pack_main(int argc, char **argv)
     int rc = read_cap(&asked.options, asked.cap, &err);
     if (!rc)
         rc = run_mode(&cli, asked.list, asked.directory, &asked.listing, &asked.packing,
-                      &asked.options, asked.mask, asked.server, &err);
+                      &asked.options, asked.server, &err);
     return fm_cli_end(&cli, rc, &err);
 }

@@ -60,13 +60,10 @@ int fm_recover_main(int argc, char **argv)
 {
     struct fm_recover_options options;
     fm_recover_defaults(&options, FM_RECOVER_EXPERTS);
-    options.w_task = -1; /* -1: not given */
     int strategy = (int)options.strategy, train = (int)options.train;
     const struct fm_cli_option own[] = {
         {"budget", 'b', FM_CLI_TEXT, &options.budget, "R",
          "train at the mask nearest to R (default: 0.40)", 0, 0, SINGLE},
-        {"exact", 0, FM_CLI_FLAG, &options.exact, NULL,
-         "with --budget: fail unless a mask has exactly this budget (four decimals)", 0, 0, SINGLE},
         {"train", 0, FM_CLI_CHOICE, &train, "experts|router",
          "train adapters of the experts, or the routers (default: experts)", 0, 0, 0},
         {"strategy", 0, FM_CLI_CHOICE, &strategy, "single|cross",
@@ -80,11 +77,6 @@ int fm_recover_main(int argc, char **argv)
          FM_RECOVER_STEPS_MAX, 0},
         {"lr", 0, FM_CLI_REAL, &options.lr, "X", "learning rate (default: 1e-4)", FM_RECOVER_LR_MIN,
          FM_RECOVER_LR_MAX, 0},
-        {"w-task", 0, FM_CLI_REAL, &options.w_task, "X",
-         "weight of the cross-entropy (default: 1; for routers with --strategy single: 0)", 0,
-         FM_RECOVER_WEIGHT_MAX, 0},
-        {"w-kl", 0, FM_CLI_REAL, &options.w_kl, "X",
-         "weight of the divergence from the full model (default: 1)", 0, FM_RECOVER_WEIGHT_MAX, 0},
     };
     struct fm_cli cli = {
         .tool = "fm-recover",
@@ -106,9 +98,7 @@ int fm_recover_main(int argc, char **argv)
     fm_recover_defaults(&usual, (enum fm_recover_train)train);
     options.train = usual.train;
     /* A cross step also trains the full model, with the cross-entropy as its only loss. */
-    if (options.strategy == FM_RECOVER_CROSS)
-        usual.w_task = 1;
-    options.w_task = options.w_task < 0 ? usual.w_task : options.w_task;
+    options.w_task = options.strategy == FM_RECOVER_CROSS ? 1 : usual.w_task;
     struct fm_recover_report report = {0};
     struct fm_err err = {0};
     int rc = work(&cli, &options, &report, &err);

@@ -80,16 +80,6 @@ static int work(const struct fm_cli *cli, const struct fm_train_options *options
     return fm_show_tool(cli, &tool, err);
 }
 
-/* --strict: FM_EDIFF if the family ends before --until. */
-static int check_reached(const struct fm_cli *cli, const struct fm_train_options *options,
-                         const struct fm_train_report *report, struct fm_err *err)
-{
-    if (cli->dry_run || report->uptodate.is || report->reached)
-        return FM_OK;
-    return fm_fail(err, FM_EDIFF, "--strict: %s reached a budget of %.4f, less than --until %s",
-                   fm_method_name(options->method), report->came_to, options->until);
-}
-
 int fm_train_main(int argc, char **argv)
 {
     struct fm_train_options options;
@@ -97,7 +87,6 @@ int fm_train_main(int argc, char **argv)
     int method = (int)options.method, schedule = (int)options.schedule,
         granularity = (int)options.granularity;
     int multiple = (int)options.width_multiple;
-    bool strict = false;
     const int learning = fm_train_methods(FM_TRAIN_STEPS);
     const int choosing = fm_train_methods(FM_TRAIN_WIDTHS);
     const int ends = fm_train_methods(FM_TRAIN_ENDS), any = ends | WITH_ACTIONS;
@@ -119,8 +108,6 @@ int fm_train_main(int argc, char **argv)
         {"until", 0, FM_CLI_TEXT, &options.until, "R", "highest budget (default: 0.80)", 0, 0, any},
         {"measure-step", 0, FM_CLI_TEXT, &options.measure_step, "R",
          "measure the masks nearest to multiples of R (default: 0.05)", 0, 0, 0},
-        {"strict", 0, FM_CLI_FLAG, &strict, NULL, "exit with status 1 if --until is not reached", 0,
-         0, any},
         {"refine", 0, FM_CLI_INT, &options.refine, "N",
          "rounds that refine masks at a fixed budget (default: 0)", 0, FM_TRAIN_REFINE_MAX,
          choosing},
@@ -163,8 +150,6 @@ int fm_train_main(int argc, char **argv)
     struct fm_train_report report = {0};
     struct fm_err err = {0};
     int rc = work(&cli, &options, &report, &err);
-    if (!rc && strict)
-        rc = check_reached(&cli, &options, &report, &err);
     fm_train_report_release(&report);
     return fm_cli_end(&cli, rc, &err);
 }

@@ -187,10 +187,6 @@ static int add_machine(struct shared *rows, struct fm_cli *cli)
          {"threads", 'T', FM_CLI_INT, &run->machine.threads, "N", "threads (default: one per CPU)",
           0, FM_THREADS_MAX, 0},
          0},
-        {FM_CLI_RANKS,
-         {"alone", 0, FM_CLI_FLAG, &cli->alone, NULL,
-          "run as a single process, even if a launcher starts several (fm-mpi(7))", 0, 0, 0},
-         0},
     };
     memcpy(rows, list, sizeof list);
     return FM_CLI_COUNT(list);
@@ -237,10 +233,6 @@ static int add_others(struct shared *rows, struct fm_cli *cli)
         {FM_CLI_CONFINED,
          {"no-sandbox", 0, FM_CLI_FLAG, &cli->no_sandbox, NULL,
           "read untrusted files without a sandbox", 0, 0, 0},
-         0},
-        {FM_CLI_ALL,
-         {"log-time", 0, FM_CLI_FLAG, &cli->log_time, NULL,
-          "begin lines on standard error with the time (UTC)", 0, 0, 0},
          0},
         {FM_CLI_ALL,
          {"help", 'h', FM_CLI_HELP, &chosen.help, NULL,

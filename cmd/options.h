@@ -35,7 +35,7 @@ struct fm_cli_given {
 #define FM_CLI_GIVEN_MAX 64
 
 /* Sets of shared options.  In addition, all tools have --threads --report --force --json
- * --dry-run --quiet --log-time --help --version. */
+ * --dry-run --quiet --help --version. */
 enum fm_cli_group {
     FM_CLI_ALL = 1 << 0,
     FM_CLI_MODEL = 1 << 1,    /* --model, required */
@@ -45,7 +45,7 @@ enum fm_cli_group {
     FM_CLI_OUTPUT = 1 << 5,   /* --output */
     FM_CLI_STATE = 1 << 6,    /* --state --assume-rate */
     FM_CLI_OPTIONAL = 1 << 7, /* --model and --tokens may be absent */
-    FM_CLI_RANKS = 1 << 8,    /* --alone: without it the run may be one of many ranks */
+    FM_CLI_RANKS = 1 << 8,    /* the run may be one of many ranks */
     FM_CLI_STAGE = 1 << 9,    /* --if-changed */
     FM_CLI_CONFINED = 1 << 10 /* --no-sandbox */
 };
@@ -57,7 +57,7 @@ struct fm_cli {
     const char *often;    /* options that --help shows, "model tokens"; --help=all shows all */
     int groups;
     struct fm_run_options run;
-    bool json, dry_run, quiet, log_time, alone, no_sandbox;
+    bool json, dry_run, quiet, no_sandbox;
     bool force; /* --force was given; run.outputs.force is also set if --if-changed may replace */
     const char *report; /* --report FILE: the result as JSON */
     char **operand;

@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "lib/base/clock.h"
@@ -24,7 +23,7 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
     const char *tool;
-    bool terminal, shown, stamped;
+    bool terminal, shown;
     char stage[48];
     uint64_t done_first; /* `done` at the stage's first report: a resumed run starts above 0 */
     double began, last;
@@ -112,11 +111,10 @@ static void show(void *self, const char *stage, uint64_t done, uint64_t total, c
     if (strncmp(stage, now.stage, sizeof now.stage - 1) != 0 || done < now.done_first)
         enter_stage(stage, done, t);
     if (t - now.last >= (now.terminal ? SECONDS_TERMINAL : SECONDS_PLAIN)) {
-        char line[256], stamp[32];
+        char line[256];
         format_line(line, sizeof line, done, total, unit, t - now.began);
         clear_line();
-        fprintf(stderr, "%s%s: %s%s", fm_progress_stamp(stamp), now.tool, line,
-                now.terminal ? "" : "\n");
+        fprintf(stderr, "%s: %s%s", now.tool, line, now.terminal ? "" : "\n");
         now.shown = now.terminal;
         now.last = t;
     }
@@ -125,12 +123,12 @@ static void show(void *self, const char *stage, uint64_t done, uint64_t total, c
 
 static void say(const char *kind, const char *text)
 {
-    char sentence[FM_ERR_TEXT_BYTES], stamp[32];
+    char sentence[FM_ERR_TEXT_BYTES];
     snprintf(sentence, sizeof sentence, "%s", text);
     fm_printable(sentence, false);
     pthread_mutex_lock(&lock);
     clear_line();
-    fprintf(stderr, "%s%s: %s%s\n", fm_progress_stamp(stamp), now.tool, kind, sentence);
+    fprintf(stderr, "%s: %s%s\n", now.tool, kind, sentence);
     pthread_mutex_unlock(&lock);
 }
 
@@ -159,22 +157,6 @@ void fm_progress_begin(struct fm_progress *progress, const char *tool, bool quie
     *progress =
         quiet ? (struct fm_progress){0}
               : (struct fm_progress){.report = show, .phase = plan, .warn = warn, .note = note};
-}
-
-void fm_progress_log(void)
-{
-    now.stamped = true;
-    now.terminal = false;
-}
-
-const char *fm_progress_stamp(char text[32])
-{
-    time_t t = time(NULL);
-    struct tm utc;
-    text[0] = '\0';
-    if (now.stamped && gmtime_r(&t, &utc))
-        strftime(text, 32, "%Y-%m-%dT%H:%M:%SZ ", &utc);
-    return text;
 }
 
 void fm_progress_end(void)

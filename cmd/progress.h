@@ -13,11 +13,6 @@
 void fm_progress_begin(struct fm_progress *progress, const char *tool, bool quiet);
 /* Print a warning even if progress is quiet, because something that the user requested is lost. */
 void fm_progress_warn(const char *text);
-/* From now on every line begins with the time, and no line is updated in place. */
-void fm_progress_log(void);
-/* The beginning of a line on standard error: "2026-11-22T10:22:00Z ", or "" without --log-time. */
-const char *fm_progress_stamp(char text[32]);
-
 /* Remove an unfinished line from the terminal. */
 void fm_progress_end(void);
 

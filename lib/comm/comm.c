@@ -46,13 +46,13 @@ static int refuse_many(const char *name, const struct fm_wire *wire, struct fm_e
     if (!wire)
         return fm_fail(err, FM_EUSAGE,
                        "%s=%s means that a launcher started several processes, but this build has "
-                       "no MPI, so each would do the whole run; build with 'make MPI=1', start one "
-                       "process, or give --alone if each process is a separate run",
+                       "no MPI, so each would do the whole run; build with 'make MPI=1', or start "
+                       "one process",
                        name, getenv(name));
     return fm_fail(
         err, FM_EUSAGE,
         "%s=%s means that a launcher started several processes, but MPI has only one, so each "
-        "would do the whole run; %s, or give --alone if each process is a separate run",
+        "would do the whole run; %s",
         name, getenv(name),
         slurm
             ? "start with 'srun --mpi=pmix', or with the mpirun of the MPI that this was built with"
@@ -68,8 +68,7 @@ static int check_launcher(const struct fm_wire *wire, const char **warning, stru
     if (warning && is_many("WORLD_SIZE"))
         *warning =
             "WORLD_SIZE says that this is one of several processes, but it was not started as "
-            "a rank and does the whole run; start ranks with mpirun or srun, or give "
-            "--alone if this is intended";
+            "a rank and does the whole run; start ranks with mpirun or srun";
     return FM_OK;
 }
 
@@ -101,13 +100,11 @@ static int fill(struct fm_comm *c, struct fm_err *err)
     return FM_OK;
 }
 
-int fm_comm_open(struct fm_comm **comm, const struct fm_wire *wire, bool alone,
-                 const char **warning, struct fm_err *err)
+int fm_comm_open(struct fm_comm **comm, const struct fm_wire *wire, const char **warning,
+                 struct fm_err *err)
 {
     int rank = 0, size = 1;
     *comm = NULL;
-    if (alone)
-        return FM_OK;
     if (wire && wire->open(&rank, &size, err))
         return err->code;
     if (size == 1) {

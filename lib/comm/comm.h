@@ -39,14 +39,13 @@
 struct fm_comm;
 
 /*
- * Begin.  *comm is NULL for a single process: this build has no wire (NULL), `alone` is set, or the
- * launcher started one process.  FM_EUSAGE if the launcher's environment indicates several
- * processes but there is no wire or it reports only this process, because each would write the same
- * output; `alone` permits it.  If only WORLD_SIZE suggests it, *warning (may be NULL) is set to a
- * message.
+ * Begin.  *comm is NULL for a single process: this build has no wire (NULL), or the launcher
+ * started one process.  FM_EUSAGE if the launcher's environment indicates several processes but
+ * there is no wire or it reports only this process, because each would write the same output.  If
+ * only WORLD_SIZE suggests it, *warning (may be NULL) is set to a message.
  */
-int fm_comm_open(struct fm_comm **comm, const struct fm_wire *wire, bool alone,
-                 const char **warning, struct fm_err *err);
+int fm_comm_open(struct fm_comm **comm, const struct fm_wire *wire, const char **warning,
+                 struct fm_err *err);
 
 /*
  * End communication, at the end of the process: all ranks return the code and text of the lowest

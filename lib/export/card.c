@@ -521,7 +521,7 @@ static void say_command(struct fm_text *t, const struct fm_exportplan *p)
                        o->server ? fm_server_name(o->server) : "");
     else if (p->from->packed.storage && !o->layout->plain && !p->codes)
         fm_text_printf(t, " --weights bf16");
-    fm_text_printf(t, " --mask %d", p->index);
+    fm_text_printf(t, " --budget %.4f", p->from->budgets.budget[p->index].budget);
     if (o->load_cap) {
         fm_text_printf(t, " --load-cap ");
         fm_texts_number(t, o->load_low);

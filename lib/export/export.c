@@ -26,8 +26,7 @@ static int choose_budget(const struct fm_exportplan *p, const struct fm_run_opti
 {
     const struct fm_masks *masks = &p->from->budgets.masks;
     const struct fm_masks_wish wish = {.budget = p->options.budget,
-                                       .step = fm_stage_budget_step(&p->from->bundle),
-                                       .exact = p->options.exact};
+                                       .step = fm_stage_budget_step(&p->from->bundle)};
     if (!fm_exportplan_keeps(&p->options, wish.budget))
         return fm_fail(err, FM_EUSAGE, "--budget %g is outside of --load-cap %g:%g", wish.budget,
                        p->options.load_low, p->options.load_high);
@@ -68,18 +67,6 @@ static int choose_fit(struct fm_exportplan *p, const struct fm_run_options *run,
                    given, needed, (unsigned long long)least, p->options.layout->name);
 }
 
-static int choose_mask(const struct fm_exportplan *p, int *index, struct fm_err *err)
-{
-    int n = p->from->budgets.masks.count;
-    *index = p->options.mask;
-    if (*index < 0 || *index >= n)
-        return fm_fail(err, FM_EUSAGE, "no mask %d: the family has masks 0 to %d", *index, n - 1);
-    if (*index < p->first || *index > p->last)
-        return fm_fail(err, FM_EUSAGE, "mask %d is outside of --load-cap, which keeps %d to %d",
-                       *index, p->first, p->last);
-    return FM_OK;
-}
-
 /* Choose the member according to the options. */
 static int choose(struct fm_exportplan *p, const struct fm_run_options *run, int *index,
                   struct fm_err *err)
@@ -87,8 +74,6 @@ static int choose(struct fm_exportplan *p, const struct fm_run_options *run, int
     switch (p->options.by) {
     case FM_BY_FIT:
         return choose_fit(p, run, index, err);
-    case FM_BY_MASK:
-        return choose_mask(p, index, err);
     case FM_BY_DEFAULT:
         *index = p->first;
         return FM_OK;

@@ -16,7 +16,6 @@ enum fm_choice {
     FM_BY_BUDGET, /* the nearest mask, lib/masks/choose.h */
     FM_BY_FIT,    /* the largest member whose export (every file of the directory, or the whole
                      stream) has at most `fit` bytes */
-    FM_BY_MASK,   /* by its index in the family */
     FM_BY_DEFAULT /* for a layout that holds the family: its widest member */
 };
 
@@ -31,9 +30,7 @@ struct fm_export_options {
     const struct fm_layout *layout;
     enum fm_choice by;
     double budget;
-    bool exact; /* by budget: only a member with exactly that budget */
     uint64_t fit;
-    int mask;
     enum fm_weights_as weights;          /* of a bundle of codes */
     const struct fm_quantiser *quantise; /* round routed experts to it; NULL: do not round */
     enum fm_server server; /* with quantise: the program whose rules for widths apply */

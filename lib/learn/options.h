@@ -70,17 +70,18 @@ enum fm_recover_strategy {
 struct fm_recover_options {
     const char *budget; /* "0.40": the mask is chosen as in lib/masks/choose.h; NULL: the mask
                            nearest to FM_RECOVER_BUDGET, even if the family ends before it */
-    bool exact;         /* only a mask of exactly that budget */
     enum fm_recover_train train;
     enum fm_recover_strategy strategy;
-    int rank;            /* 16; rank and alpha apply to adapters of experts */
-    double alpha;        /* 32 */
-    int steps;           /* 200 */
-    double lr;           /* of AdamW, 1e-4.  On a small trained model, over three seeds, 1e-4 lowers
-                            the held-out loss at budgets 0.2, 0.4 and 0.6; 3e-4 raises it at 0.2,
-                            where the adapter overfits the calibration text */
-    double w_task, w_kl; /* 1 1; for routers 0 1, so that they route as in the full model */
+    int rank;     /* 16; rank and alpha apply to adapters of experts */
+    double alpha; /* 32 */
+    int steps;    /* 200 */
+    double lr;    /* of AdamW, 1e-4.  On a small trained model, over three seeds, 1e-4 lowers
+                     the held-out loss at budgets 0.2, 0.4 and 0.6; 3e-4 raises it at 0.2,
+                     where the adapter overfits the calibration text */
     /* Constants without an option. */
+    double w_task, w_kl; /* weights of the cross-entropy and of the divergence from the full model:
+                            1 1; for routers at one mask 0 1, so that they route as in the full
+                            model */
     double beta1, beta2, eps, decay; /* AdamW: 0.9 0.999 1e-8 0 */
     int middle;                      /* random masks of a cross step: 2 */
     double balance_eps; /* cross: a subnet's weight is |L_full| / (|L_sub| + eps): 1e-6 */

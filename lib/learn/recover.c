@@ -88,8 +88,6 @@ static int check_options(const struct fm_recover_options *o, struct fm_decimal *
     int rc = fm_decimal_parse(budget, o->budget ? o->budget : FM_RECOVER_BUDGET, "--budget", err);
     if (rc)
         return rc;
-    if (o->exact && !o->budget)
-        return fm_fail(err, FM_EUSAGE, "--exact has no effect without --budget; omit it");
     if (o->rank < 1 || o->rank > FM_LORA_RANK_MAX)
         return fm_fail(err, FM_EUSAGE, "--lora-rank %d: give 1 to %d", o->rank, FM_LORA_RANK_MAX);
     if (!(o->alpha >= FM_RECOVER_ALPHA_MIN && o->alpha <= FM_RECOVER_ALPHA_MAX))
@@ -100,10 +98,6 @@ static int check_options(const struct fm_recover_options *o, struct fm_decimal *
     if (!(o->lr >= FM_RECOVER_LR_MIN && o->lr <= FM_RECOVER_LR_MAX))
         return fm_fail(err, FM_EUSAGE, "--lr %g: give %g to %d", o->lr, FM_RECOVER_LR_MIN,
                        FM_RECOVER_LR_MAX);
-    if (!(o->w_task >= 0 && o->w_task <= FM_RECOVER_WEIGHT_MAX) ||
-        !(o->w_kl >= 0 && o->w_kl <= FM_RECOVER_WEIGHT_MAX) || o->w_task + o->w_kl == 0)
-        return fm_fail(err, FM_EUSAGE, "--w-task %g --w-kl %g: give 0 to 1e6, not both 0",
-                       o->w_task, o->w_kl);
     assert(o->middle >= 0 && o->middle + 2 <= FM_LANES_MAX);
     return FM_OK;
 }
@@ -204,8 +198,7 @@ static int open_masks(struct recovery *r, struct fm_err *err)
     const struct fm_masks *masks = &r->budgets.masks;
     const struct fm_recover_options *o = r->options;
     const struct fm_masks_wish wish = {.budget = (double)r->budget.num / (double)r->budget.den,
-                                       .step = fm_stage_budget_step(&r->task.in),
-                                       .exact = o->exact};
+                                       .step = fm_stage_budget_step(&r->task.in)};
     r->mask = fm_masks_nearest(masks, &r->budget);
     if (o->strategy == FM_RECOVER_CROSS && masks->count < 2)
         return fm_fail(err, FM_ECONFIG,

@@ -9,22 +9,6 @@
 /* Budgets are printed with four decimals, and users copy what was printed. */
 #define PRINTED 0.00005
 
-static int refuse_exact(const struct fm_masks *f, int first, int last, int best, double want,
-                        struct fm_err *err)
-{
-    double has = fm_masks_budget(f, best);
-    int other = has < want ? best + 1 : best - 1;
-    if (other < first || other > last)
-        return fm_fail(err, FM_EUSAGE,
-                       "--exact: no member has budget %g; the nearest has %.4f, at an end of the "
-                       "family",
-                       want, has);
-    double low = fmin(has, fm_masks_budget(f, other)), high = fmax(has, fm_masks_budget(f, other));
-    return fm_fail(err, FM_EUSAGE,
-                   "--exact: no member has budget %g; its neighbours have %.4f and %.4f", want, low,
-                   high);
-}
-
 int fm_masks_choose(int *index, const struct fm_masks *f, int first, int last,
                     const struct fm_masks_wish *wish, struct fm_err *err)
 {
@@ -41,8 +25,6 @@ int fm_masks_choose(int *index, const struct fm_masks *f, int first, int last,
                        "--budget %g is beyond the family's end, %.4f (%d members); give at most "
                        "that, or train a family with a higher --until",
                        wish->budget, end, last - first + 1);
-    if (wish->exact && fabs(fm_masks_budget(f, best) - wish->budget) > PRINTED)
-        return refuse_exact(f, first, last, best, wish->budget, err);
     return FM_OK;
 }
 

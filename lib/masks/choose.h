@@ -10,14 +10,12 @@ struct fm_masks_wish {
     double budget; /* share of the channels removed, 0 to 1 */
     double step;   /* requested distance between neighbours: the last budget may be this much
                       lower than requested */
-    bool exact;    /* accept only a member whose budget prints the same, to four decimals */
 };
 
 /*
  * Set *index to the member of [first, last] with the nearest budget, or the lower of two at the
  * same distance.  FM_EUSAGE if the budget exceeds the last member's by more than `step` and by more
- * than the distance between the last two members, or if `exact` requests a member that does not
- * exist; the error names the last budget, or the neighbours.
+ * than the distance between the last two members; the error names the last budget.
  */
 int fm_masks_choose(int *index, const struct fm_masks *f, int first, int last,
                     const struct fm_masks_wish *wish, struct fm_err *err);

@@ -249,8 +249,9 @@ function quoted(word) {
 function exportLine() {
   const row = rows[state.at], form = data.forms[state.form];
   const options = form.options + (form.capped ? String(row.budget) : "");
-  byId("line").textContent = "fm-pack --export pruned-" + row.budget.toFixed(4) + " --mask " +
-    row.index + " " + options + " " + quoted(data.file);
+  const budget = row.budget.toFixed(4);
+  byId("line").textContent = "fm-pack --export pruned-" + budget + " --budget " + budget + " " +
+    options + " " + quoted(data.file);
 }
 
 function exporting() {

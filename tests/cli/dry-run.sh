@@ -48,7 +48,7 @@ tried fm-train -q --model "$odd" --tokens "$odd/tokens.npy" --method learned --s
 tried fm-recover -q --model "$odd" --tokens "$odd/tokens.npy" --steps 2 -f -o out trained
 tried fm-bench quality -q --tokens "$odd/tokens.npy" family.fm
 tried fm-bench quality -q --tokens "$odd/tokens.npy" --model "$odd" trained
-fm-pack -q --export even --layout uniform --mask 2 family.fm >/dev/null
+fm-pack -q --export even --layout uniform --budget 0.4 family.fm >/dev/null
 tried fm-bench quality -q --tokens "$odd/tokens.npy" --model "$odd" even
 check=(fm-verify -q --function --tokens "$odd/tokens.npy" --against family.fm even)
 said=$("${check[@]}" --memory 1K 2>&1 >/dev/null)
@@ -78,7 +78,7 @@ done
 fm-rank --model "$odd" --tokens "$odd/tokens.npy" --assume-rate 10 -o out
 fm-pack -n --model "$odd" -o out trained | awk '{ print $1 }'
 echo "fm-pack: status ${PIPESTATUS[0]}"
-fm-pack -n --export out --mask 2 family.fm | awk '{ print $1 }'
+fm-pack -n --export out --budget 0.4 family.fm | awk '{ print $1 }'
 echo "export: status ${PIPESTATUS[0]}"
 fm-verify -n family.fm
 echo "fm-verify: status $?"

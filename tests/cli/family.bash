@@ -9,6 +9,12 @@ family() {
     fm-pack -q --model "$odd" -o family.fm trained >/dev/null
 }
 
+# budget_of INDEX [BUNDLE]: the budget of a member, which --budget takes
+budget_of() {
+    fm-pack --list --json "${2:-family.fm}" 2>/dev/null |
+        python3 -c "import json, sys; print(json.load(sys.stdin)['budgets'][$1]['budget'])"
+}
+
 # flip FILE OFFSET: change one byte
 flip() {
     local byte

@@ -22,7 +22,7 @@ fm-pack -q -l --json family.fm >list/list
 fm-pack -q -l --json --tp 2 family.fm >list/tp
 fm-pack -q -x ragged -b 0.4 --json family.fm >export/ragged 2>/dev/null
 fm-pack -q -x fused -b 0.4 --layout layer --for vllm --json family.fm >export/fused 2>/dev/null
-fm-pack -q -x uniform --mask 1 --layout uniform --json family.fm >export/uniform
+fm-pack -q -x uniform --budget 0.2 --layout uniform --json family.fm >export/uniform
 fm-pack -q -x elastic --layout elastic --load-cap 0.2:0.5 --json family.fm >export/elastic
 fm-verify -q --json family.fm >verify/bundle
 fm-verify -q --json --function -t "$odd/tokens.npy" -a family.fm ragged >verify/function

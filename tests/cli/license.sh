@@ -5,7 +5,7 @@ export_card() { # print the front matter of an export's card
     fm-train -q --model model --tokens "$GOLDEN/odd-mixtral/tokens.npy" --method uniform \
         --budget-step 0.5 --until 0.5 --force -o trained ranked >/dev/null
     fm-pack -q --model model --force -o family.fm trained >/dev/null
-    fm-pack -q --export out --force --mask 0 family.fm >/dev/null
+    fm-pack -q --export out --force --budget 0 family.fm >/dev/null
     sed -n '/^license/,/^library/p' out/README.md | grep -v library
 }
 for card in '---\nlicense: mit\n---\n' '---\r\nlicense: mit\r\n---\r\n' \

@@ -14,7 +14,7 @@ show --export c --layout elastic --load-cap 0 family.fm
 show --export d --layout elastic family.fm
 show --export e --layout elastic --load-cap 0.2 --dry-run family.fm
 show --export f --layout elastic --load-cap 0.2 --budget 0.1 family.fm
-show --export f --layout elastic --load-cap 0.2 --mask 1 family.fm
+show --export f --layout elastic --load-cap 0.2 --budget "$(budget_of 1)" family.fm
 show --export f --layout elastic --load-cap 0.7 family.fm
 fm-pack -q --export - --layout elastic --load-cap 0.2:0.4 family.fm 2>/dev/null |
     tar xf - --one-top-level=g && diff -r a g && echo same

@@ -36,6 +36,6 @@ SLURM_STEP_NUM_TASKS=2 "${rank[@]}" -o other
 echo "status $?"
 SLURM_STEP_NUM_TASKS=2 "$mpi/fm-rank" "${rank[@]:1}" -o other
 echo "status $?"
-PMI_SIZE=2 "${rank[@]}" --alone -o other 2>&1 | said
+PMI_SIZE=2 "${rank[@]}" -o other 2>&1 | said
 WORLD_SIZE=2 fm-rank "${rank[@]:2}" -f -o other 2>&1 | said | grep -v "fm-rank: rank: " # progress, if it is slow
 echo .[!.]*

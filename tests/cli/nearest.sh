@@ -14,13 +14,9 @@ fm-pack --list family.fm | awk 'NF == 0 { exit } { print $1, $2 }'
 for budget in 0 0.1 0.24 0.3 0.3108 0.35 0.9; do
     show $pack --budget $budget family.fm
 done
-show $pack --budget 0.24 --exact family.fm
-show $pack --budget 0.2973 --exact family.fm
-show $pack --budget 0.35 --exact family.fm
-show $pack --mask 1 --exact family.fm
 fm-pack --dry-run --export out --budget 0.24 --json family.fm 2>/dev/null | grep '"budget'
 recover="fm-recover --model $odd --tokens $odd/tokens.npy --steps 1 --seq-len 8 --max-tokens 400 --force -o out"
-for choice in "--budget 0.24" "--budget 0.9" "--budget 0.24 --exact" "" "--exact" "--strategy cross --exact"; do
+for choice in "--budget 0.24" "--budget 0.9" ""; do
     show $recover $choice trained 2>&1 | sed "s|$GOLDEN|GOLDEN|g" >&2
 done
 echo "-- one width for the model: the masks nearest to the budget steps"

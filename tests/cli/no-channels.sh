@@ -4,7 +4,7 @@
 family saliency --actions 0,0.3,1 --until 0.5
 for layout in native ragged elastic layer uniform padded; do
     for mask in 1 5; do
-        fm-pack -q --export $layout --layout $layout --mask $mask --force family.fm >/dev/null
+        fm-pack -q --export $layout --layout $layout --budget "$(budget_of $mask)" --force family.fm >/dev/null
         fm-verify -q $layout --against family.fm | grep -v '^not compared' | figures
     done
 done

@@ -17,8 +17,8 @@ sizes() { # sizes LAYOUT: print the sizes that all tools report
 for layout in native ragged elastic layer uniform padded; do
     {
         python3 -c "import json; print(json.load(open('list.json'))['budgets'][3]['layouts']['$layout']['files'])"
-        fm-pack -q -n --json --export $layout --layout $layout --mask 3 family.fm | value bytes_out
-        fm-pack -q --json --export $layout --layout $layout --mask 3 family.fm | value bytes_out
+        fm-pack -q -n --json --export $layout --layout $layout --budget "$(budget_of 3)" family.fm | value bytes_out
+        fm-pack -q --json --export $layout --layout $layout --budget "$(budget_of 3)" family.fm | value bytes_out
         sizes $layout
     } >said
     echo "$layout: $(wc -l <said) figures, $(sort -u said | wc -l) of them different"

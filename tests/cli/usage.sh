@@ -29,7 +29,7 @@ try fm-pack --export x y
 try fm-pack --export x --budget 0.4 --fit 1GB y
 try fm-pack --export x --budget 1.5 y
 try fm-pack --export x --budget 0.4 --layout sparse y
-try fm-pack --export x --budget 0.4 --mask 3 y
+try fm-pack --export x --budget 0.4 --fit 3MB y
 try fm-pack --export x --fit 1GB --layout elastic y
 try fm-pack --export x --layout elastic --load-cap 0.6:0.2 y
 try fm-pack --export x --layout elastic --load-cap 0.2: y
@@ -79,7 +79,6 @@ try fm-bench kernels --tokens 1,4
 try fm-bench quality --eval-tokens x --shape 1 y
 try fm-bench quality --eval-tokens x --tokens y z
 try fm-bench quality --eval-tokens x --batch 2 y
-fm-rank --log-time -n --model no/such/model --tokens x 2>&1 | sed 's/^20[0-9-]*T[0-9:]*Z /TIME /'
 FM_ISA=sse2 try fm-verify x
 echo "-- percentages"
 try fm-pack --export x --budget 40 y

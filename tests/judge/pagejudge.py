@@ -144,7 +144,7 @@ def make_family():
     tool("fm-pack", "-q", "--model", MODEL, "-o", "family.fm", "trained")
     tool("fm-bench", "quality", "-q", *held, "--seq-len", "128", "--report", "quality.json", "family.fm")
     for weights in "fp8", "w4a16:32":
-        tool("fm-pack", "-q", "--export", weights, "--mask", "4", "--layout", "uniform", "--weights", weights, "family.fm")
+        tool("fm-pack", "-q", "--export", weights, "--budget", "0.4", "--layout", "uniform", "--weights", weights, "family.fm")
     tool("fm-bench", "quality", "-q", *held, "--seq-len", "128", "--report", "rounded.json", "fp8", "w4a16:32")
     tool("fm-bench", "report", "--figures", "quality.json", "--figures", "rounded.json", "-o", "page.html", "family.fm")
     return json.loads(tool("fm-pack", "--list", "--json", "family.fm"))
@@ -168,7 +168,7 @@ def sees_member(b, row, full, forms, model):
     said += ", interpolated between measured members" if q["interpolated"] else ""
     assert b.text("#chosen") == said, (b.text("#chosen"), said)
     assert b.run("slider.getAttribute('aria-valuetext')") == f"member {row['index']}, {said}"
-    assert f"--mask {row['index']} --layout ragged family.fm" in b.text("#line")
+    assert f"--budget {row['budget']:.4f} --layout ragged family.fm" in b.text("#line")
     table = b.run("[...document.querySelectorAll('#sizes tbody tr')].map("
                   "(tr) => [...tr.cells].map((c) => c.textContent))")
     assert [t[0] for t in table] == forms

@@ -43,6 +43,16 @@ static inline void write_head(void)
     fm_bundle_close(&b);
 }
 
+/* The budget of a member of the bundle. */
+static inline double budget_of(int mask)
+{
+    struct fm_list list;
+    GIVEN_TRY(fm_list_read(&list, bundle, false, &given_err));
+    double budget = list.row[mask].budget;
+    fm_list_release(&list);
+    return budget;
+}
+
 static inline struct fm_run_options run_to(const char *path)
 {
     return (struct fm_run_options){.inputs.stream = bundle,

@@ -101,7 +101,7 @@ static void *ranks_run(void *arg)
     struct fm_comm *comm;
     struct fm_err err = {0};
     ranks_own = job->rank;
-    RANKS_CHECK(fm_comm_open(&comm, job->wire, false, NULL, &err) == FM_OK);
+    RANKS_CHECK(fm_comm_open(&comm, job->wire, NULL, &err) == FM_OK);
     RANKS_CHECK(comm);
     for (int i = 0; i < job->bodies; i++) {
         job->body[i](comm);

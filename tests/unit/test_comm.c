@@ -261,14 +261,14 @@ TEST(a_single_process_does_not_communicate)
 
 /* Call fm_comm_open in a single process, with a launcher's environment variable set if value is not
  * NULL. */
-static int open_alone(const char *name, const char *value, const struct fm_wire *wire, bool alone,
+static int open_alone(const char *name, const char *value, const struct fm_wire *wire,
                       const char **warning, struct fm_err *err)
 {
     struct fm_comm *comm = NULL;
     *err = (struct fm_err){0};
     if (value)
         setenv(name, value, 1);
-    int rc = fm_comm_open(&comm, wire, alone, warning, err);
+    int rc = fm_comm_open(&comm, wire, warning, err);
     unsetenv(name);
     assert_null(comm);
     return rc;
@@ -283,14 +283,11 @@ TEST(a_single_process_of_several_is_refused)
     for (int i = 0; i < 3; i++) {
         for (int linked = 0; linked < 2; linked++) {
             const struct fm_wire *wire = linked ? &ranks_threads : NULL;
-            assert_fails(open_alone(names[i], "2", wire, false, &warning, &err), FM_EUSAGE,
-                         names[i]);
-            assert_non_null(strstr(err.text, "--alone"));
+            assert_fails(open_alone(names[i], "2", wire, &warning, &err), FM_EUSAGE, names[i]);
             assert_true((strstr(err.text, "make MPI=1") != NULL) == !linked);
             assert_true((strstr(err.text, "--mpi=pmix") != NULL) == (linked && i == 0));
-            assert_ok(open_alone(names[i], "2", wire, true, &warning, &err));
-            assert_ok(open_alone(names[i], "1", wire, false, &warning, &err));
-            assert_ok(open_alone(names[i], NULL, wire, false, &warning, &err));
+            assert_ok(open_alone(names[i], "1", wire, &warning, &err));
+            assert_ok(open_alone(names[i], NULL, wire, &warning, &err));
         }
     }
     assert_null(warning);
@@ -303,8 +300,8 @@ TEST(other_values_are_ignored)
     static const char *const values[] = {"", "abc", "0", "-3", "1", "2x", " 2", "0x10", "1e9"};
     const char *warning = NULL;
     for (size_t i = 0; i < sizeof values / sizeof *values; i++)
-        assert_ok(open_alone("PMI_SIZE", values[i], NULL, false, &warning, &err));
-    assert_int_equal(open_alone("PMI_SIZE", "99999999999999999999999", NULL, false, &warning, &err),
+        assert_ok(open_alone("PMI_SIZE", values[i], NULL, &warning, &err));
+    assert_int_equal(open_alone("PMI_SIZE", "99999999999999999999999", NULL, &warning, &err),
                      FM_EUSAGE);
     assert_null(warning);
 }
@@ -312,9 +309,7 @@ TEST(other_values_are_ignored)
 TEST(a_hint_only_warns)
 {
     const char *warning = NULL;
-    assert_ok(open_alone("WORLD_SIZE", "2", NULL, true, &warning, &err));
-    assert_null(warning);
-    assert_ok(open_alone("WORLD_SIZE", "2", NULL, false, &warning, &err));
+    assert_ok(open_alone("WORLD_SIZE", "2", NULL, &warning, &err));
     assert_non_null(strstr(warning, "WORLD_SIZE"));
 }
 

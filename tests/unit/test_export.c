@@ -1,21 +1,23 @@
 /* Test the choice of an export's member, its number of files, and its widths.  Every form must
  * verify against its bundle. */
+#include <math.h>
+
 #include "tests/unit/exports.h"
 #include "tests/unit/test.h"
 
 /* ---- which member ---- */
 
-TEST(a_member_is_chosen_by_its_index)
+/* Four decimals, which --list prints, name each member. */
+TEST(every_member_is_chosen_by_its_printed_budget)
 {
     struct fm_export_report r;
     struct fm_run_options run = run_to(scratch("never"));
-    struct fm_export_options o = {.layout = &fm_layout_ragged, .by = FM_BY_MASK};
-    for (o.mask = 0; o.mask < GIVEN_BUDGETS; o.mask++) {
+    struct fm_export_options o = form_of(&fm_layout_ragged);
+    for (int m = 0; m < GIVEN_BUDGETS; m++) {
+        o.budget = round(1e4 * budget_of(m)) / 1e4;
         GIVEN_TRY(fm_export_plan(&run, &o, &r, &given_err));
-        assert_int_equal(r.index, o.mask);
+        assert_int_equal(r.index, m);
     }
-    assert_fails(fm_export_plan(&run, &o, &r, &err), FM_EUSAGE,
-                 "no mask 7: the family has masks 0 to 6");
 }
 
 /* --fit counts every byte of the directory: a limit of a member's exact size admits it, and one
@@ -28,9 +30,11 @@ TEST(the_largest_member_that_fits_is_taken)
         struct fm_run_options run = run_to(scratch("fit"));
         if (o.layout == &fm_layout_elastic)
             continue;
-        o.by = FM_BY_MASK;
-        for (o.mask = 0; o.mask < GIVEN_BUDGETS; o.mask++)
-            GIVEN_TRY(fm_export_plan(&run, &o, &all[o.mask], &given_err));
+        for (int m = 0; m < GIVEN_BUDGETS; m++) {
+            o.by = FM_BY_BUDGET;
+            o.budget = budget_of(m);
+            GIVEN_TRY(fm_export_plan(&run, &o, &all[m], &given_err));
+        }
         for (int m = 0; m < GIVEN_BUDGETS; m++) {
             uint64_t size = all[m].bytes_out;
             int largest = 0, next = 0;
@@ -124,8 +128,8 @@ TEST(the_list_has_the_bytes_of_every_layout)
         for (int m = 0; m < GIVEN_BUDGETS; m++) {
             struct fm_export_options o = form(i);
             const struct fm_list_form *f = &list.row[m].form[i];
-            o.by = o.load_cap ? FM_BY_DEFAULT : FM_BY_MASK;
-            o.mask = m;
+            o.by = o.load_cap ? FM_BY_DEFAULT : FM_BY_BUDGET;
+            o.budget = list.row[m].budget;
             o.load_low = o.load_cap ? list.row[m].budget : 0;
             struct fm_run_options run = run_to(scratch("list"));
             GIVEN_TRY(fm_export_plan(&run, &o, &r, &given_err));

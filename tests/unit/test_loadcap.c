@@ -100,8 +100,8 @@ TEST(every_member_computes_what_it_does_at_full_width)
 {
     for (int m = FIRST; m <= LAST; m++) {
         struct fm_export_options o = capped(LOW, HIGH), all = form_of(&fm_layout_elastic);
-        o.by = all.by = FM_BY_MASK;
-        o.mask = all.mask = m;
+        o.by = all.by = FM_BY_BUDGET;
+        o.budget = all.budget = budget_of(m);
         export_as(scratch("cap"), o);
         export_as(scratch("whole"), all);
         struct fm_verify_report cap = compute(scratch("cap")), whole = compute(scratch("whole"));
@@ -201,17 +201,12 @@ TEST(choices_outside_of_the_cap_are_refused)
     struct {
         struct fm_export_options o;
         const char *what;
-    } bad[5] = {{capped(LOW, HIGH), "--budget 0.4 is outside of --load-cap 0.2:0.35"},
-                {capped(LOW, HIGH), "mask 2 is outside of --load-cap, which keeps 3 to 4"},
-                {capped(LOW, HIGH), "no mask 7"},
+    } bad[3] = {{capped(LOW, HIGH), "--budget 0.4 is outside of --load-cap 0.2:0.35"},
                 {capped(0.25, 0.3), "contains none of the family's 7 budgets"},
                 {capped(LOW, HIGH), "--load-cap needs layout elastic"}};
     bad[0].o.by = FM_BY_BUDGET;
     bad[0].o.budget = 0.4;
-    bad[1].o.by = bad[2].o.by = FM_BY_MASK;
-    bad[1].o.mask = 2;
-    bad[2].o.mask = 7;
-    bad[4].o.layout = &fm_layout_layer;
+    bad[2].o.layout = &fm_layout_layer;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         assert_fails(fm_export_plan(&run, &bad[i].o, &r, &err), FM_EUSAGE, bad[i].what);
     }

@@ -459,9 +459,6 @@ TEST(invalid_recovery_options_are_refused)
     o.lr = NAN;
     assert_int_equal(fm_recover(&r.run, &o, &report, &err), FM_EUSAGE);
     o = good;
-    o.w_task = o.w_kl = 0;
-    assert_int_equal(fm_recover(&r.run, &o, &report, &err), FM_EUSAGE);
-    o = good;
     o.steps = 0;
     assert_int_equal(fm_recover(&r.run, &o, &report, &err), FM_EUSAGE);
     struct fm_estimate plan;
