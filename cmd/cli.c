@@ -147,8 +147,6 @@ void fm_cli_begin(struct fm_cli *cli, int argc, char **argv, const struct fm_cli
     fill_standard_descriptors();
     if (!fm_options_parse(cli, argc, argv, own, count))
         exit(fm_cli_end(cli, FM_OK, &err));
-    if (fm_reserve_stack(&err))
-        exit(fm_cli_end(cli, err.code, &err));
     if (cli->groups & FM_CLI_TOKENS)
         fm_fatal_advise("use a smaller --batch or --seq-len");
     if (cli->confined && cli->confined(cli) && !cli->no_sandbox)

@@ -1,5 +1,5 @@
 # Limited memory: from the smallest limit at which the libraries can be loaded to 76 MB above it, every run
-# ends with status 71 or 0 and leaves nothing except a complete output.
+# ends with status 71 or 0 and leaves nothing except a complete output.  The same for the stack.
 odd=$GOLDEN/tiny-mixtral
 on=(--model "$odd" --tokens "$odd/calib.npy" --seq-len 128 --max-tokens 1024)
 fm-rank -q "${on[@]}" -o ranked >/dev/null
@@ -42,3 +42,15 @@ try() {
     try fm-pack -q -T 2 --export out --layout uniform --budget 0.4 family.fm
     try fm-verify -q -T 2 family.fm
 } 2>&1
+
+# A small stack: one sentence, also where libraries need more of it than there is before main is called.
+for tool in rank train recover pack verify bench; do
+    for kib in 24 48 64 511; do
+        (ulimit -c 0 && ulimit -s $kib && exec fm-$tool --version) >said 2>complained
+        status=$?
+        [ $status = 71 ] && [ "$(cat complained)" = \
+            "fm-$tool: the stack is limited to $kib KiB, but needs 512; raise 'ulimit -s'" ] ||
+            [ "${SAN:-}" ] || echo "fm-$tool with a stack of $kib KiB: status $status: $(cat complained)"
+    done
+    (ulimit -s 512 && exec fm-$tool --version) >/dev/null || echo "fm-$tool: status $? with 512 KiB"
+done
