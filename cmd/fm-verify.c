@@ -371,6 +371,7 @@ int fm_verify_main(int argc, char **argv)
                  "version",
         .groups = FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_MACHINE | FM_CLI_OPTIONAL | FM_CLI_CONFINED,
         .confined = reads_only,
+        .descriptor = &signing.options.passphrase_fd,
         .operands_max = 1,
         .makes = "sign",
         .scope = scope,

@@ -68,6 +68,7 @@ struct fm_cli {
     /* True if the command reads untrusted files, so that it confines itself (lib/run/confine.h).
      * NULL: never. */
     bool (*confined)(const struct fm_cli *cli);
+    const int *descriptor; /* value of an option that names an open descriptor; NULL: none */
     const struct fm_cli_first *first; /* ends with {0}; or NULL: all operands name files */
     struct fm_guard guard;            /* every file that the command line names */
     struct fm_cli_given given[FM_CLI_GIVEN_MAX];

@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/landlock.h>
@@ -19,6 +20,7 @@
 #include <sys/ioctl.h>
 #include <termios.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -54,6 +56,37 @@ static void allow(struct fm_sandbox *s, const char *path, uint64_t rights)
     if (rule.allowed_access)
         syscall(SYS_landlock_add_rule, s->ruleset, LANDLOCK_RULE_PATH_BENEATH, &rule, 0);
     close(fd);
+}
+
+/* Close the descriptors first to last; Linux 5.9 and newer have a call for it. */
+static void close_from(int first, int last)
+{
+    struct rlimit limit;
+    if (first > last || close_range((unsigned)first, (unsigned)last, 0) == 0)
+        return;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur <= (rlim_t)last)
+        last = (int)limit.rlim_cur;
+    for (int fd = first; fd <= last; fd++)
+        close(fd);
+}
+
+void fm_sandbox_close(const int *keep, int n)
+{
+#ifndef FM_SANITIZED
+    int from = STDERR_FILENO + 1;
+    for (;;) {
+        int next = INT_MAX;
+        for (int i = 0; i < n; i++)
+            if (keep[i] >= from && keep[i] < next)
+                next = keep[i];
+        close_from(from, next == INT_MAX ? next : next - 1);
+        if (next == INT_MAX)
+            return;
+        from = next + 1;
+    }
+#else
+    (void)keep, (void)n, (void)close_from;
+#endif
 }
 
 void fm_sandbox_open(struct fm_sandbox *s)
@@ -144,7 +177,6 @@ static const int allowed[] = {
     SYS_fstatfs,
     SYS_statfs,
     SYS_lseek,
-    SYS_fcntl,
     SYS_dup,
     SYS_dup3,
     SYS_getdents64,
@@ -261,6 +293,12 @@ static const struct {
     bool own; /* the value is the id of this process */
 } partly[] = {
     {SYS_clone, 0, 0x10000 /* CLONE_THREAD */, 0x10000, false},
+    /* not F_SETOWN, F_SETOWN_EX, F_SETSIG and O_ASYNC, which send a signal to any process */
+    {SYS_fcntl, 1, ~(uint32_t)0, F_DUPFD, false},
+    {SYS_fcntl, 1, ~(uint32_t)0, F_DUPFD_CLOEXEC, false},
+    {SYS_fcntl, 1, ~(uint32_t)0, F_GETFD, false},
+    {SYS_fcntl, 1, ~(uint32_t)0, F_SETFD, false},
+    {SYS_fcntl, 1, ~(uint32_t)0, F_GETFL, false},
     {SYS_ioctl, 1, ~(uint32_t)0, TCGETS, false},
     {SYS_ioctl, 1, ~(uint32_t)0, 0x802c542a /* TCGETS2 of glibc 2.42 */, false},
     {SYS_ioctl, 1, ~(uint32_t)0, TIOCGWINSZ, false},

@@ -3,6 +3,7 @@
  * that the tool never needs, even if the input takes control of the process.
  *
  *     struct fm_sandbox s;
+ *     fm_sandbox_close(NULL, 0);
  *     fm_sandbox_open(&s);
  *     fm_sandbox_read(&s, "family.fm");
  *     fm_sandbox_write(&s, ".");
@@ -45,6 +46,9 @@ struct fm_sandbox {
     uint64_t handled; /* rights that the Landlock of this kernel supports */
 };
 
+/* Close every descriptor above 2 except the n in `keep`: what a parent left open could be written.
+ * Call it before the process has opened any. */
+void fm_sandbox_close(const int *keep, int n);
 /* Begin; allows reading the system files that the C library, locales, OpenSSL and cgroup.h need. */
 void fm_sandbox_open(struct fm_sandbox *s);
 /* Allow reading the file, or the directory and everything below.  A missing path adds nothing. */

@@ -139,11 +139,37 @@ static void write_beside(struct fm_sandbox *s, const char *path)
     fm_sandbox_write(s, home);
 }
 
-int fm_confine(const struct fm_guard *guard, bool rewrites, bool *files, struct fm_err *err)
+/* The number in a name of an open descriptor, such as /dev/fd/3; -1 for other names. */
+static int descriptor_of(const char *path)
+{
+    static const char *const folder[] = {"/dev/fd/", "/proc/self/fd/", "/proc/thread-self/fd/"};
+    for (size_t i = 0; i < sizeof folder / sizeof *folder; i++) {
+        size_t n = strlen(folder[i]), digits;
+        if (strncmp(path, folder[i], n) == 0 && (digits = strspn(path + n, "0123456789")) > 0 &&
+            digits < 10 && !path[n + digits])
+            return atoi(path + n);
+    }
+    return -1;
+}
+
+/* Close the descriptors that the process inherited, except those that the command line names. */
+static void close_inherited(const struct fm_guard *guard, int descriptor)
+{
+    int keep[1 + FM_GUARD_READS_MAX + FM_GUARD_WRITES_MAX] = {descriptor}, n = 1;
+    for (int i = 0; i < guard->reads; i++)
+        keep[n++] = descriptor_of(guard->read[i].path);
+    for (int i = 0; i < guard->writes; i++)
+        keep[n++] = descriptor_of(guard->write[i].path);
+    fm_sandbox_close(keep, n);
+}
+
+int fm_confine(const struct fm_guard *guard, int descriptor, bool rewrites, bool *files,
+               struct fm_err *err)
 {
     struct fm_sandbox s;
     bool named = false, piped = false;
     int rc = FM_OK;
+    close_inherited(guard, descriptor);
     fm_sandbox_open(&s);
     /* The last entry is standard input, which is already open. */
     for (int i = 0; i + 1 < guard->reads && !rc; i++) {

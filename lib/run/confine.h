@@ -12,6 +12,9 @@
  * temporary name, read again for its digests, and renamed.
  *
  * - The directory of temporary files, where the contents of a pipe are kept.
+ *
+ * Of the descriptors that it inherited it keeps standard input, output and error, and those that
+ * the command line names (/dev/fd/3).
  */
 #ifndef FM_CONFINE_H
 #define FM_CONFINE_H
@@ -21,11 +24,13 @@
 #include "lib/run/guard.h"
 
 /*
- * Confine the process permanently, before any other thread exists.  `rewrites`: the command also
+ * Confine the process permanently, before any other thread exists.  `descriptor`: one that an
+ * option names by number, -1 for none.  `rewrites`: the command also
  * writes its operand, or a file in or next to it.  *files, which is set even on failure, says
  * whether only the files above can be opened from now on.  FM_EIO or similar if a directory that is
  * read cannot be listed completely.
  */
-int fm_confine(const struct fm_guard *guard, bool rewrites, bool *files, struct fm_err *err);
+int fm_confine(const struct fm_guard *guard, int descriptor, bool rewrites, bool *files,
+               struct fm_err *err);
 
 #endif

@@ -82,6 +82,20 @@ for command in "${commands[@]}"; do
     fi
 done
 
+# Other ways to reach a process; that the kernel has them, and that the tool may use them, --no-sandbox shows.
+if [ "$seccomp" = 1 ]; then
+    for call in setown setown_ex setsig async ioctl prlimit setpriority sched_setaffinity pidfd_open tgkill \
+        tkill shmget memfd_create prctl; do
+        must failed $call fm-verify family.fm
+    done
+    must killed process_vm_readv fm-verify family.fm
+fi
+
+# Descriptors that the command inherited are closed, except those that it was given.
+must failed "inherited 7" fm-verify family.fm 7>../outside/inherited
+[ "$("$bin/fm-verify" -q /dev/fd/8 8<family.fm 2>&1 7>../outside/inherited)" ] || fault "no /dev/fd/8"
+"$bin/fm-verify" /proc/self/fd/8 8<family.fm >/dev/null || fault "fm-verify /proc/self/fd/8: status $?"
+
 # The threads of the pool are in the sandbox, too.
 export FM_BROKEN_THREAD=1
 [ "$landlock" -lt 1 ] || must failed "read /etc/passwd" fm-verify -T 4 family.fm
