@@ -26,6 +26,8 @@ static struct {
     bool terminal, shown;
     char stage[48];
     uint64_t done_first; /* `done` at the stage's first report: a resumed run starts above 0 */
+    uint64_t done, total;
+    const char *unit; /* as in the last report; a literal */
     double began, last;
     double work, after; /* of the stage and after it; 0: unknown */
 } now;
@@ -56,24 +58,24 @@ static void format_left(char *text, size_t size, double left, double share, doub
     snprintf(text, size, "%s left, %s to the end", stage, run);
 }
 
-static void format_line(char *text, size_t size, uint64_t done, uint64_t total, const char *unit,
-                        double elapsed)
+/* `units` are done beyond now.done. */
+static void format_line(char *text, size_t size, double units, double elapsed)
 {
-    bool bytes = strcmp(unit, "bytes") == 0;
-    double rate = elapsed > 0 ? (double)(done - now.done_first) / elapsed : 0;
+    bool bytes = strcmp(now.unit, "bytes") == 0;
+    double done = (double)now.done + units, total = (double)now.total;
+    double made = done - (double)now.done_first, rate = elapsed > 0 ? made / elapsed : 0;
     char a[32], b[32], r[32], left[80] = "";
     if (bytes) {
-        fm_units_bytes(a, done);
-        fm_units_bytes(b, total);
+        fm_units_bytes(a, now.done);
+        fm_units_bytes(b, now.total);
         fm_units_bytes(r, (uint64_t)rate);
     } else {
-        snprintf(a, sizeof a, "%llu", (unsigned long long)done);
-        snprintf(b, sizeof b, "%llu %s", (unsigned long long)total, unit);
+        snprintf(a, sizeof a, "%.*f", units > 0 && total < 1000 ? 1 : 0, done);
+        snprintf(b, sizeof b, "%llu %s", (unsigned long long)now.total, now.unit);
         snprintf(r, sizeof r, "%.3g", rate);
     }
     if (rate > 0 && done < total)
-        format_left(left, sizeof left, (double)(total - done) / rate,
-                    (double)(done - now.done_first) / (double)total, elapsed);
+        format_left(left, sizeof left, (total - done) / rate, made / total, elapsed);
     snprintf(text, size, "%s: %s of %s, %s/s%s%s", now.stage, a, b, r, *left ? ", " : "", left);
 }
 
@@ -103,6 +105,19 @@ static void plan(void *self, double work, double after)
     pthread_mutex_unlock(&lock);
 }
 
+/* Print the line if the last one is old enough; `units` are done beyond now.done. */
+static void update(double units, double t)
+{
+    char line[256];
+    if (t - now.last < (now.terminal ? SECONDS_TERMINAL : SECONDS_PLAIN))
+        return;
+    format_line(line, sizeof line, units, t - now.began);
+    clear_line();
+    fprintf(stderr, "%s: %s%s", now.tool, line, now.terminal ? "" : "\n");
+    now.shown = now.terminal;
+    now.last = t;
+}
+
 static void show(void *self, const char *stage, uint64_t done, uint64_t total, const char *unit)
 {
     (void)self;
@@ -110,14 +125,19 @@ static void show(void *self, const char *stage, uint64_t done, uint64_t total, c
     double t = fm_clock_now();
     if (strncmp(stage, now.stage, sizeof now.stage - 1) != 0 || done < now.done_first)
         enter_stage(stage, done, t);
-    if (t - now.last >= (now.terminal ? SECONDS_TERMINAL : SECONDS_PLAIN)) {
-        char line[256];
-        format_line(line, sizeof line, done, total, unit, t - now.began);
-        clear_line();
-        fprintf(stderr, "%s: %s%s", now.tool, line, now.terminal ? "" : "\n");
-        now.shown = now.terminal;
-        now.last = t;
-    }
+    now.done = done;
+    now.total = total;
+    now.unit = unit;
+    update(0, t);
+    pthread_mutex_unlock(&lock);
+}
+
+static void within(void *self, double units)
+{
+    (void)self;
+    pthread_mutex_lock(&lock);
+    if (now.unit)
+        update(units, fm_clock_now());
     pthread_mutex_unlock(&lock);
 }
 
@@ -156,7 +176,8 @@ void fm_progress_begin(struct fm_progress *progress, const char *tool, bool quie
     now.terminal = isatty(STDERR_FILENO) && term && strcmp(term, "dumb") != 0;
     *progress =
         quiet ? (struct fm_progress){0}
-              : (struct fm_progress){.report = show, .phase = plan, .warn = warn, .note = note};
+              : (struct fm_progress){
+                    .report = show, .within = within, .phase = plan, .warn = warn, .note = note};
 }
 
 void fm_progress_end(void)

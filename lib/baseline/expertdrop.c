@@ -85,6 +85,7 @@ static int score_all(struct norms *s, struct fm_task *task, int64_t *tokens, boo
     for (int at = 0, n; !rc && at < task->calib.count; at += n) {
         n = task->calib.count - at < group ? task->calib.count - at : group;
         fm_run_report(task->run, "experts", (uint64_t)at, (uint64_t)task->calib.count, "sequences");
+        task->units = n;
         rc = run_group(s, sweep, ids, at, n, outputs, counts, err);
         for (size_t x = 0; !rc && x < X; x++)
             tokens[x] += counts[x];

@@ -255,6 +255,8 @@ static void head_task(void *arg, int i)
         rc = head_lane(r, &chunk, lane, sum + lane, &err);
     if (rc)
         fm_sweeping_fail(r, i, &err);
+    else
+        fm_sweeping_did_head(r, chunk.n);
     fm_scratch_release(mark);
 }
 

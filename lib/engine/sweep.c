@@ -213,6 +213,8 @@ static void forward_task(void *arg, int i)
     struct fm_err err = {0};
     if (check_going(r, &err) || forward_one(r, i, where, &err))
         fm_sweeping_fail(r, i, &err);
+    else
+        fm_sweeping_did_layer(r, i / r->lanes, i % r->lanes, false);
     fm_scratch_release(mark);
 }
 
@@ -318,6 +320,8 @@ static void backward_task(void *arg, int i)
     struct fm_expert_view *where = fm_scratch((size_t)k->count * sizeof *where);
     if (check_going(r, &err) || backward_one(r, block, r->back[nth], where, &err))
         fm_sweeping_fail(r, i, &err);
+    else
+        fm_sweeping_did_layer(r, block, r->back[nth], true);
     fm_scratch_release(mark);
     commit_ready(r, k, nth);
 }
@@ -343,14 +347,10 @@ static int enter_layer(struct fm_sweeping *r, int l, int next, struct fm_err *er
     return rc ? rc : check_going(r, err);
 }
 
-static void leave_layer(struct fm_sweeping *r)
+static void leave_layer(void)
 {
-    const struct fm_sweep_options *o = &r->sweep->options;
     if (FM_DEBUGGING)
         fm_scan_layer(-1);
-    r->done++;
-    if (o->progress)
-        o->progress(o->progress_self, r->done, r->total);
 }
 
 /* All tasks of the layer are done: commit the visitor's slots in order. */
@@ -381,7 +381,7 @@ static int run_forward(struct fm_sweeping *r, int64_t *counts, struct fm_err *er
             for (int e = 0; e < E; e++)
                 counts[((size_t)(i % r->lanes) * M + (size_t)r->m) * (size_t)E + (size_t)e] +=
                     s->routed[(size_t)i * (size_t)E + (size_t)e];
-        leave_layer(r);
+        leave_layer();
     }
     return FM_OK;
 }
@@ -405,7 +405,7 @@ static int run_backward(struct fm_sweeping *r, struct fm_err *err)
         if (fm_sweeping_settle(r, err) ||
             (seen && v->layer_end && v->layer_end(v->self, r->m, err)))
             return err->code;
-        leave_layer(r);
+        leave_layer();
     }
     return v && v->end ? v->end(v->self, err) : FM_OK;
 }
@@ -451,6 +451,7 @@ static int measure_own(struct fm_sweeping *r, struct fm_measure *measure, int64_
     if (fm_merge_prepare(r, err) || prepare_store(r, err))
         return err->code;
     fm_actcache_prepare(r);
+    fm_sweeping_plan(r);
     double began = fm_clock_now();
     int rc = fm_model_nonlayer(r->sweep->model, &r->nonlayer, err);
     if (!rc && r->sweep->options.teacher)
@@ -501,11 +502,11 @@ int fm_sweep_run(struct fm_sweep *s, const struct fm_batch *batch, int batches,
                             .visitor = visitor,
                             .failed = INT_MAX,
                             .lock = PTHREAD_MUTEX_INITIALIZER,
+                            .watching = PTHREAD_MUTEX_INITIALIZER,
                             .committed = PTHREAD_COND_INITIALIZER};
     sort_lanes(&r);
     fm_sweeping_share(&r);
     r.lowest = s->taps.dx ? 0 : c->moe[0];
-    r.total = r.backs > 0 ? 2 * c->L - r.lowest : c->L;
     if (counts)
         memset(counts, 0, (size_t)lanes * (size_t)c->M * (size_t)c->E * sizeof *counts);
     for (int i = 0; i < lanes; i++)
@@ -515,6 +516,7 @@ int fm_sweep_run(struct fm_sweep *s, const struct fm_batch *batch, int batches,
     fm_pool_heed(heeded);
     tally(&r, fm_clock_now() - began, &before);
     pthread_mutex_destroy(&r.lock);
+    pthread_mutex_destroy(&r.watching);
     pthread_cond_destroy(&r.committed);
     return rc;
 }

@@ -4,7 +4,8 @@
  * (layer, which calls the blocks of lib/block), the loop over all layers (sweep with lm_head,
  * actcache and merge), and adapters.  Gradients are used by visitors, in lib/learn.  In reading
  * order: layer.h, layer.c; then this header, sweeping.h (what the parts of the sweep share),
- * sweep.c, share.c (micro-batches of each rank), lm_head.c, actcache, reduction, merge.c, adapter.
+ * sweep.c, share.c (micro-batches of each rank), lm_head.c, sweepwork.c (progress), actcache,
+ * reduction, merge.c, adapter.
  *
  * A sweep: micro-batches go through the model one layer at a time, forward, then backward with
  * recomputation from the stored layer boundaries.  Each layer's weights are read once per direction
@@ -170,8 +171,9 @@ int fm_sweep_micro(int batch, int T);
 struct fm_sweep;
 
 struct fm_sweep_options {
-    uint64_t memory;                                   /* bytes for boundaries, then inner values */
-    void (*progress)(void *self, int done, int total); /* one unit per (layer, direction) */
+    uint64_t memory; /* bytes for boundaries, then inner values */
+    /* Called by any thread, one at a time, when a task is done: `share` of the run's operations. */
+    void (*progress)(void *self, double share);
     void *progress_self;
     const atomic_int
         *stop; /* if not NULL, a nonzero value ends the run with FM_ESAVED, even within a layer:

@@ -63,9 +63,10 @@ struct fm_sweeping {
     const struct fm_nonlayer *nonlayer,
         *taught; /* of this model; of the model of options.teacher */
     const struct fm_layer *layer;
-    int l, m;   /* the current layer; its index among those with experts, or -1 */
-    int lowest; /* last layer of the backward: gradients below it are not needed */
-    int done, total;
+    int l, m;            /* the current layer; its index among those with experts, or -1 */
+    int lowest;          /* last layer of the backward: gradients below it are not needed */
+    double work, worked; /* operations of this rank's tasks, and of those that are done */
+    pthread_mutex_t watching;
     int chunks;                 /* chunks of the largest batch */
     int back[FM_LANES_MAX];     /* lanes with a gradient */
     int nth[FM_LANES_MAX];      /* index of a lane in back, or -1 */
@@ -104,6 +105,14 @@ int fm_sweeping_settle(const struct fm_sweeping *r, struct fm_err *err);
  * the others, the gradient replaces boundary L.
  */
 size_t fm_sweeping_record(const struct fm_sweeping *r, int block, int lane, int l);
+
+/*
+ * Progress: set r->work, when the blocks and the activation cache are known; count a task, of a
+ * block and lane in the current layer or of `rows` rows in the LM head.
+ */
+void fm_sweeping_plan(struct fm_sweeping *r);
+void fm_sweeping_did_layer(struct fm_sweeping *r, int block, int lane, bool backward);
+void fm_sweeping_did_head(struct fm_sweeping *r, int rows);
 
 /* Allocate memory for inner values of this run, in the memory that the boundaries do not use; find
  * the record of a block and lane in the current layer (none if the values are not kept). */

@@ -450,14 +450,19 @@ static int measure_group(struct fm_quality *quality, struct fm_spread *spread,
  */
 struct watch {
     const struct fm_run_options *run;
-    int group, groups;
+    int layers, group, groups;
 };
 
-static void watch_layers(void *self, int done, int total)
+static void watch_group(const struct watch *w)
+{
+    uint64_t L = (uint64_t)w->layers;
+    fm_run_report(w->run, "measure", (uint64_t)w->group * L, (uint64_t)w->groups * L, "layers");
+}
+
+static void watch_layers(void *self, double share)
 {
     const struct watch *w = self;
-    fm_run_report(w->run, "measure", (uint64_t)w->group * (uint64_t)total + (uint64_t)done,
-                  (uint64_t)w->groups * (uint64_t)total, "layers");
+    fm_run_within(w->run, share * w->layers);
 }
 
 /* Make a sweep of `lanes` lanes over all held-out sequences and, if there is a detail, allocate
@@ -522,6 +527,7 @@ static int measure_masks(struct fm_quality *quality, const struct subnets *subne
     struct values values = {0};
     struct fm_spread *spread = h->detail ? h->detail->spread : NULL;
     int rc = fm_comm_least(watch->run->machine.comm, &group, err);
+    watch->layers = config->L;
     watch->groups = before + (masks + group - 1) / group;
     /* Round weights as in bundles and exports; an adapter is merged before experts are rounded. */
     bool merged = subnets->adapter && !subnets->adapter->router;
@@ -531,6 +537,7 @@ static int measure_masks(struct fm_quality *quality, const struct subnets *subne
     for (int at = 0; !rc && at < masks; at += group) {
         int n = masks - at < group ? masks - at : group;
         watch->group = before + at / group;
+        watch_group(watch);
         rc = measure_group(quality + at, spread ? spread + at : NULL, sweep, h, &values, subnets,
                            at, experts, n, err);
     }
@@ -547,7 +554,9 @@ static int measure_original(struct fm_sweep **sweep, struct fm_quality_original 
 {
     const struct subnets whole = {.model = original->model, .ops = original->ops, .memory = memory};
     struct values values = {0};
+    watch->layers = fm_model_config(original->model)->L;
     watch->groups = 2;
+    watch_group(watch);
     fm_model_round(original->model, FM_MODEL_ROUND_ALL);
     int rc = new_sweep(sweep, &values, &whole, h, 1, watch, err);
     values.out = h->detail ? h->detail->kl_out : NULL;

@@ -336,6 +336,7 @@ static int score_groups(struct scorer *s, struct fm_sweep *sweep, int batch, int
         int n = batches - (int)s->next < group ? batches - (int)s->next : group;
         bool due = false;
         fm_run_report(s->task->run, "rank", (uint64_t)s->next, (uint64_t)batches, "batches");
+        s->task->units = n;
         rc = score_group(s, sweep, batch, n, err);
         if (!rc)
             rc = fm_task_due(s->task, &s->clock, &due, err);

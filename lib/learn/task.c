@@ -231,12 +231,21 @@ void fm_task_close(struct fm_task *task)
     *task = (struct fm_task){0};
 }
 
+/* Progress of a sweep within the stage that was reported last. */
+static void report_share(void *self, double share)
+{
+    const struct fm_task *task = self;
+    fm_run_within(task->run, share * (task->units > 0 ? task->units : 1));
+}
+
 int fm_task_sweep(struct fm_sweep **sweep, struct fm_task *task, int batches, int rows, int lanes,
                   struct fm_err *err)
 {
     struct fm_sweep_options options = {
         .memory =
             fm_estimate_boundaries(task->model, batches, rows, task->cut, lanes, task->memory),
+        .progress = report_share,
+        .progress_self = task,
         .stop = task->run->stop,
         .comm = task->run->machine.comm,
         .cut = task->cut};
@@ -307,6 +316,12 @@ static void report_piece(void *self, const char *stage, uint64_t done, uint64_t 
     fm_run_report(p->run, stage, (uint64_t)p->at * total + done, (uint64_t)p->count * total, unit);
 }
 
+static void report_within(void *self, double units)
+{
+    const struct pieces *p = self;
+    fm_run_within(p->run, units);
+}
+
 int fm_task_measure(const struct fm_task *task, const struct fm_masks *f, const int *number,
                     int count, const struct fm_adapter *adapter, fm_task_took *took, void *self,
                     struct fm_err *err)
@@ -320,7 +335,8 @@ int fm_task_measure(const struct fm_task *task, const struct fm_masks *f, const 
         return rc;
     struct pieces pieces = {task->run, 0, (count + group - 1) / group};
     struct fm_run_options run = *task->run;
-    run.progress = (struct fm_progress){.report = report_piece, .self = &pieces};
+    run.progress =
+        (struct fm_progress){.report = report_piece, .within = report_within, .self = &pieces};
     run.machine.memory = task->memory ? task->memory : 1;
     /* fm_quality_measure subtracts the adapter, which task->memory does not include. */
     if (merges)

@@ -40,6 +40,8 @@ struct fm_task {
     struct fm_lock lock;         /* on run->outputs.state */
     uint64_t memory;             /* bytes for everything; resident layers take at most half */
     int cut;                     /* see struct fm_sweep_options */
+    double units;                /* of the stage that is reported: what the current sweep completes;
+                                    0: one */
     double began;                /* fm_clock_now() at open */
     /* The current epoch, and its order. */
     uint32_t *epoch;

@@ -995,8 +995,9 @@ static int make_walk(struct fm_trainer *t, struct fm_err *err)
     bool done = false;
     fm_run_phase(t->task.run, t->work.make, t->work.refine + t->work.measure);
     while (!done) {
-        fm_run_report(t->task.run, fm_method_name(t->options->method),
-                      f->mask[f->count - 1].removed, until, "channels");
+        if (!t->walk.stepcost) /* else fm_walk_step reports its sweeps */
+            fm_run_report(t->task.run, fm_method_name(t->options->method),
+                          f->mask[f->count - 1].removed, until, "channels");
         if (fm_task_stopped(&t->task, err) || fm_walk_step(&t->walk, f, &done, err) ||
             save_if_due(t, err))
             return err->code;

@@ -165,6 +165,13 @@ static int exchange_round(const struct fm_walk *w, uint32_t *widths, size_t X, i
     return pairs < 0 ? FM_ENOMEM : FM_OK;
 }
 
+/* Exchange's progress, in sweeps, because masks differ in the channels that they remove. */
+static void report_sweep(const struct fm_walk *w, const struct fm_masks *masks, uint64_t sweep)
+{
+    uint64_t sweeps = fm_walk_sweeps(w->step, w->until, fm_masks_channels(masks));
+    fm_run_report(w->task->run, "exchange", sweep, sweeps, "sweeps");
+}
+
 /* Narrow by the cost of steps: first by the costs that are already known, then measure and
  * exchange. */
 static int lower_by_stepcost(const struct fm_walk *w, uint32_t *widths,
@@ -176,6 +183,7 @@ static int lower_by_stepcost(const struct fm_walk *w, uint32_t *widths,
     target = (target + (uint64_t)size - 1) / (uint64_t)size;
     if (masks->count == 1) {
         struct fm_probe first = {w->task, w->sequences, 0, 0};
+        report_sweep(w, masks, 0);
         rc = fm_walk_around(w->stepcost, &first, widths, size, 0, err);
         if (rc)
             return rc;
@@ -183,8 +191,10 @@ static int lower_by_stepcost(const struct fm_walk *w, uint32_t *widths,
     fm_granularity_gather(widths, X, size);
     fm_stepcost_lower(w->stepcost, widths, target);
     fm_granularity_spread(widths, X, size);
-    for (uint64_t r = 0; !rc && r < ROUNDS; r++)
+    for (uint64_t r = 0; !rc && r < ROUNDS; r++) {
+        report_sweep(w, masks, sweep + r);
         rc = exchange_round(w, widths, X, size, sweep + r, target, err);
+    }
     return rc;
 }
 

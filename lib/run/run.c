@@ -52,6 +52,12 @@ void fm_run_report(const struct fm_run_options *run, const char *stage, uint64_t
         run->progress.report(run->progress.self, stage, done, total, unit);
 }
 
+void fm_run_within(const struct fm_run_options *run, double units)
+{
+    if (run->progress.within)
+        run->progress.within(run->progress.self, units);
+}
+
 void fm_run_phase(const struct fm_run_options *run, double work, double after)
 {
     if (run->progress.phase)

@@ -22,6 +22,9 @@
 /* Progress of a long run: `done` of `total` units ("layers", "steps", "bytes") of `stage`. */
 struct fm_progress {
     void (*report)(void *self, const char *stage, uint64_t done, uint64_t total, const char *unit);
+    /* `units` more of the stage that was reported last are done, a fraction of the unit that is
+     * being worked on or of several. */
+    void (*within)(void *self, double units);
     /* Called before a stage is reported: the stage does `work`, in FLOPs or a similar unit, and
      * `after` remains when it ends. */
     void (*phase)(void *self, double work, double after);
@@ -84,6 +87,7 @@ int fm_run_announce(const struct fm_run_options *run, struct fm_err *err);
 /* Report progress; does nothing if run->progress has no function for it. */
 void fm_run_report(const struct fm_run_options *run, const char *stage, uint64_t done,
                    uint64_t total, const char *unit);
+void fm_run_within(const struct fm_run_options *run, double units);
 void fm_run_phase(const struct fm_run_options *run, double work, double after);
 void fm_run_warn(const struct fm_run_options *run, const char *fmt, ...) FM_PRINTF(2, 3);
 void fm_run_note(const struct fm_run_options *run, const char *fmt, ...) FM_PRINTF(2, 3);

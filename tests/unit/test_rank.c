@@ -636,4 +636,52 @@ TEST(a_plan_counts_sweeps_and_products)
     assert_int_equal(access(r.run.outputs.path, F_OK), -1);
 }
 
+/* Progress of a run of 20 batches in groups of 16. */
+struct watched {
+    uint64_t done; /* as in the last report */
+    int reports, parts;
+    double first, last; /* units beyond `done`: in the group's first call, and in its last */
+};
+
+static void note_report(void *self, const char *stage, uint64_t done, uint64_t total,
+                        const char *unit)
+{
+    struct watched *w = self;
+    assert_string_equal(stage, "rank");
+    assert_string_equal(unit, "batches");
+    assert_int_equal(total, 20);
+    if (w->reports++) /* the parts of a group add up to its batches */
+        assert_true(fabs(w->last - (double)(done - w->done)) < 1e-9 * w->last);
+    w->done = done;
+    w->first = w->last = 0;
+}
+
+static void note_part(void *self, double units)
+{
+    struct watched *w = self;
+    assert_true(units > w->last);
+    w->parts++;
+    if (w->last == 0) {
+        w->first = units;
+        assert_true(units < (w->done == 0 ? 16 : 4) / 4);
+    }
+    w->last = units;
+}
+
+TEST(progress_counts_parts_of_a_group)
+{
+    struct runs r;
+    struct fm_rank_report report = {0};
+    struct watched w = {0};
+    runs_init(&r, NULL, "watched.fm");
+    runs_tokens(&r, 20, 11);
+    r.run.progress = (struct fm_progress){.report = note_report, .within = note_part, .self = &w};
+    rank_to(&r, FM_ORDER_SCORE, &report);
+    assert_int_equal(w.reports, 3);
+    assert_int_equal(w.done, 20);
+    /* In both groups: a block in every layer and direction, and every batch in the LM head. */
+    assert_int_equal(w.parts, 2 * 2 * L + 20);
+    fm_rank_report_release(&report);
+}
+
 TEST_MAIN(NULL, NULL)

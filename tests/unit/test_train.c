@@ -245,16 +245,20 @@ static void assert_resumes(enum fm_method method, int reports)
 TEST(a_stopped_run_goes_on_to_the_same_bytes)
 {
     static const enum fm_method methods[] = {FM_METHOD_LEARNED, FM_METHOD_WALK, FM_METHOD_EXCHANGE};
-    const int budgets = 5;
     for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
+        struct runs r;
+        struct fm_train_options options;
         struct fm_train_report report = {0};
-        must_train("ranked.fm", "straight.fm", methods[i], &report);
-        /* While making the family, at its end, and while measuring. */
-        int steps = report.steps ? report.steps : budgets;
+        const int many = 1000;
+        training_init(&r, &options, "ranked.fm", "straight.fm", methods[i]);
+        r.countdown = many;
+        training_must(&r, &options, &report);
         fm_train_report_release(&report);
+        /* While making the family, near its end, and while measuring. */
+        int reports = many - r.countdown;
         assert_resumes(methods[i], 3);
-        assert_resumes(methods[i], steps - 1);
-        assert_resumes(methods[i], steps + 2);
+        assert_resumes(methods[i], reports - 2);
+        assert_resumes(methods[i], reports - 1);
     }
 }
 
@@ -531,6 +535,38 @@ TEST(steps_after_the_last_are_reported_as_catching_up)
     assert_true(stages.caught_up >= 2 && report.steps == 4);
     assert_false(report.reached);
     assert_true(report.came_to < fm_masks_budget(&report.masks, report.masks.count - 1));
+    fm_train_report_release(&report);
+}
+
+struct sweeps {
+    uint64_t total;
+    int reports;
+};
+
+static void note_sweep(void *self, const char *stage, uint64_t done, uint64_t total,
+                       const char *unit)
+{
+    struct sweeps *s = self;
+    if (strcmp(stage, "exchange") != 0)
+        return;
+    assert_string_equal(unit, "sweeps");
+    assert_int_equal(done, s->reports++); /* each sweep is reported once, before it begins */
+    s->total = total;
+}
+
+TEST(exchange_reports_its_sweeps)
+{
+    struct runs r;
+    struct fm_train_options options;
+    struct fm_train_report report = {0};
+    struct fm_estimate plan;
+    struct sweeps s = {0};
+    training_init(&r, &options, "ranked.fm", "watched.fm", FM_METHOD_EXCHANGE);
+    r.run.progress = (struct fm_progress){.report = note_sweep, .self = &s};
+    training_must(&r, &options, &report);
+    assert_ok(fm_train_estimate(&r.run, &options, &plan, &err));
+    assert_int_equal(s.reports, s.total);
+    assert_int_equal(plan.sweeps, s.total + 1); /* and one that measures */
     fm_train_report_release(&report);
 }
 
