@@ -88,6 +88,11 @@ void fm_tokenizer_template(const struct fm_tokenizer *t, const int32_t **front, 
     *backs = t->backs;
 }
 
+int32_t fm_tokenizer_last(const struct fm_tokenizer *t)
+{
+    return t->last;
+}
+
 static const struct fm_added *added_with(const struct fm_matcher *m, const char *text, size_t size)
 {
     for (int i = 0; i < m->count; i++)

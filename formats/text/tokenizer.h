@@ -39,6 +39,8 @@ struct fm_digest fm_tokenizer_digest(const struct fm_tokenizer *t);
 void fm_tokenizer_template(const struct fm_tokenizer *t, const int32_t **front, int *fronts,
                            const int32_t **back, int *backs);
 
+/* The largest id, added or of the vocabulary. */
+int32_t fm_tokenizer_last(const struct fm_tokenizer *t);
 /* The id of the token with this text, added or of the vocabulary, or -1. */
 int32_t fm_tokenizer_find(const struct fm_tokenizer *t, const char *text);
 /* The text of a token, "" if it is too long; false if no token has this id. */

@@ -339,6 +339,7 @@ static int open_tokenizer(struct encoding *e, struct fm_corpus *c, struct fm_err
     memcpy(c->front, front, (size_t)c->fronts * sizeof *front);
     memcpy(c->back, back, (size_t)c->backs * sizeof *back);
     c->tokenizer = fm_tokenizer_digest(e->tokenizer);
+    c->last = fm_tokenizer_last(e->tokenizer);
     if (e->pages)
         return fm_separator_before(&e->pages->before, e->tokenizer, run, err);
     rc = fm_separator_choose(&c->separator, e->tokenizer, run, err);

@@ -24,6 +24,7 @@ struct fm_corpus {
     uint64_t dropped;           /* bytes of their texts that became no id; 0 with a command */
     bool command;               /* run->inputs.tokenizer_cmd made the ids */
     struct fm_digest tokenizer; /* of tokenizer.json, or of the command */
+    int32_t last;               /* the tokenizer's largest id; 0 with a command */
     int32_t front[8], back[8];  /* the template */
     int fronts, backs;
     struct fm_separator separator; /* with a command: id -1, unknown false */

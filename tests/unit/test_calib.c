@@ -53,6 +53,89 @@ static void expect(const struct fm_run_options *run, const struct fm_config *mod
     assert_null(c.files);
 }
 
+static char warned[2][256];
+static int warnings;
+
+static void keep_warning(void *self, const char *text)
+{
+    (void)self;
+    assert_true(warnings < 2);
+    snprintf(warned[warnings++], sizeof warned[0], "%s", text);
+}
+
+/* The last warning of a model with a vocabulary of V, or NULL. */
+static const char *warning_of(struct fm_run_options *run, int V)
+{
+    struct fm_config model = {.V = V, .T_max = 300, .T_exact = 300};
+    struct fm_calib c;
+    struct fm_err err = {0};
+    warnings = 0;
+    run->progress.warn = keep_warning;
+    assert_ok(fm_calib_open(&c, run, &model, false, &err));
+    fm_calib_close(&c);
+    return warnings ? warned[warnings - 1] : NULL;
+}
+
+/* Sizes of released models, and of others: ids of the tokenizer, vocabulary of the model. */
+TEST(a_tokenizer_of_another_model_is_noticed)
+{
+    static const struct {
+        int ids, V;
+        bool said;
+    } sizes[] = {
+        {32000, 32000, false},   {32011, 32064, false},   /* Mixtral, Phi-3.5 */
+        {151669, 151936, false}, {151646, 152064, false}, /* Qwen3, Qwen2 */
+        {100015, 102400, false}, {128815, 129280, false}, /* DeepSeek-V2, -V3 */
+        {200019, 201088, false}, {151365, 151552, false}, /* gpt-oss, GLM-4.5 */
+        {50295, 51200, false},   {64400, 65536, false},   /* Phi-2, LFM2 */
+        {50280, 50304, false},   {200029, 200064, false}, /* OLMoE, Phi-4-mini */
+        {49152, 49155, false},   {128, 384, false},       {1000, 49152, true},
+        {128256, 151936, true},  {151669, 128256, true},  {32064, 32000, true},
+        {127, 384, true},
+    };
+    char text[256];
+    snprintf(text, sizeof text, "%s", scratch_write("a.txt", "a b a b a b a b a b", 19));
+    struct fm_run_options run = {.inputs = {.texts = {text}, .separator = "none"}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        char json[512], wanted[128];
+        int size =
+            snprintf(json, sizeof json,
+                     "{\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false},"
+                     " \"model\": {\"type\": \"BPE\", \"merges\": [],"
+                     " \"vocab\": {\"a\": 0, \"b\": 1, \"\u0120\": 2, \"x\": %d}}}",
+                     sizes[i].ids - 1);
+        run.inputs.tokenizer = scratch_write("tokenizer.json", json, (size_t)size);
+        run.inputs.seq_len = 2;
+        const char *said = warning_of(&run, sizes[i].V);
+        snprintf(wanted, sizeof wanted, "%d ids, but the model's vocabulary is %d", sizes[i].ids,
+                 sizes[i].V);
+        if (!said != !sizes[i].said || (said && !strstr(said, wanted)))
+            fail_msg("%d of %d: %s", sizes[i].ids, sizes[i].V, said ? said : "no warning");
+    }
+}
+
+/* Token files whose ids are far below the vocabulary. */
+TEST(tokens_of_another_model_are_noticed)
+{
+    enum { IDS = 8192 };
+    uint16_t ids[IDS];
+    for (int i = 0; i < IDS; i++)
+        ids[i] = (uint16_t)(i % 1000);
+    struct fm_run_options run = {.inputs = {.token_dtype = FM_TOKEN_U16, .seq_len = 64}};
+    run.inputs.tokens = scratch_write("low.bin", ids, sizeof ids);
+    const char *said = warning_of(&run, 49152);
+    assert_non_null(said);
+    assert_non_null(
+        strstr(said, "the largest of 8192 ids is 999, but the model's vocabulary is 49152"));
+    assert_null(warning_of(&run, 9990));
+    run.inputs.max_tokens = 4032; /* too few to say */
+    assert_null(warning_of(&run, 49152));
+    ids[IDS - 1] = 4916;
+    run.inputs.max_tokens = 0;
+    run.inputs.tokens = scratch_write("high.bin", ids, sizeof ids);
+    assert_null(warning_of(&run, 49152));
+}
+
 TEST(sequences_follow_one_another)
 {
     struct fm_run_options run = numbered();
