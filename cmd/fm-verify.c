@@ -209,6 +209,11 @@ static void describe_signature(const struct signed_files *f, const struct fm_sig
     if (r->links)
         fprintf(out, "links followed to blobs of their Hugging Face cache: %llu\n",
                 (unsigned long long)r->links);
+    if (r->signed_as) {
+        fputs("signed under another name: ", out);
+        fm_printable_write(out, r->signed_as);
+        fputc('\n', out);
+    }
     fm_printable_write(out, r->signature);
     fprintf(out, ": %llu file%s, %s, %s key %.16s: %s\n", (unsigned long long)r->files,
             r->files == 1 ? "" : "s", bytes, r->curve, r->key,
@@ -230,6 +235,8 @@ static cJSON *describe_signature_json(const struct signed_files *f, const struct
     fm_json_add_uint(o, "failed", r->failed);
     fm_json_add_uint(o, "bytes", r->bytes);
     fm_json_add_uint(o, "links", r->links);
+    if (r->signed_as)
+        fm_json_add_string(o, "signed_as", r->signed_as);
     fm_json_add(o, "ignored", f->ignored);
     fm_json_add(o, "findings", f->findings.list);
     fm_json_add_double(o, "seconds", r->seconds);
@@ -260,12 +267,14 @@ static int work_signature(const struct fm_cli *cli, struct signing *s, struct fm
         cJSON_Delete(found.ignored);
         fm_cli_text_drop(&text);
         free(report.signature);
+        free(report.signed_as);
         return rc;
     }
     describe_signature(&found, &report, s->private_key != NULL, rc);
     struct fm_err print = {0};
     int printed = fm_cli_result(cli, &text, describe_signature_json(&found, &report, rc), &print);
     free(report.signature);
+    free(report.signed_as);
     if (!rc && printed)
         *err = print;
     return rc ? rc : printed;

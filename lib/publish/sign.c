@@ -274,6 +274,21 @@ static void compare(const struct fm_sign_options *o, struct fm_sign_report *r,
     }
 }
 
+/* Set r->signed_as if a file, or the target of a link, does not have the name that was signed. */
+static int compare_name(struct fm_sign_report *r, const struct fm_oms *m, const char *path,
+                        struct fm_err *err)
+{
+    const char *slash = strrchr(path, '/');
+    char *name = NULL;
+    if (strcmp(slash ? slash + 1 : path, m->subject) == 0)
+        return FM_OK;
+    int rc = name_of(&name, path, err);
+    if (!rc && strcmp(name, m->subject) != 0 && !(r->signed_as = fm_strdup(m->subject, err)))
+        rc = err->code;
+    free(name);
+    return rc;
+}
+
 static int verify(const struct fm_run_options *run, const struct fm_sign_options *o,
                   struct fm_sign_report *r, const struct fm_key *key, struct fm_err *err)
 {
@@ -288,7 +303,8 @@ static int verify(const struct fm_run_options *run, const struct fm_sign_options
     if ((!f.directory && fm_files_no_part(o->target, err)) ||
         name_signature(&r->signature, &f, err) ||
         open_signature(&m, r->signature, f.directory, key, err) ||
-        fm_files_list(&f, o->target, &rule, err)) {
+        fm_files_list(&f, o->target, &rule, err) ||
+        (!f.directory && compare_name(r, &m, o->target, err))) {
         rc = err->code;
         goto out;
     }

@@ -25,6 +25,8 @@ struct fm_sign_options {
 
 struct fm_sign_report {
     char *signature;         /* path of the signature; free() it */
+    char *signed_as;         /* name of the file when it was signed, untrusted text, if it has
+                                another one now; else NULL; free() it */
     const char *curve;       /* curve of the key: "P-256" */
     char key[FM_SHA256_HEX]; /* the public key's name: SHA-256 of its PEM text, in hex */
     uint64_t files, bytes;   /* signed, or read to verify */
@@ -46,7 +48,9 @@ int fm_sign(const struct fm_run_options *run, const struct fm_sign_options *opti
  * Verify.  FM_OK only if the signature is by this key and the files are exactly those that it
  * lists, with their digests.  FM_EDIFF if a file differs, is missing or is not signed, or the
  * signature is by another key; FM_ENOENT if there is no signature; also the errors of files.h and
- * formats/sign. Files that are not signed are not read.
+ * formats/sign. Files that are not signed are not read.  The name of a single file is not part of
+ * what is verified: a file that was renamed, or exchanged for another signed one together with its
+ * signature, is FM_OK, and report->signed_as is set.
  */
 int fm_sign_verify(const struct fm_run_options *run, const struct fm_sign_options *options,
                    struct fm_sign_report *report, struct fm_err *err);

@@ -43,6 +43,14 @@ resource = statement["predicate"]["resources"]
 print(len(resource), resource[0]["name"], resource[0]["digest"] == open("want").read().strip())
 END
 
+echo "== a file under another name"
+mv family.fm other.fm && mv family.fm.sig other.fm.sig
+try --trusted P-256.pub other.fm
+fm-verify -q --json --trusted P-256.pub other.fm | grep signed_as
+ln -s other.fm family.fm && ln -s other.fm.sig family.fm.sig
+try --trusted P-256.pub family.fm
+rm family.fm family.fm.sig && mv other.fm family.fm && mv other.fm.sig family.fm.sig
+
 echo "== what a download leaves, and links of the Hugging Face cache"
 rm -rf signed && cp -r plain signed && try --sign P-256.pem signed >/dev/null
 mkdir -p signed/.git signed/.cache/huggingface
