@@ -16,6 +16,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "formats/file/genuine.h"
 #include "formats/tensor/hfcache.h"
 #include "lib/base/mem.h"
 #include "lib/base/names.h"
@@ -57,6 +58,42 @@ static int check_link(const struct fm_hfdir *dir, const char *name, struct fm_er
     return fm_advise(err, FM_ADVISE_CARRY);
 }
 
+/* FM_EIO if a tool may have read the file in another state. */
+static int check_state(const struct fm_hfdir *dir, const char *name, const struct stat *now,
+                       struct fm_err *err)
+{
+    for (size_t i = 0; i < FM_HFDIR_READ; i++) {
+        const struct stat *then = &dir->read[i];
+        if (strcmp(name, fm_hfdir_read[i]) == 0 &&
+            (then->st_dev != now->st_dev || then->st_ino != now->st_ino ||
+             then->st_size != now->st_size || then->st_mtim.tv_sec != now->st_mtim.tv_sec ||
+             then->st_mtim.tv_nsec != now->st_mtim.tv_nsec))
+            return fm_fail(err, FM_EIO, "'%s' was changed while it was read; run the command again",
+                           name);
+    }
+    return FM_OK;
+}
+
+/* Read the bytes that the stream will have: of config.json, the text that the model was read
+ * from. */
+static int read_text(struct fm_carried *c, const struct fm_hfdir *dir, struct fm_err *err)
+{
+    struct fm_file f = {0};
+    size_t size = 0;
+    if (strcmp(c->name, "config.json") == 0)
+        return (c->text = fm_strdup(dir->config, err)) ? FM_OK : err->code;
+    int rc = fm_file_open_at(&f, dir->fd, c->name, true, err);
+    if (!rc && f.size != c->size)
+        rc = fm_fail(err, FM_EIO, "'%s' was changed while it was read; run the command again",
+                     c->name);
+    if (!rc)
+        rc = fm_file_slurp(&f, (size_t)c->size, &c->text, &size, err);
+    fm_file_close(&f);
+    if (!rc && fm_genuine_text(c->text, size, false, err))
+        rc = fm_within(err, "%s", c->name);
+    return rc;
+}
+
 static int add(struct fm_hfdir *dir, const char *name, const char *const *pattern,
                struct fm_carried_sum *sum, struct fm_err *err)
 {
@@ -71,16 +108,16 @@ static int add(struct fm_hfdir *dir, const char *name, const char *const *patter
         return FM_OK;
     if (S_ISLNK(link.st_mode) && !asked && check_link(dir, name, err))
         return err->code;
-    bool other = dir->config_made && strcmp(name, "config.json") == 0;
-    uint64_t size = other ? dir->config_bytes : (uint64_t)st.st_size;
-    if (fm_carried_add(sum, name, size, err))
+    bool config = strcmp(name, "config.json") == 0;
+    uint64_t size = config ? dir->config_bytes : (uint64_t)st.st_size;
+    if (fm_carried_add(sum, name, size, err) || check_state(dir, name, &st, err))
         return err->code;
     struct fm_carried *c = &dir->carried[dir->carried_count];
     if (!(c->name = fm_strdup(name, err)))
         return err->code;
     c->size = size;
     dir->carried_count++;
-    return FM_OK;
+    return read_text(c, dir, err);
 }
 
 /* A pattern that matches no file is an error; otherwise exports, perhaps days later, would lack the

@@ -25,11 +25,13 @@
 #define FM_CARRY_PATTERNS_MAX 16 /* limit of the --carry options of a command */
 
 /*
- * Fill dir->carried, sorted by name: at most FM_CARRIED_MAX files with FM_CARRIED_BYTES_MAX bytes
- * together. pattern: additional names as patterns of fnmatch(3), ended by NULL; or NULL.
- * Directories, and names that formats/file/carried.h refuses (hidden files and weights among them),
- * are never carried.  FM_ECONFIG: too many files, or a link out of the checkpoint.  FM_EUSAGE: a
- * pattern that matches no file of the directory.
+ * Fill dir->carried, sorted by name, with the bytes of each file: at most FM_CARRIED_MAX files with
+ * FM_CARRIED_BYTES_MAX bytes together. pattern: additional names as patterns of fnmatch(3), ended
+ * by NULL; or NULL. Directories, and names that formats/file/carried.h refuses (hidden files and
+ * weights among them), are never carried.  FM_EIO: a file that a tool may have read since
+ * fm_hfdir_open has changed, so that the stream would have another one than was used.  FM_ECONFIG:
+ * too many files, or a link out of the checkpoint.  FM_EUSAGE: a pattern that matches no file of
+ * the directory.
  */
 int fm_carry_list(struct fm_hfdir *dir, const char *const *pattern, struct fm_err *err);
 

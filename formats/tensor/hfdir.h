@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/stat.h>
 
 #include "formats/file/carried.h"
 #include "formats/file/file.h"
@@ -28,7 +29,12 @@ struct fm_shard {
 struct fm_carried {
     char *name; /* fm_carried_refuse returns NULL for it */
     uint64_t size;
+    char *text; /* its bytes, read once, and a NUL */
 };
+
+/* The files that tools read here and that are carried, too; fm_hfdir_open notes their states. */
+#define FM_HFDIR_READ 4
+extern const char *const fm_hfdir_read[FM_HFDIR_READ];
 
 /* Where a tensor is; private. */
 struct fm_place {
@@ -48,7 +54,8 @@ struct fm_hfdir {
                                    hf_quant_config.json or formats/tensor/gptq.h */
     struct fm_carried *carried; /* sorted by name; empty before fm_carry_list */
     size_t carried_count;
-    struct fm_place *place; /* every tensor, sorted by name */
+    struct stat read[FM_HFDIR_READ]; /* state at open of fm_hfdir_read; zero: not there */
+    struct fm_place *place;          /* every tensor, sorted by name */
     size_t places;
 };
 
@@ -71,7 +78,7 @@ void fm_hfdir_close(struct fm_hfdir *dir);
 const struct fm_tensor *fm_hfdir_find(const struct fm_hfdir *dir, const char *name,
                                       const struct fm_file **file);
 
-/* Bytes of a carried file; free() *data. */
+/* A copy of the bytes of a carried file; free() *data. */
 int fm_hfdir_carry(const struct fm_hfdir *dir, const struct fm_carried *c, char **data,
                    size_t *size, struct fm_err *err);
 
