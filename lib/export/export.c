@@ -13,6 +13,7 @@
 #include "lib/base/units.h"
 #include "lib/export/card.h"
 #include "lib/export/exportwriter.h"
+#include "lib/export/foresee.h"
 #include "lib/export/plan.h"
 #include "lib/export/record.h"
 #include "lib/export/trust.h"
@@ -192,11 +193,14 @@ static int export(const struct fm_run_options *run, const struct fm_export_optio
                   bool write, bool *same, struct fm_export_report *report, struct fm_err *err)
 {
     struct fm_opened opened = {0};
+    struct fm_checkpoint cp = {0};
     struct fm_exportplan p = {0};
-    int rc = FM_OK;
+    const char *path = run->inputs.stream ? run->inputs.stream : "-";
+    int rc = FM_OK, needs = FM_OPENED_WEIGHTS | (options->no_check ? 0 : FM_OPENED_CHECKSUMS);
+    bool foreseen = !write && !same && fm_foresee_is_checkpoint(path);
     if (fm_exportplan_check(options, err) ||
-        fm_opened_open(&opened, run->inputs.stream ? run->inputs.stream : "-",
-                       FM_OPENED_WEIGHTS | (options->no_check ? 0 : FM_OPENED_CHECKSUMS), err) ||
+        (foreseen ? fm_foresee_open(&opened, &cp, path, options->weights, err)
+                  : fm_opened_open(&opened, path, (unsigned)needs, err)) ||
         fm_exportplan_check_parts(options, &opened, err) ||
         fm_exportplan_begin(&p, &opened, options, err) || plan(&p, run, report, err))
         rc = err->code;
@@ -208,6 +212,7 @@ static int export(const struct fm_run_options *run, const struct fm_export_optio
         rc = fm_exportwriter_write(&p, run, err);
     fm_exportplan_release(&p);
     fm_opened_release(&opened);
+    fm_checkpoint_close(&cp);
     return rc;
 }
 

@@ -24,6 +24,7 @@ struct fm_opened_tensor {
 };
 
 struct fm_opened {
+    bool foreseen; /* there is no bundle yet (lib/export/foresee.h): bytes cannot be read */
     struct fm_bundle bundle;
     char *config_text; /* config.json of the checkpoint */
     size_t config_bytes;

@@ -973,7 +973,7 @@ int fm_exportplan_member(struct fm_exportplan *p, int index, struct fm_err *err)
     forget(p, fits ? p->weight_files : 0);
     if (!fits && plan_weights(p, err))
         return err->code;
-    if (fm_texts_plan(p, err))
+    if (!p->from->foreseen && fm_texts_plan(p, err))
         return err->code;
     if (check_files(p, err))
         return err->code;

@@ -203,3 +203,35 @@ void fm_checkpoint_rename(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_c
     else
         snprintf(name, FM_ST_NAME_BYTES_MAX + 1, "%s", stock);
 }
+
+bool fm_checkpoint_forms(struct fm_packed_layers *layers, const struct fm_checkpoint *cp,
+                         char why[FM_PACKED_WHY])
+{
+    size_t shares = (size_t)cp->config.E * (size_t)cp->tensors;
+    fm_packed_begin(layers);
+    for (size_t i = 0; i < cp->experts; i++) {
+        const struct fm_share *share = &cp->expert[i];
+        struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
+        fm_expert_cuts(cut, cp->config.expert, share->part);
+        if (cut[0].of != FM_PART_BIAS &&
+            !fm_packed_see(layers, &cp->config, cp->dtype, (int)(i / shares), &share->at, why))
+            return false;
+    }
+    return fm_packed_any(layers, &cp->config, why);
+}
+
+bool fm_checkpoint_is_plane(const struct fm_checkpoint *cp, const struct fm_packed_layers *layers,
+                            const struct fm_stored *s)
+{
+    int l, e;
+    const struct fm_config *c = &cp->config;
+    char weight[FM_ST_NAME_BYTES_MAX + 1];
+    fm_stored_weight(weight, c, s->tensor->name);
+    const struct fm_weight *w = fm_weights_find(c, FM_NAMING_STOCK, weight, &l, &e);
+    if (!w || !fm_weights_is_expert(w) || !fm_stored_is_scale(c, s->tensor->name))
+        return false;
+    struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
+    fm_expert_cuts(cut, c->expert, fm_stored_part(c, w->part));
+    int m = fm_config_moe(c, l);
+    return m >= 0 && fm_packed_find(fm_packed_at(layers, m), cut[0].of, 1);
+}

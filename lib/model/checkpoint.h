@@ -13,6 +13,7 @@
 #include "lib/base/err.h"
 #include "lib/family/family.h"
 #include "lib/model/model.h"
+#include "lib/model/packed.h"
 #include "lib/model/stored.h"
 
 /* Largest number of tensors that hold parts of one expert: gate, up and down; or gate_up, down and
@@ -53,6 +54,15 @@ void fm_checkpoint_close(struct fm_checkpoint *cp); /* zeroed struct is fine */
 
 /* The shares of expert e of the m-th layer with experts, one in each of `tensors` tensors. */
 const struct fm_share *fm_checkpoint_expert(const struct fm_checkpoint *cp, int m, int e);
+
+/* Find the form of each layer, codes or unquantised values; false, with the reason in `why`, if a
+ * bundle cannot keep the codes. */
+bool fm_checkpoint_forms(struct fm_packed_layers *layers, const struct fm_checkpoint *cp,
+                         char why[FM_PACKED_WHY]);
+
+/* Whether the tensor holds scales of experts' channels, so that it is a layer's tensor. */
+bool fm_checkpoint_is_plane(const struct fm_checkpoint *cp, const struct fm_packed_layers *layers,
+                            const struct fm_stored *s);
 
 /* Bytes of a share of `tensor`, which is the share's tensor or that of its scales. */
 uint64_t fm_checkpoint_share_bytes(const struct fm_checkpoint *cp, const struct fm_share *share,

@@ -84,29 +84,11 @@ static int open_inputs(struct fm_packing *p, struct fm_err *err)
 
 /* ---- codes, or their values ---- */
 
-/* Find the form of each layer, codes or unquantised values; false, with the reason in `why`, if the
- * bundle cannot keep the codes. */
-static bool find_forms(struct fm_packed_layers *layers, const struct fm_checkpoint *cp,
-                       char why[FM_PACKED_WHY])
-{
-    size_t shares = (size_t)cp->config.E * (size_t)cp->tensors;
-    fm_packed_begin(layers);
-    for (size_t i = 0; i < cp->experts; i++) {
-        const struct fm_share *share = &cp->expert[i];
-        struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
-        fm_expert_cuts(cut, cp->config.expert, share->part);
-        if (cut[0].of != FM_PART_BIAS &&
-            !fm_packed_see(layers, &cp->config, cp->dtype, (int)(i / shares), &share->at, why))
-            return false;
-    }
-    return fm_packed_any(layers, &cp->config, why);
-}
-
 /* Whether codes can be kept with the ranking's channel group. */
 static bool can_keep(struct fm_packed_layers *layers, const struct fm_packing *p,
                      char why[FM_PACKED_WHY])
 {
-    if (!find_forms(layers, &p->cp, why))
+    if (!fm_checkpoint_forms(layers, &p->cp, why))
         return false;
     if (p->ranking.group % layers->group == 0)
         return true;
@@ -190,22 +172,6 @@ static int compare_stored(const void *a, const void *b)
                   ((const struct fm_stored *)b)->tensor->name);
 }
 
-/* Whether the tensor holds scales of experts' channels, so that it is a layer's tensor. */
-static bool is_plane(const struct fm_packing *p, const struct fm_stored *s)
-{
-    int l, e;
-    const struct fm_config *c = &p->cp.config;
-    char weight[FM_ST_NAME_BYTES_MAX + 1];
-    fm_stored_weight(weight, c, s->tensor->name);
-    const struct fm_weight *w = fm_weights_find(c, FM_NAMING_STOCK, weight, &l, &e);
-    if (!w || !fm_weights_is_expert(w) || !fm_stored_is_scale(c, s->tensor->name))
-        return false;
-    struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
-    fm_expert_cuts(cut, c->expert, fm_stored_part(c, w->part));
-    int m = fm_config_moe(c, l);
-    return m >= 0 && fm_packed_find(fm_packed_at(&p->packed, m), cut[0].of, 1);
-}
-
 /* List the tensors outside the experts; if codes are kept, also the tensors that belong to the
  * codes and have no channels. */
 static int list_rest(struct fm_packing *p, struct fm_err *err)
@@ -218,7 +184,7 @@ static int list_rest(struct fm_packing *p, struct fm_err *err)
     for (size_t i = 0; i < cp->rests; i++)
         p->rest[p->rests++] = cp->rest[i];
     for (size_t i = 0; kept && i < cp->asides; i++)
-        if (!is_plane(p, &cp->aside[i]))
+        if (!fm_checkpoint_is_plane(cp, &p->packed, &cp->aside[i]))
             p->rest[p->rests++] = cp->aside[i];
     qsort(p->rest, p->rests, sizeof *p->rest, compare_stored);
     return FM_OK;
