@@ -127,7 +127,7 @@ LIB_O := $(LIB_C:%.c=$(BUILD)/%.c.o)
 BENCH_O := $(BENCH_C:%.c=$(BUILD)/%.c.o) $(if $(HAVE_CUDA),$(CUDA_SOURCES:%.cu=$(BUILD)/%.cu.o))
 CLI_O := $(patsubst %,$(BUILD)/%.o,$(filter-out cmd/main.c,$(wildcard cmd/*.c)))
 BINS := $(TOOLS:%=$(if $(filter 1,$(MPI)),$(MPI_BUILD),$(BUILD))/bin/%)
-SCRIPTS := cmd/fm-chat2text cmd/fm-family
+SCRIPTS := cmd/fm-chat2text
 TEST_CC := $(wildcard tests/unit/test_*.cc)
 TESTS := $(TEST_C:tests/%.c=$(BUILD)/tests/%) $(TEST_CC:tests/%.cc=$(BUILD)/tests/%)
 # Developers' measurements, which are not installed.
@@ -337,7 +337,7 @@ lint: deps-check
 	@python3 tests/signposts.py
 	@if $(CLANG_FORMAT) --version | grep -q 'version 14'; then \
 		$(CLANG_FORMAT) --dry-run -Werror $(STYLED); else echo "lint: format not checked (no clang-format 14)"; fi
-	@shellcheck -x cmd/fm-family $(wildcard tests/*.sh $(filter-out tests/cli/%,$(wildcard tests/*/*.sh))) .ci/run && shellcheck -x -s bash $(wildcard tests/cli/*.sh)
+	@shellcheck -x $(wildcard tests/*.sh $(filter-out tests/cli/%,$(wildcard tests/*/*.sh))) .ci/run && shellcheck -x -s bash $(wildcard tests/cli/*.sh)
 	@for m in $(MAN); do mandoc -Tlint -Wwarning $$m || exit 1; done
 	@! git ls-files 2>/dev/null | grep -Ev '^(\.|Makefile$$|README\.md$$|(cmd|formats|golden|kernels|lib|man|tests)/)' || \
 		{ echo "lint: the top level has no other files and folders"; exit 1; }

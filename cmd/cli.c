@@ -154,7 +154,7 @@ void fm_cli_begin(struct fm_cli *cli, int argc, char **argv, const struct fm_cli
                         fm_options_make_file(cli) || fm_options_given(cli, "record"),
                         &files_confined, &err);
     cli->run.stop = fm_signals_stop();
-    fm_progress_begin(&cli->run.progress, cli->tool, cli->quiet);
+    fm_progress_begin(&cli->run.progress, fm_options_speaker(cli), cli->quiet);
     if (rc || check_isa(&err) || fm_signals_install(fm_run_abandon, &err) ||
         begin_ranks(cli, &err) || fm_pool_start(cli->run.machine.threads, &err))
         exit(fm_cli_end(cli, err.code, &err));
@@ -254,7 +254,8 @@ int fm_cli_end(const struct fm_cli *cli, int code, struct fm_err *err)
     if (code && code != FM_EPIPE && !ended && err->text[0] && speaks) {
         const char *state = code == FM_ESAVED ? cli->run.outputs.state : NULL;
         bool saved = state && access(state, F_OK) == 0; /* false if stopped before the work began */
-        fprintf(stderr, "%s: %s%s%s%s%s\n", cli->tool, err->text, advise(words, err, cli->groups),
+        fprintf(stderr, "%s: %s%s%s%s%s\n", fm_options_speaker(cli), err->text,
+                advise(words, err, cli->groups),
                 saved   ? "; repeat the command to continue from '"
                 : state ? "; there was nothing to save yet: repeat the command"
                         : "",
@@ -264,7 +265,7 @@ int fm_cli_end(const struct fm_cli *cli, int code, struct fm_err *err)
         fm_units_time(words, fm_clock_now() - began);
         fprintf(stderr,
                 "%s: stopped by a signal; %s of work is lost; use --state FILE to save progress\n",
-                cli->tool, words);
+                fm_options_speaker(cli), words);
     }
     /* A launcher may end the other ranks when the first exits with a status that is not 0. */
     code = fm_comm_close(cli->run.machine.comm, code, err);
@@ -274,7 +275,7 @@ int fm_cli_end(const struct fm_cli *cli, int code, struct fm_err *err)
     }
     struct fm_err lost = {0};
     if (flush_stdout(0, &lost) == FM_EIO)
-        fprintf(stderr, "%s: %s\n", cli->tool, lost.text);
+        fprintf(stderr, "%s: %s\n", fm_options_speaker(cli), lost.text);
     code = code && lost.code != FM_EPIPE ? code : lost.code;
     if (code == FM_EPIPE) {
         fm_run_abandon();

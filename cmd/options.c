@@ -43,7 +43,19 @@ enum { IN_F32, IN_BF16, IN_EITHER };
 
 static bool is_stage(const struct fm_cli *cli)
 {
-    return cli->groups & FM_CLI_STATE;
+    return cli->groups & (FM_CLI_STATE | FM_CLI_FAMILY);
+}
+
+static const char *speaker;
+
+void fm_options_speak(const char *name)
+{
+    speaker = name;
+}
+
+const char *fm_options_speaker(const struct fm_cli *cli)
+{
+    return speaker ? speaker : cli->tool;
 }
 
 /* Options that a shared option requires. */
@@ -256,6 +268,16 @@ static const struct shared *shared_options(struct fm_cli *cli, int *count)
     return rows;
 }
 
+/* The tool's row for a shared option; NULL: none, so the option applies in all modes. */
+static const struct fm_cli_scope *find_scope(const struct fm_cli *cli, const struct shared *shared)
+{
+    const struct fm_cli_scope *s = cli->scope;
+    for (; s && (s->name || s->groups); s++)
+        if (s->name ? strcmp(s->name, shared->option.name) == 0 : !(shared->groups & ~s->groups))
+            return s;
+    return NULL;
+}
+
 static void build_table(struct table *t, struct fm_cli *cli, const struct fm_cli_option *own,
                         int count)
 {
@@ -268,11 +290,14 @@ static void build_table(struct table *t, struct fm_cli *cli, const struct fm_cli
         t->shared[t->rows] = NULL;
         t->row[t->rows++] = &own[i];
     }
-    for (int i = 0; i < shared; i++)
-        if (list[i].groups & (cli->groups | FM_CLI_ALL)) {
-            t->shared[t->rows] = &list[i];
-            t->row[t->rows++] = &list[i].option;
-        }
+    for (int i = 0; i < shared; i++) {
+        const struct fm_cli_scope *scope = find_scope(cli, &list[i]);
+        if (!(list[i].groups & (cli->groups | FM_CLI_ALL)) ||
+            (scope && scope->modes == FM_CLI_ABSENT))
+            continue;
+        t->shared[t->rows] = &list[i];
+        t->row[t->rows++] = &list[i].option;
+    }
 }
 
 /* --- help and mistakes --- */
@@ -326,8 +351,8 @@ static _Noreturn void refuse(const struct fm_cli *cli, const char *what, const c
 {
     struct fm_err err = {0};
     fm_fail(&err, FM_EUSAGE, "%s%s%s%s%s; see %s --help", what, name, *advice ? " (" : "", advice,
-            *advice ? ")" : "", cli->tool);
-    fprintf(stderr, "%s: %s\n", cli->tool, err.text);
+            *advice ? ")" : "", fm_options_speaker(cli));
+    fprintf(stderr, "%s: %s\n", fm_options_speaker(cli), err.text);
     exit(FM_EUSAGE);
 }
 
@@ -382,16 +407,6 @@ static int row_of(const struct table *t, int c)
     return -1;
 }
 
-/* The tool's row for a shared option; NULL: none, so the option applies in all modes. */
-static const struct fm_cli_scope *find_scope(const struct fm_cli *cli, const struct shared *shared)
-{
-    const struct fm_cli_scope *s = cli->scope;
-    for (; s && (s->name || s->groups); s++)
-        if (s->name ? strcmp(s->name, shared->option.name) == 0 : !(shared->groups & ~s->groups))
-            return s;
-    return NULL;
-}
-
 /* The modes in which an option applies; 0: all. */
 static int modes_of(const struct fm_cli *cli, const struct table *t, int row)
 {
@@ -417,6 +432,8 @@ static void parse_words(struct fm_cli *cli, const struct table *t, int argc, cha
     struct option longs[OPTIONS_MAX + 1];
     char shorts[2 * OPTIONS_MAX + 2];
     getopt_tables(t, longs, shorts);
+    cli->word = calloc((size_t)argc, sizeof *cli->word);
+    optind = 0; /* begin, also after another tool's command line */
     int c;
     for (int at = 1; (c = getopt_long(argc, argv, shorts, longs, NULL)) != -1; at = optind) {
         if (c == ':')
@@ -426,6 +443,9 @@ static void parse_words(struct fm_cli *cli, const struct table *t, int argc, cha
             refuse_option(cli, t, argv[at < optind ? optind - 1 : at]);
         const struct fm_cli_option *o = t->row[row];
         remember(cli, t, row);
+        if (cli->word)
+            cli->word[cli->words++] =
+                (struct fm_cli_word){o->name, optarg, o->kind, modes_of(cli, t, row)};
         if (!fm_value_parse(o, optarg)) {
             char advice[160], what[96];
             fm_value_explain(advice, sizeof advice, o, optarg);
@@ -576,7 +596,7 @@ static void find_model(struct fm_cli *cli)
 {
     struct fm_err err = {0};
     if (fm_inputs_find_model(&cli->run.inputs, &err)) {
-        fprintf(stderr, "%s: --model: %s\n", cli->tool, err.text);
+        fprintf(stderr, "%s: --model: %s\n", fm_options_speaker(cli), err.text);
         exit(err.code);
     }
 }
@@ -605,6 +625,7 @@ bool fm_options_parse(struct fm_cli *cli, int argc, char **argv, const struct fm
                       int count)
 {
     struct table t;
+    memset(&chosen, 0, sizeof chosen);
     build_table(&t, cli, own, count);
     chosen.precision = is_stage(cli) ? IN_EITHER : IN_F32;
     if (completes(cli, &t, argc, argv))

@@ -23,7 +23,8 @@ struct fm_cli_scope {
     const char *instead;
     int instead_in;
 };
-#define FM_CLI_NEVER (1 << 30) /* for `modes`: the option applies in no mode */
+#define FM_CLI_NEVER (1 << 30)  /* for `modes`: the option applies in no mode */
+#define FM_CLI_ABSENT (1 << 29) /* the tool does not have the option */
 
 /* An option that was given. */
 struct fm_cli_given {
@@ -33,6 +34,13 @@ struct fm_cli_given {
     const struct fm_cli_scope *scope; /* the tool's row for a shared option, or NULL */
 };
 #define FM_CLI_GIVEN_MAX 64
+
+/* An option as it was given; all of them are in the order of the command line. */
+struct fm_cli_word {
+    const char *name, *text; /* borrowed; text NULL: a flag */
+    enum fm_cli_kind kind;
+    int modes;
+};
 
 /* Sets of shared options.  In addition, all tools have --threads --report --force --json
  * --dry-run --quiet --help --version. */
@@ -47,7 +55,8 @@ enum fm_cli_group {
     FM_CLI_OPTIONAL = 1 << 7, /* --model and --tokens may be absent */
     FM_CLI_RANKS = 1 << 8,    /* the run may be one of many ranks */
     FM_CLI_STAGE = 1 << 9,    /* --if-changed */
-    FM_CLI_CONFINED = 1 << 10 /* --no-sandbox */
+    FM_CLI_CONFINED = 1 << 10, /* --no-sandbox */
+    FM_CLI_FAMILY = 1 << 11    /* no options of its own: it passes the others to the stages */
 };
 
 struct fm_cli {
@@ -71,6 +80,8 @@ struct fm_cli {
     const int *descriptor; /* value of an option that names an open descriptor; NULL: none */
     const struct fm_cli_first *first; /* ends with {0}; or NULL: all operands name files */
     struct fm_guard guard;            /* every file that the command line names */
+    struct fm_cli_word *word;
+    int words;
     struct fm_cli_given given[FM_CLI_GIVEN_MAX];
     int givens;
 };
@@ -84,6 +95,11 @@ struct fm_cli {
  */
 bool fm_options_parse(struct fm_cli *cli, int argc, char **argv, const struct fm_cli_option *own,
                       int count);
+
+/* The name that begins messages from now on, instead of cli->tool: a tool that another one calls
+ * (cmd/tools.h) prints that one's. */
+void fm_options_speak(const char *name);
+const char *fm_options_speaker(const struct fm_cli *cli);
 
 /* True if the option was given. */
 bool fm_options_given(const struct fm_cli *cli, const char *name);

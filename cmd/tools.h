@@ -7,6 +7,7 @@
 #define FM_TOOLS_H
 
 int fm_bench_main(int argc, char **argv);
+int fm_family_main(int argc, char **argv);
 int fm_pack_main(int argc, char **argv);
 int fm_rank_main(int argc, char **argv);
 int fm_recover_main(int argc, char **argv);

@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { STACK_BYTES = 256 << 10 };
@@ -146,6 +147,63 @@ bool fm_signals_await(int fd, short events, int milliseconds)
         n = poll(p, 2, milliseconds);
     while (n < 0 && errno == EINTR);
     return n != 0 && p[1].revents == 0;
+}
+
+static int held; /* of a process with one thread: the first stop signal */
+
+static void fill_held(sigset_t *set)
+{
+    struct sigaction old;
+    sigemptyset(set);
+    for (int i = 0; i < STOPPING; i++)
+        if (stopping[i] != SIGHUP || sigaction(SIGHUP, NULL, &old) != 0 ||
+            old.sa_handler != SIG_IGN)
+            sigaddset(set, stopping[i]);
+}
+
+void fm_signals_hold(void)
+{
+    sigset_t set;
+    fill_held(&set);
+    sigaddset(&set, SIGCHLD);
+    signal(SIGCHLD, SIG_DFL);
+    for (int i = 0; i < IGNORED; i++)
+        signal(ignored[i], SIG_IGN);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+}
+
+int fm_signals_held(void)
+{
+    const struct timespec now = {0};
+    sigset_t set;
+    int sig;
+    fill_held(&set);
+    while ((sig = sigtimedwait(&set, NULL, &now)) > 0)
+        held = held ? held : sig;
+    return held;
+}
+
+int fm_signals_follow(pid_t child)
+{
+    int status = 0, sig;
+    sigset_t set;
+    fill_held(&set);
+    sigaddset(&set, SIGCHLD);
+    while (waitpid(child, &status, WNOHANG) == 0) {
+        if ((sig = sigwaitinfo(&set, NULL)) <= 0 || sig == SIGCHLD)
+            continue;
+        kill(child, held ? sig : SIGUSR1);
+        held = held ? held : sig;
+    }
+    return status;
+}
+
+bool fm_signals_stops(int sig)
+{
+    for (int i = 0; i < STOPPING; i++)
+        if (stopping[i] == sig)
+            return true;
+    return false;
 }
 
 void fm_signals_forked(void)

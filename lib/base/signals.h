@@ -51,6 +51,20 @@ int fm_signals_thread(pthread_t *thread, void *(*body)(void *arg), void *arg);
  */
 bool fm_signals_await(int fd, short events, int milliseconds);
 
+/*
+ * For a process with one thread that waits for children (lib/run/child.h).  After fm_signals_hold
+ * the stop signals, and SIGCHLD, stay pending until one of the other two takes them, so that none
+ * is lost; SIGPIPE and SIGXFSZ are ignored.  fm_signals_held returns the first stop signal so far,
+ * or 0.  fm_signals_follow waits for the end of a child and returns its status (waitpid(2)); it
+ * passes the first stop signal on as SIGUSR1, because a terminal may have sent the original to the
+ * child, too, and later ones unchanged.
+ */
+void fm_signals_hold(void);
+int fm_signals_held(void);
+int fm_signals_follow(pid_t child);
+/* True for the stop signals. */
+bool fm_signals_stops(int sig);
+
 /* Between fork and exec: unblock all signals and restore the default action of those that we catch
  * or ignore.  fm_signals_spawn is posix_spawnp with the same effect. */
 void fm_signals_forked(void);

@@ -249,7 +249,11 @@ static int fill_storage(struct fm_list *list, const struct fm_bundle *bundle, st
         fm_storage_names(list->storage, &config);
         list->bytes_plain =
             fm_config_params(&config, NULL) * (uint64_t)fm_dtype_bits(config.storage->written) / 8;
-        rc = fm_stage_shard_bytes(&list->bytes_stored, bundle, err);
+    }
+    struct fm_err unknown = {0};
+    if (fm_stage_shard_bytes(&list->bytes_stored, bundle, &unknown) && config.storage) {
+        *err = unknown;
+        rc = err->code;
     }
     fm_config_release(&config);
     return rc;

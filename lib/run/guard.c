@@ -196,9 +196,10 @@ static int check_beside(const struct spot *s, const char *written, const struct 
     return FM_OK;
 }
 
-/* Check an output `s`, called `name` in messages, against the inputs. */
-static int check_read(const struct spot *s, const char *name, const struct fm_guard_read *read,
-                      struct fm_err *err)
+/* Check an output `s`, called `name` in messages, against the inputs.  A `folder` may contain them.
+ */
+static int check_read(const struct spot *s, const char *name, bool folder,
+                      const struct fm_guard_read *read, struct fm_err *err)
 {
     struct spot r;
     bool stream = read->length == 1 && *read->path == '-', linked = false;
@@ -213,6 +214,8 @@ static int check_read(const struct spot *s, const char *name, const struct fm_gu
         return fm_fail(err, FM_EUSAGE,
                        "'%s' is inside '%s', which is an input (%s); choose another place", name,
                        r.path, read->what);
+    if (folder)
+        return FM_OK;
     if (s->name && find_linked(&linked, s, &r, err))
         return err->code;
     if (linked)
@@ -227,11 +230,11 @@ static int check_read(const struct spot *s, const char *name, const struct fm_gu
 }
 
 static int check_reads(const struct fm_guard *g, const struct spot *s, const char *name,
-                       struct fm_err *err)
+                       bool folder, struct fm_err *err)
 {
     int rc = FM_OK;
     for (int i = 0; !rc && i < g->reads; i++)
-        rc = check_read(s, name, &g->read[i], err);
+        rc = check_read(s, name, folder, &g->read[i], err);
     return rc;
 }
 
@@ -247,7 +250,7 @@ static int check_twins(const struct fm_guard *g, int write, const struct spot *s
         if (is_same(s, &other))
             return fm_fail(err, FM_EUSAGE, "'%s' is also written by %s; choose another name",
                            s->path, w->what);
-        if (is_below(s, &other) || is_below(&other, s))
+        if (is_below(s, &other) || (g->write[write].kind != FM_GUARD_FOLDER && is_below(&other, s)))
             return fm_fail(err, FM_EUSAGE,
                            "one of '%s' and '%s' (%s) is inside the other; choose another name",
                            s->path, other.path, w->what);
@@ -271,6 +274,10 @@ static int check_target(const struct fm_guard *g, const struct fm_guard_write *w
         return g->directory(w->path, g->force || g->replaces, err);
     if (w->kind == FM_GUARD_LOCK)
         return FM_OK; /* checked by formats/file/lock.h */
+    if (w->kind == FM_GUARD_FOLDER && stat(w->path, &st) == 0)
+        return S_ISDIR(st.st_mode)
+                   ? FM_OK
+                   : fm_fail(err, FM_ECREATE, "'%s' exists and is not a directory", w->path);
     if (w->kind == FM_GUARD_STATE && strcmp(w->path, "-") == 0)
         return fm_fail(err, FM_EUSAGE, "a state must be a file, not standard output");
     if (w->kind == FM_GUARD_SIDE && !g->force && lstat(w->path, &st) == 0 && S_ISREG(st.st_mode) &&
@@ -294,7 +301,7 @@ static int check_write(const struct fm_guard *g, int write, struct fm_err *err)
     if (is_stream(w))
         return FM_OK;
     if (locate_write(&s, w)) {
-        rc = check_reads(g, &s, s.path, err);
+        rc = check_reads(g, &s, s.path, w->kind == FM_GUARD_FOLDER, err);
         if (!rc)
             rc = check_twins(g, write, &s, err);
     }
@@ -307,7 +314,7 @@ static int check_standard_output(const struct fm_guard *g, struct fm_err *err)
     struct spot s, other;
     if (!locate_stream(&s, STDOUT_FILENO))
         return FM_OK;
-    if (check_reads(g, &s, "standard output", err))
+    if (check_reads(g, &s, "standard output", false, err))
         return err->code;
     for (int i = 0; i < g->writes; i++)
         if (!is_stream(&g->write[i]) && locate_write(&other, &g->write[i]) && is_same(&s, &other))

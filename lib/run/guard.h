@@ -38,6 +38,8 @@ enum fm_guard_kind {
     FM_GUARD_SIDE,      /* a report or plot; an earlier one of the same tool is replaced */
     FM_GUARD_STATE,     /* a state file, with the rule of lib/state/journal.h, and its lock next to
                            it */
+    FM_GUARD_FOLDER,    /* a directory, existing or not, in which the run keeps files of its own
+                           with others */
     FM_GUARD_LOCK
 };
 

@@ -2,7 +2,8 @@
  * This room, lib/run: what the runs of all tools have in common: options, checks of output files,
  * tasks that can be stopped, and reports.  It does not depend on models or streams.  In reading
  * order: this header, inputs, machine, ranks (the beginning of a run of many processes), guard
- * (outputs), confine (what may be opened), taskgroup, report.
+ * (outputs), confine (what may be opened), taskgroup, report; child and ledger (runs of several
+ * steps).
  *
  * The options that every tool has are in three groups: inputs, machine and outputs.  cmd/cli.c
  * fills them from the command line, and the library reads them; a function that needs one group

@@ -1,114 +1,156 @@
-# fm-family: the commands that it prints and runs, names that a shell would split, mistakes that are
-# found before the first step, and interruptions at every step, after which the files are those of
-# an uninterrupted run.
+# fm-family: the options of its page, what is repeated after a change, what is refused before the first
+# step, files and names of users, and the commands that --print shows.  Signals and kills are in
+# tests/sweep/sweep.py.
 # shellcheck source=tests/pages.bash
 . "$GOLDEN/../tests/pages.bash"
-set -m # background commands get separate process groups
 cp -r "$GOLDEN/tiny-mixtral" MODEL && cp "$GOLDEN/text/rows.jsonl" mine.txt
+data=(MODEL --text mine.txt --seq-len 64 --max-tokens 4096)
+steps() { # without progress and notes on inputs
+    grep -v 'nearest member is\|warning\|its lines are\|: [0-9.]* of [0-9]* '
+}
+try() { # try OPTION...: print what it says on standard error, and its status
+    { fm-family "$@" >said; } 2>&1
+    echo "status $?"
+}
+again() { # again TITLE OPTION...: the steps that run
+    echo "-- $1"
+    fm-family "${data[@]}" "${@:2}" 2>complained >said
+    echo "status $?"
+    steps <complained
+}
 
 echo "-- every option of --help is in the page, and vice versa"
-fm-family --help | grep -o -e '--[a-z][a-z-]*' | sort -u | grep -vx -e --help >help
-grep -e '^\.Fl\|^\.It Fl' "$GOLDEN/../man/fm-family.1" | grep -o -e ' -[a-z][a-z-]*' | sed 's/^ -/--/' |
-    sort -u | grep -vx -e --help >page
+fm-family --help=all | grep -o -e '^ *\(-.,\)\? *--[a-z-]*' | grep -o -e '--[a-z-]*' | sort -u >help
+sed -n '/^.Sh OPTIONS/,/^.Sh EXIT/p' "$GOLDEN/../man/fm-family.1" | grep -e '^\.Fl\|^\.It Fl' |
+    grep -o -e ' -[a-z][a-z-]*' | sed 's/^ -/--/' | sort -u >page
 diff help page && wc -l <help
 
 echo "-- the page's commands"
 examples fm-family.1
-grep '^+' complained
-grep ': ok$' said | sed 's/: [0-9]* items.*:/:/'
-# The second run has another budget: only its export is made.
-grep '^up to date' said | sed 's/ was made.*//'
+steps <complained
+grep ': ok$' said | sed 's/0\.[0-9]*: [0-9]* items.*:/B:/'
+grep '^fm-family: ' said | sed 's/mask [0-9]*/mask N/; s/ [0-9.]* MB/ N MB/g; s/[0-9]\.[0-9]\{4\}\([ )]\)/L\1/g'
 
-grep '^fm-family: ' said | sed 's/ [0-9.]* MB/ N MB/g; s/\(cross-[^,;]*\) [0-9][0-9.]*/\1 L/g'
+echo "-- the commands of --print make the same files"
+mkdir printed printed/out.work
+(cd printed && fm-family ../MODEL --text ../mine.txt --seq-len 64 --max-tokens 4096 --budget 0.4 --layout uniform \
+    -o out --print >commands && cat commands && bash -e commands >said 2>complained && ls -A out.work)
+again "the whole run" --layout uniform -b 0.4 -o out
+for file in ranked.fm trained.fm family.fm; do cmp printed/out.work/$file out.work/$file; done
+diff -r printed/out out && echo same
 
-echo "-- a directory with stages of other options is not used"
-(
-    cp out40.work/ranked.fm before
-    for other in "--seq-len 32" "--layout uniform" "--tokens $GOLDEN/tiny-mixtral/calib.npy" "--until 0.7"; do
-        # shellcheck disable=SC2086 # an option and its value
-        fm-family MODEL --text mine.txt --max-tokens 65536 $other --budget 0.4 --work out40.work -o other 2>&1
-        echo "status $?"
-    done
-    fm-family ./MODEL --text mine.txt --max-tokens 65536 --budget 0.4 --work out40.work -o other 2>&1
-    echo "status $?"
-    cmp before out40.work/ranked.fm && ls -d other
-)
+echo "-- only what depends on a change is made again"
+again "nothing" --layout uniform -b 0.4 -o out
+again "another budget, other directory" --layout uniform -b 0.2 --work out.work -o out20
+again "the first export" --layout uniform -b 0.4 -o out
+again "another format, more threads" --layout uniform -b 0.4 --weights fp8 -T 2 --work out.work -o out8
+again "another layout" --layout native -b 0.4 -o out
+rm out.work/ranked.fm out.work/trained.fm
+again "without stages that are not needed" --layout native -b 0.3 -o out
+printf x >>out/layers-00000.safetensors
+again "a damaged export" --layout native -b 0.3 -o out
+printf 'mine\n' >>out/README.md
+again "a card with a note" --layout native -b 0.3 -o out
+touch mine.txt MODEL/*
+again "other times" --layout native -b 0.3 -o out
+rm out.work/family.fm
+again "a budget without the bundle, ranking again" --layout native -b 0.2 -o out
+cp -r "$GOLDEN/odd-mixtral" ODD
+recovering=(ODD --tokens ODD/tokens.npy --method uniform -b 0.4 -o adapted)
+fm-family "${recovering[@]}" >said 2>&1
+echo "-- recovery"
+fm-family "${recovering[@]}" --recover 2>&1 >said | steps
+grep '^fm-family: ' said | sed 's/mask [0-9]*/mask N/; s/[0-9]\.[0-9]\{4\}/N/g'
 
-echo "-- a disk that is too small is found before the first step"
-mkdir double && printf '#!/bin/sh\necho Avail\necho 8000000\n' >double/df && chmod +x double/df
-PATH=$PWD/double:$PATH fm-family MODEL --text mine.txt --seq-len 64 --budget 0.4 -o full
+echo "-- a ranking is not replaced"
+cp out.work/ranked.fm before
+for other in "--seq-len 32" "--tokens $GOLDEN/tiny-mixtral/calib.npy" "--shuffle"; do
+    # shellcheck disable=SC2086 # an option and its value
+    try "${data[@]}" --layout native -b 0.3 -o out $other
+done
+echo '{"text": "more"}' >>mine.txt
+try "${data[@]}" --layout native -b 0.3 -o out
+cmp before out.work/ranked.fm
+
+echo "-- files that are not fm-family's"
+one=(ODD --tokens ODD/tokens.npy -b 0.4)
+mkdir own link fifo kept
+echo 'my notes' >own/.fm-family && ln -s ../victim link/.fm-family && mkfifo fifo/.fm-family && echo mine >kept/family.fm
+for work in own link fifo kept; do timeout 20 fm-family "${one[@]}" --work $work -o none 2>&1; done
+cat own/.fm-family kept/family.fm && ls -A own link fifo kept
+sed 's/0\.1\.0/0.0.9/' out.work/.fm-family >own/.fm-family
+try "${one[@]}" --work own -o none
+mkdir there && echo mine >there/notes
+try "${one[@]}" -o there
+try "${one[@]}" --work mine.txt -o none
+
+echo "-- refused before the first step"
+try "${one[@]}"
+try ODD -b 0.4 -o none
+try "${one[@]:0:3}" -o none
+try --text mine.txt -b 0.4 -o none
+try MODEL --text - -b 0.4 -o none
+try "${one[@]}" -o none --layout flat
+try "${one[@]}" -o none --method best
+try "${one[@]}" -o none --steps 3
+# shellcheck disable=SC2016 # not to be expanded
+try "${one[@]}" -o none --tp '1+x[$(touch PWNED)]' --layout uniform
+try "${one[@]}" -o none --weights w4a16
+try "${one[@]}" -o none --layout native --weights fp8
+try "${one[@]}" -o none --layout uniform --weights fp8
+try "${one[@]}" -o none --layout uniform --tp 64
+try "${one[@]}" -o none --fit 1MB
+try ODD "${one[@]:1:2}" -b 0.9 -o none
+try ODD "${one[@]:1:2}" --fit 60kB -o none
+try ODD "${one[@]:1:2}" -b 40% -o none
+try "${one[@]}" -o none --work none
+try "${one[@]}" -o none --work ./none/
+try "${one[@]}" -o none/.
+try "${one[@]}" -o ODD/none
+try "${one[@]}" --work none.work -o none.work/family.fm
+try nowhere "${one[@]:1:4}" -o none
+faults=$(dirname "$(command -v fm-family)")/../tests/unit/faults.so
+if [ -z "${SAN:-}" ]; then LD_PRELOAD=$faults FM_FAULT=statvfs:1:full try "${one[@]}" -o none; fi 2>&1 |
+    sed 's/takes .*, but .* are/takes N, but N are/' # sanitizers cannot be preloaded
+ls -d none* PWNED 2>/dev/null
+
+echo "-- a forecast"
+fm-family "${one[@]}" --recover -o none -n | sed -E 's/(under )?[0-9.]+ ([a-z]|[kMG]?B\b)+( [0-9]+ [a-z]+)?/N/g; s/N to N/N/; s/ +/ /g'
+fm-family "${data[@]}" --shuffle --layout native -b 0.3 --work other -o none -n >/dev/null
 echo "status $?"
-[ -e full.work ] || echo "nothing is made"
+ls -d none* other 2>/dev/null
+
+echo "-- the size of an export is known before there is a bundle"
+bytes() { fm-pack -q --export size -n --json -b 0 --layout "$@" 2>/dev/null | grep bytes_weights; }
+for model in odd-q3next odd-dsv3 odd-gptoss odd-glm-lite packed/nvfp4 packed/fp8-block packed/w4a16; do
+    rank=(-q --model "$GOLDEN/$model" --tokens "$GOLDEN/$model/tokens.npy")
+    fm-rank "${rank[@]}" 2>/dev/null | fm-train "${rank[@]}" --method uniform 2>/dev/null |
+        fm-pack -q --model "$GOLDEN/$model" -o size.fm >/dev/null 2>&1
+    for layout in native ragged elastic layer uniform padded; do
+        [ "$(bytes $layout "$GOLDEN/$model")" = "$(bytes $layout size.fm)" ] || echo "$model, $layout: not the same"
+    done
+    bytes ragged size.fm | wc -l
+    rm -f size.fm
+done
 
 echo "-- hostile names"
 hostile=$'-a \'model\'; "of\' $(mine)\n'
-cp -r -- MODEL "$hostile" && cp -- mine.txt '-my; "text*'
-fm-family --text '-my; "text*' --seq-len 64 --max-tokens 512 --layout=uniform -b 0.4 -o "-x 'out" -- \
-    "$hostile" >said 2>complained
+cp -r -- MODEL "$hostile" && cp -- "$GOLDEN/text/rows.jsonl" '-my; "text*'
+odd=(--text '-my; "text*' --seq-len 64 --max-tokens 512 -b 0.4 -o "-x 'out/" -- "$hostile")
+fm-family --print "${odd[@]}" | tee commands
+fm-family "${odd[@]}" >said 2>&1
 echo "status $?"
-grep '^+' complained
-grep ': ok$' said | sed 's/: [0-9]* items.*:/:/'
+mkdir again && cp -r -- "$hostile" '-my; "text*' again && mkdir -- "again/-x 'out.work"
+(cd again && bash -e ../commands >/dev/null 2>&1)
+diff -r -- "-x 'out" "again/-x 'out" && echo same
 
-echo "-- interruptions"
-for _ in {1..4}; do cat mine.txt; done >long.txt
-family() { exec fm-family MODEL --text long.txt --seq-len 64 --until 0.45 --budget 0.4 -o "$1"; }
-(family straight) >/dev/null 2>&1
-echo "straight: status $?"
-await() { # await FILE: wait until it exists, or the background command has ended
-    while kill -0 $! 2>/dev/null && [ ! -e "$1" ]; do sleep 0.02; done
-}
-for signal in TERM INT; do # TERM to the script, INT to its group as a terminal sends it
-    [ $signal = INT ] && group=- || group=
-    family stopped >/dev/null 2>&1 &
-    await stopped.work/rank.state.lock
-    sleep 0.2
-    kill -$signal -- "$group$!"
-    wait $! 2>/dev/null
-    echo "$signal: status $?"
-    find stopped.work -type f ! -name rank.state # it exists if work was done before the signal
-done
-for file in rank.state.lock ranked.fm trained.fm family.fm; do
-    family stopped >/dev/null 2>&1 &
-    await stopped.work/$file
-    kill -KILL -- -$! 2>/dev/null
-    wait $! 2>/dev/null
-done
-(family stopped) >said 2>complained
-echo "again: status $?"
-for file in straight.work/*; do cmp "$file" "stopped.work/${file#*/}" && echo "${file#*/}: same"; done
-ls stopped.work
-diff -r straight stopped && echo "the export: same"
-(family stopped) >/dev/null 2>complained
-echo "once more: status $?"
-grep -c '^+' complained
-
-echo "-- mistakes"
-mkdir mistake && cd mistake || exit 99
-try() {
-    fm-family "$@" 2>&1
-    echo "status $?"
-}
-mkdir there
-try ../MODEL --budget 0.4 -o out
-try ../MODEL --text ../mine.txt -o out
-try ../MODEL --text ../mine.txt --budget 0.4
-try --text ../mine.txt --budget 0.4 -o out
-try ../MODEL --text - --budget 0.4 -o out
-try ../MODEL --text ../mine.txt --budget 0.4 -o there
-try ../MODEL --text ../mine.txt --budget 0.4 --layout flat -o out
-try ../MODEL --text ../mine.txt --budget 40% -o out
-try ../MODEL --text ../mine.txt --budget 0.4 --method best -o out
-try ../MODEL --text ../mine.txt --budget 0.4 --steps 3 -o out
-try ../MODEL --text ../mine.txt --budget 0.4 --layout native --weights fp8 -o out
-try ../MODEL --text ../mine.txt --budget 0.4 --tp 2 -o out
-try ../MODEL --text ../mine.txt --budget 0.9 -o out
-try ../MODEL --text ../mine.txt --budget 0.95 --until 0.95 -o out
-coarse=(--layout uniform --width-multiple 64 --until 0.4) # ends at 0.5; the mask before it is at 0.25
-try ../MODEL --text ../mine.txt "${coarse[@]}" --budget 0.8 -o out
-fm-family ../MODEL --text ../mine.txt "${coarse[@]}" --budget 0.7 -o out -n 2>/dev/null
-echo "0.7: status $?"
-try ../MODEL --text ../mine.txt --budget 0.4 -o
-echo "-- these, and --dry-run, write nothing"
-try ../MODEL --text ../mine.txt --budget 0.4 -o out -n
-ls
-try nowhere --text ../mine.txt --budget 0.4 -o out
+echo "-- one run at a time"
+mkfifo slow
+fm-family MODEL --tokenizer-cmd "cat slow" --text mine.txt -b 0.4 -o first >/dev/null 2>&1 &
+while [ ! -e first.work/.fm-family.lock ]; do sleep 0.02; done
+try MODEL --text mine.txt -b 0.4 --work first.work -o second | sed 's/process [0-9]*/process N/'
+kill -TERM $!
+wait $!
+echo "status $?"
+ls -d first.work second 2>/dev/null
+echo "-- end"

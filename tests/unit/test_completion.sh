@@ -11,7 +11,7 @@ mkdir -p bash zsh there/checkpoint
 touch there/calib.npy there/chess.txt 'there/my family.fm'
 for tool in "$bin"/fm-*; do
     name=${tool##*/}
-    [[ $name != @(fm-chat2text|fm-family) ]] || continue
+    [ "$name" != fm-chat2text ] || continue
     for shell in bash zsh; do
         "$tool" --completion=$shell >"$shell/_$name" || exit 1
         ! command -v $shell >/dev/null || $shell -n "$shell/_$name" || exit 1
@@ -37,6 +37,8 @@ CASES = [  # shells, what is typed (| is Tab), what the tool gets
     ("bash zsh", "fm-bench kernels --reo|", "[kernels][--reo]"),
     ("bash zsh", "fm-bench kernels --rep|", "[kernels][--rep]"),
     ("bash zsh", "fm-bench kernels --repe|", "[kernels][--repeat"),
+    ("bash zsh", "fm-family --eval-te|cal|", "[--eval-text"),
+    ("bash zsh", "fm-family chec|", "[checkpoint"),
     ("bash zsh", "fm-bench quality my|", "[quality][my family.fm]"),
 ]
 START = {
@@ -47,7 +49,7 @@ SETUP = {
     "bash": "bind 'set bell-style none'; bind 'set enable-bracketed-paste off'; for f in ../bash/_*; do . $f; done",
     "zsh": "fpath=(../zsh $fpath); autoload -Uz compinit; compinit -u -D; unsetopt PROMPT_SP LIST_BEEP",
 }
-SAY = """for t in fm-{bench,pack,rank,recover,train,verify}; do eval "$t() { printf 'GOT '; printf '[%s]' \\"\\$@\\"; echo ' DONE'; }"; done"""
+SAY = """for t in fm-{bench,family,pack,rank,recover,train,verify}; do eval "$t() { printf 'GOT '; printf '[%s]' \\"\\$@\\"; echo ' DONE'; }"; done"""
 bad = 0
 
 

@@ -89,7 +89,7 @@ LD_LIBRARY_PATH=$dest/usr/lib ./clip || fail "libfm_clip.so"
 for tool in "$root"/"$build"/bin/fm-*; do
     name=${tool##*/}
     [ -x "$dest/usr/bin/$name" ] || fail "no $name"
-    [[ $name = @(fm-chat2text|fm-family) ]] && continue
+    [ "$name" = fm-chat2text ] && continue
     grep -q "^complete -F .* $name$" "$dest/usr/share/bash-completion/completions/$name" ||
         fail "no completion of $name for bash"
     grep -q "^#compdef $name$" "$dest/usr/share/zsh/site-functions/_$name" ||

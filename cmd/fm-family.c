@@ -1,0 +1,920 @@
+/*
+ * fm-family: run the whole pipeline with one command.
+ *
+ * Each step is the tool of that name, called in a child process of its own (lib/run/child.h), with
+ * the command line that --print shows.  This process has one thread; it holds the lock of the work
+ * folder and the record of finished steps (lib/run/ledger.h).  Before the first step, the steps
+ * that will run are called with --dry-run, so that they refuse now what they would refuse after
+ * hours.
+ */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cmd/cli.h"
+#include "cmd/progress.h"
+#include "cmd/tools.h"
+#include "lib/base/mem.h"
+#include "lib/base/printable.h"
+#include "lib/base/signals.h"
+#include "lib/base/units.h"
+#include "lib/export/list.h"
+#include "lib/export/ownexport.h"
+#include "lib/export/quantise.h"
+#include "lib/run/child.h"
+#include "lib/run/confine.h"
+#include "lib/run/ledger.h"
+#include "lib/run/report.h"
+
+enum { RANK, TRAIN, RECOVER, PACK, EXPORT, VERIFY, STEPS };
+enum {
+    IN_RANK = 1 << RANK,
+    IN_TRAIN = 1 << TRAIN,
+    IN_RECOVER = 1 << RECOVER,
+    IN_EXPORT = 1 << EXPORT
+};
+enum { LEARNING = IN_RANK | IN_TRAIN | IN_RECOVER, ALL = (1 << STEPS) - 1 };
+
+static const struct {
+    const char *tool, *name, *doing, *output, *state;
+    int (*main)(int argc, char **argv);
+} step_of[STEPS] = {
+    {"fm-rank", "rank", "ranking", "ranked.fm", "rank.state", fm_rank_main},
+    {"fm-train", "train", "making masks", "trained.fm", "train.state", fm_train_main},
+    {"fm-recover", "recover", "recovery", "recovered.fm", "recover.state", fm_recover_main},
+    {"fm-pack", "pack", "packing", "family.fm", NULL, fm_pack_main},
+    {"fm-pack", "export", "exporting", NULL, NULL, fm_pack_main},
+    {"fm-verify", "verify", "verifying", NULL, NULL, fm_verify_main},
+};
+
+#define RATE 1e9 /* bytes per second that -n assumes of a disk */
+
+static struct {
+    const char *out, *work, *layout, *weights, *method, *granularity, *server;
+    const char *unused; /* options that are only passed on */
+    uint64_t fit;
+    double budget;
+    int tp, multiple;
+    bool recover, print;
+} asked = {.layout = "ragged", .budget = -1, .tp = 1};
+
+/* A command line. */
+struct words {
+    char **word;
+    size_t count, room;
+    bool failed;
+};
+
+/* What a step is forecast to need. */
+struct cost {
+    double seconds_least, seconds;
+    uint64_t memory, disk;
+};
+
+struct family {
+    struct fm_cli cli;
+    char *work, *path[STEPS], *state[STEPS]; /* outputs and state files */
+    bool unmade;                             /* with --dry-run: there is no work folder */
+    int first;                               /* the first step to run; STEPS: none */
+    struct fm_ledger ledger;
+    cJSON *data, *model; /* digests of the inputs: of the learning steps, of fm-pack */
+    struct cost cost[STEPS];
+    double reach; /* the highest budget that masks can have */
+};
+
+static bool has(const struct family *f, int step)
+{
+    (void)f;
+    return step != RECOVER || asked.recover;
+}
+
+/* The step before, or -1. */
+static int before(const struct family *f, int step)
+{
+    do
+        step--;
+    while (step >= 0 && !has(f, step));
+    return step;
+}
+
+/* ---- command lines ---- */
+
+static void add(struct words *w, const char *fmt, ...) FM_PRINTF(2, 3);
+static void add(struct words *w, const char *fmt, ...)
+{
+    va_list ap;
+    struct fm_err none = {0};
+    char *text = NULL;
+    va_start(ap, fmt);
+    int n = vasprintf(&text, fmt, ap);
+    va_end(ap);
+    /* One more, so that the list ends with NULL. */
+    w->failed = w->failed || n < 0 || FM_GROW(w->word, w->room, w->count + 2, "words", &none);
+    if (w->failed)
+        return;
+    w->word[w->count++] = text;
+    w->word[w->count] = NULL;
+}
+
+static void release(struct words *w)
+{
+    for (size_t i = 0; i < w->count; i++)
+        free(w->word[i]);
+    free(w->word);
+}
+
+/* Widths that the layout can have, so that the losses in the list are those of exports. */
+static void add_widths(struct words *w)
+{
+    const struct fm_quantiser *q = asked.weights ? fm_quantisers_find(asked.weights) : NULL;
+    int server = asked.server ? fm_server_find(asked.server) : FM_SERVER_ANY;
+    bool uniform = strcmp(asked.layout, "uniform") == 0, layer = strcmp(asked.layout, "layer") == 0;
+    if (!asked.granularity && (uniform || layer))
+        add(w, "--granularity=%s", uniform ? "model" : "layer");
+    if (!asked.multiple && uniform)
+        add(w, "--width-multiple=%d",
+            asked.tp * (q && server >= 0 ? (int)q->multiple[server] : FM_UNIFORM_MULTIPLE));
+    if (!asked.method)
+        add(w, "--method=saliency");
+}
+
+/* The options of a step; unless `all`, only those that determine its output, and files without
+ * directories: their digests count. */
+static void add_options(struct words *w, const struct family *f, int step, bool all)
+{
+    static const char *const aside[] = {"memory", "threads", "quiet", "no-sandbox"};
+    for (int i = 0; i < f->cli.words; i++) {
+        const struct fm_cli_word *o = &f->cli.word[i];
+        bool skip = !(o->modes & 1 << step);
+        for (size_t k = 0; k < sizeof aside / sizeof *aside && !all; k++)
+            skip = skip || strcmp(o->name, aside[k]) == 0;
+        bool file = o->kind == FM_CLI_SOURCES || o->kind == FM_CLI_READS || o->kind == FM_CLI_READ;
+        const char *slash = o->text && file && !all ? strrchr(o->text, '/') : NULL;
+        if (!skip && o->text)
+            add(w, "--%s=%s", o->name, slash ? slash + 1 : o->text);
+        else if (!skip)
+            add(w, "--%s", o->name);
+    }
+    if (step == TRAIN)
+        add_widths(w);
+}
+
+/* The command line of a step. */
+static void add_command(struct words *w, const struct family *f, int step)
+{
+    add(w, "%s", step_of[step].tool);
+    if (step <= PACK)
+        add(w, "--model=%s", f->cli.operand[0]);
+    if (step == EXPORT)
+        add(w, "--export=%s", asked.out);
+    add_options(w, f, step, true);
+    if (step == VERIFY)
+        add(w, "--against=%s", f->path[PACK]);
+    if (step_of[step].state && !f->unmade)
+        add(w, "--state=%s", f->state[step]);
+    if (step <= PACK)
+        add(w, "--output=%s", f->unmade ? "-" : f->path[step]);
+}
+
+static void add_operand(struct words *w, const struct family *f, int step)
+{
+    const char *operand = step == RANK     ? NULL
+                          : step == VERIFY ? asked.out
+                                           : f->path[before(f, step)];
+    if (operand && operand[0] == '-')
+        add(w, "--");
+    if (operand)
+        add(w, "%s", operand);
+}
+
+/* Print a word as a shell reads it; control characters as \xNN in $'...'. */
+static void print_word(const char *word)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                                "-_./=:,+@%";
+    bool control = false;
+    for (const char *p = word; *p; p++)
+        control = control || (unsigned char)*p < 32 || *p == 127;
+    if (*word && !word[strspn(word, plain)]) {
+        fputs(word, stdout);
+        return;
+    }
+    fputs(control ? "$'" : "'", stdout);
+    for (const char *p = word; *p; p++)
+        if ((unsigned char)*p < 32 || *p == 127)
+            printf("\\x%02x", (unsigned char)*p);
+        else if (control && (*p == '\'' || *p == '\\'))
+            printf("\\%c", *p);
+        else if (*p == '\'')
+            fputs("'\\''", stdout);
+        else
+            putchar(*p);
+    putchar('\'');
+}
+
+static int print_commands(const struct family *f, struct fm_err *err)
+{
+    bool failed = false;
+    for (int step = 0; step < STEPS; step++) {
+        struct words w = {0};
+        if (!has(f, step))
+            continue;
+        add_command(&w, f, step);
+        add_operand(&w, f, step);
+        for (size_t i = 0; i < w.count; i++) {
+            print_word(w.word[i]);
+            putchar(i + 1 < w.count ? ' ' : '\n');
+        }
+        failed = failed || w.failed;
+        release(&w);
+    }
+    return failed ? fm_fail(err, FM_ENOMEM, "no memory for the commands") : FM_OK;
+}
+
+/* ---- children ---- */
+
+struct call {
+    int step;
+    struct words words;
+};
+
+static int call(void *self)
+{
+    struct call *c = self;
+    return step_of[c->step].main((int)c->words.count, c->words.word);
+}
+
+/* Call the tool of a step; *json, if not NULL, receives the report of its --dry-run. */
+static int run_tool(struct call *c, cJSON **json, struct fm_err *err)
+{
+    char *said = NULL;
+    int rc = c->words.failed ? fm_fail(err, FM_ENOMEM, "no memory for a command")
+             : fm_signals_held()
+                 ? fm_fail(err, FM_ESAVED, "stopped by a signal; repeat the command to continue")
+                 : fm_child_run(call, c, step_of[c->step].state != NULL, json ? &said : NULL, err);
+    if (!rc && json)
+        rc = fm_json_tree(json, said, strlen(said), err);
+    free(said);
+    release(&c->words);
+    return rc;
+}
+
+/* ---- steps and their record ---- */
+
+static bool exists(const char *path)
+{
+    struct stat st;
+    return path && lstat(path, &st) == 0;
+}
+
+/* The entry of a step in the record; each export has its own. */
+static cJSON *entry_of(const struct family *f, int step)
+{
+    return fm_ledger_step(&f->ledger, step_of[step].name, step >= EXPORT ? asked.out : "");
+}
+
+/* Whether this command, or an earlier one, made the output of the step. */
+static bool is_own(const struct family *f, int step)
+{
+    return step == EXPORT || entry_of(f, step);
+}
+
+static int compare_words(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* The entry of a step before it runs: its options and the digests of its inputs. */
+static int make_entry(cJSON **entry, const struct family *f, int step, struct fm_err *err)
+{
+    const cJSON *from = step > RANK ? entry_of(f, before(f, step)) : NULL;
+    const cJSON *given = step < PACK ? f->data : step == PACK ? f->model : NULL, *item;
+    char identity[FM_LEDGER_IDENTITY];
+    struct words w = {0};
+    *entry = cJSON_CreateObject();
+    cJSON *options = fm_json_add_array(*entry, "options");
+    add_options(&w, f, step, false);
+    if (w.count) /* in order of name; a repeated option keeps its order */
+        qsort(w.word, w.count, sizeof *w.word, compare_words);
+    for (size_t i = 0; i < w.count; i++)
+        fm_json_add_string(options, NULL, w.word[i]);
+    cJSON *inputs = fm_json_add_object(*entry, "inputs");
+    cJSON_ArrayForEach(item, given)
+    {
+        fm_json_add_string(inputs, item->string, item->valuestring);
+    }
+    cJSON_ArrayForEach(item, cJSON_GetObjectItemCaseSensitive(from, "output"))
+    {
+        fm_json_add_string(inputs, item->string, item->valuestring);
+    }
+    if (step < VERIFY) {
+        fm_ledger_identity(identity, f->path[step]);
+        fm_json_add_string(*entry, "before", identity);
+    }
+    bool failed = w.failed || !fm_json_is_whole(*entry);
+    release(&w);
+    return failed ? fm_fail(err, FM_ENOMEM, "no memory for the record of a step") : FM_OK;
+}
+
+/* Add the digests of a step's output. */
+static int add_output(struct family *f, int step, cJSON *entry, struct fm_err *err)
+{
+    cJSON *output = cJSON_CreateObject();
+    int rc = FM_OK;
+    if (step < EXPORT)
+        rc = fm_ledger_digest(&f->ledger, output, step_of[step].output, f->path[step], err);
+    if (step == EXPORT)
+        rc = fm_ledger_digest(&f->ledger, output, "export", f->path[step], err);
+    /* Users may edit the card, and fm-export.json has its digest. */
+    cJSON_DeleteItemFromObjectCaseSensitive(output, "export README.md");
+    cJSON_DeleteItemFromObjectCaseSensitive(output, "export fm-export.json");
+    fm_json_add(entry, "output", output);
+    return rc;
+}
+
+/* Whether the output of a step is as the record says. */
+static int is_intact(bool *intact, struct family *f, int step, struct fm_err *err)
+{
+    const cJSON *was = entry_of(f, step);
+    char text[FM_LEDGER_TEXT];
+    cJSON *now = cJSON_CreateObject();
+    int rc = exists(f->path[step]) ? add_output(f, step, now, err) : FM_OK;
+    *intact = !rc && !fm_ledger_differ(text, cJSON_GetObjectItemCaseSensitive(was, "output"),
+                                       cJSON_GetObjectItemCaseSensitive(now, "output"), true);
+    cJSON_Delete(now);
+    if (rc == FM_ESAVED || rc == FM_ENOMEM)
+        return rc;
+    *err = (struct fm_err){0};
+    return FM_OK;
+}
+
+/* A step that ended although the record does not say so, because this program was killed before it
+ * could: its output is not the file that was there when it began, and its state file is gone. */
+static int settle(struct family *f, int step, struct fm_err *err)
+{
+    cJSON *was = entry_of(f, step);
+    const char *old = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(was, "before"));
+    char identity[FM_LEDGER_IDENTITY];
+    if (!was || !old || step == VERIFY || cJSON_GetObjectItemCaseSensitive(was, "output"))
+        return FM_OK;
+    fm_ledger_identity(identity, f->path[step]);
+    if (!identity[0] || strcmp(identity, old) == 0 || exists(f->state[step]))
+        return FM_OK;
+    int rc = f->state[step] && !f->cli.dry_run ? fm_ledger_unlock(f->state[step], err) : FM_OK;
+    return rc ? rc : add_output(f, step, was, err);
+}
+
+/* Compare the entry of a step with the record; *why says what differs, or is empty. */
+static int compare(char why[FM_LEDGER_TEXT], struct family *f, int step, struct fm_err *err)
+{
+    const cJSON *was = entry_of(f, step);
+    static const char *const part[] = {"options", "inputs"};
+    cJSON *now = NULL;
+    int rc = make_entry(&now, f, step, err);
+    why[0] = '\0';
+    for (int i = 0; i < 2 && !rc && was; i++)
+        if (fm_ledger_differ(why, cJSON_GetObjectItemCaseSensitive(was, part[i]),
+                             cJSON_GetObjectItemCaseSensitive(now, part[i]), false))
+            break;
+        else
+            why[0] = '\0';
+    cJSON_Delete(now);
+    return rc;
+}
+
+/* A ranking, or the state of an unfinished step, is not replaced by one with other options: it may
+ * be the work of hours. */
+static int protect(const struct family *f, int step, const char *why, struct fm_err *err)
+{
+    if (!why[0])
+        return FM_OK;
+    for (int i = step; step == RANK && i < PACK; i++)
+        if (has(f, i) && (exists(f->path[i]) || exists(f->state[i])))
+            return fm_fail(err, FM_ECONFIG,
+                           "'%s' has stages that were made otherwise (%s); use another --work, or "
+                           "remove it",
+                           f->work, why);
+    if (exists(f->state[step]))
+        return fm_fail(err, FM_ECONFIG,
+                       "'%s' is the state of an unfinished run (%s); repeat that command, use "
+                       "another --work, or remove the file",
+                       f->state[step], why);
+    return FM_OK;
+}
+
+/* Set f->first: the first step that is not finished, or whose options or inputs have changed; or
+ * an earlier one whose output is needed and gone. */
+static int find_first(struct family *f, struct fm_err *err)
+{
+    char why[FM_LEDGER_TEXT];
+    bool intact = true;
+    int rc = FM_OK, step;
+    f->first = STEPS;
+    for (step = 0; step < STEPS && f->first == STEPS && !rc; step++) {
+        if (!has(f, step))
+            continue;
+        if (settle(f, step, err) || compare(why, f, step, err) || protect(f, step, why, err))
+            return err->code;
+        const cJSON *was = entry_of(f, step);
+        if (why[0] || !cJSON_GetObjectItemCaseSensitive(was, "output"))
+            f->first = step;
+        if (why[0])
+            fm_run_note(&f->cli.run, "%s again: %s", step_of[step].doing, why);
+    }
+    if (f->first > EXPORT) {
+        rc = is_intact(&intact, f, EXPORT, err);
+        f->first = intact ? f->first : EXPORT;
+    }
+    while (!rc && f->first < STEPS && (step = before(f, f->first)) >= 0) {
+        rc = is_intact(&intact, f, step, err);
+        if (rc || intact)
+            break;
+        fm_run_note(&f->cli.run, "%s again: '%s' is missing or has changed", step_of[step].doing,
+                    f->path[step]);
+        f->first = step;
+    }
+    return rc;
+}
+
+/* Check that the steps that will run replace nothing but their own earlier outputs. */
+static int check_owner(const struct family *f, struct fm_err *err)
+{
+    for (int step = f->first; step < EXPORT; step++)
+        if (has(f, step) && exists(f->path[step]) && !is_own(f, step))
+            return fm_fail(err, FM_ECREATE,
+                           "'%s' exists, and fm-family did not make it; choose another --work",
+                           f->path[step]);
+    return FM_OK;
+}
+
+static int add_inputs(struct family *f, struct fm_err *err)
+{
+    const struct fm_guard *g = &f->cli.guard;
+    char what[80];
+    f->data = cJSON_CreateObject();
+    f->model = cJSON_CreateObject();
+    int rc = fm_ledger_digest(&f->ledger, f->model, "MODEL", f->cli.run.inputs.model, err);
+    if (!rc)
+        rc = fm_ledger_digest(&f->ledger, f->data, "MODEL", f->cli.run.inputs.model, err);
+    /* The last two are MODEL and standard input. */
+    for (int i = 0; i + 2 < g->reads && !rc; i++) {
+        snprintf(what, sizeof what, "%s (file %d)", g->read[i].what, i + 1);
+        rc = fm_ledger_source(&f->ledger, f->data, what, g->read[i].path, err);
+    }
+    return rc;
+}
+
+/* ---- before the first step ---- */
+
+static double number(const cJSON *json, const char *key)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(json, key);
+    return cJSON_IsNumber(item) ? item->valuedouble : 0;
+}
+
+/* Call a step with --dry-run. */
+static int plan(cJSON **json, struct call *c, const char *operand, bool force, struct fm_err *err)
+{
+    add(&c->words, "--dry-run");
+    add(&c->words, "--json");
+    add(&c->words, "--quiet");
+    if (force)
+        add(&c->words, "--force");
+    add(&c->words, "--");
+    if (operand)
+        add(&c->words, "%s", operand);
+    return run_tool(c, json, err);
+}
+
+static int plan_learning(struct family *f, int step, struct fm_err *err)
+{
+    struct call c = {.step = step};
+    cJSON *json = NULL;
+    add_command(&c.words, f, step);
+    int rc = plan(&json, &c, NULL, is_own(f, step), err);
+    f->cost[step] = (struct cost){number(json, "seconds_least"), number(json, "seconds"),
+                                  (uint64_t)number(json, "memory"),
+                                  (uint64_t)(number(json, "output") + number(json, "state"))};
+    f->cost[PACK].disk = (uint64_t)number(json, "later") / 2;
+    if (step == TRAIN) {
+        double most = number(json, "budget_most"), beyond = number(json, "budget_beyond");
+        f->reach = most > 0 ? most + beyond : 1;
+        if (!rc && asked.budget > f->reach + 0.00005)
+            rc = fm_fail(err, FM_ECONFIG,
+                         "--budget %g: masks end at %g; give a higher --until, or a smaller budget",
+                         asked.budget, most);
+    }
+    cJSON_Delete(json);
+    return rc;
+}
+
+/* Replace the word that begins with `begin`. */
+static void replace(struct words *w, const char *begin, const char *fmt, double value)
+{
+    for (size_t i = 0; i < w->count; i++)
+        if (strncmp(w->word[i], begin, strlen(begin)) == 0) {
+            free(w->word[i]);
+            w->failed = asprintf(&w->word[i], fmt, value) < 0 || w->failed;
+        }
+}
+
+/* Plan the export of the bundle or, if that will be made, of the checkpoint with uniform masks: of
+ * all members in that layout, one with the highest budget is the smallest. */
+static int plan_export(struct family *f, struct fm_err *err)
+{
+    struct call c = {.step = EXPORT};
+    cJSON *json = NULL;
+    bool packed = f->first == EXPORT, smallest = asked.fit && !packed;
+    char bytes[32], fit[32];
+    add_command(&c.words, f, EXPORT);
+    if (smallest)
+        replace(&c.words, "--fit=", "--budget=%.6f", f->reach < 0.99 ? f->reach + 0.01 : 1);
+    int rc = plan(&json, &c, packed ? f->path[PACK] : f->cli.run.inputs.model, true, err);
+    f->cost[EXPORT].disk = (uint64_t)number(json, "bytes_out");
+    f->cost[EXPORT].memory = (uint64_t)number(json, "bytes_memory");
+    fm_units_bytes(bytes, f->cost[EXPORT].disk);
+    fm_units_bytes(fit, asked.fit);
+    if (!rc && smallest && f->cost[EXPORT].disk > asked.fit)
+        rc = fm_fail(err, FM_EUSAGE, "--fit %s: the smallest export takes about %s in layout %s",
+                     fit, bytes, asked.layout);
+    cJSON_Delete(json);
+    return rc;
+}
+
+/* The filesystem of a file or, if it does not exist, of its directory. */
+static dev_t disk_of(const char *path)
+{
+    struct stat st = {0};
+    char *home = strdup(path), *slash = home ? strrchr(home, '/') : NULL;
+    if (slash)
+        slash[slash == home] = '\0';
+    if (stat(path, &st) != 0 && stat(slash ? home : ".", &st) != 0)
+        st.st_dev = 0;
+    free(home);
+    return st.st_dev;
+}
+
+static int check_space(const struct family *f, struct fm_err *err)
+{
+    uint64_t stages = 0, export = f->first <= EXPORT ? f->cost[EXPORT].disk : 0, unused;
+    bool one = disk_of(f->work) == disk_of(asked.out);
+    for (int step = f->first; step < EXPORT; step++)
+        stages += f->cost[step].disk;
+    if (one && stages)
+        return fm_run_space(f->work, "family and its export", stages + export, &unused, err);
+    int rc = stages ? fm_run_space(f->work, "family", stages, &unused, err) : FM_OK;
+    return rc || !export ? rc : fm_run_space(asked.out, "export", export, &unused, err);
+}
+
+static int plan_steps(struct family *f, struct fm_err *err)
+{
+    int rc = FM_OK;
+    bool later = asked.fit > 0 && f->first < EXPORT; /* it depends on the masks */
+    if (f->first <= EXPORT && !later)
+        rc = plan_export(f, err);
+    for (int step = 0; step < PACK && f->first < EXPORT && !rc; step++)
+        if (has(f, step) && (step >= f->first || step == TRAIN))
+            rc = plan_learning(f, step, err);
+    if (!rc && later)
+        rc = plan_export(f, err);
+    if (rc)
+        return rc;
+    /* These three read and write as fast as the disk. */
+    uint64_t bytes[STEPS] = {[PACK] = 2 * f->cost[PACK].disk,
+                             [EXPORT] = 2 * f->cost[EXPORT].disk,
+                             [VERIFY] = f->cost[EXPORT].disk};
+    for (int step = PACK; step < STEPS; step++)
+        f->cost[step].seconds_least = f->cost[step].seconds = (double)bytes[step] / RATE;
+    return check_space(f, err);
+}
+
+static void show_cost(const char *name, const struct cost *c)
+{
+    char least[32], most[32], memory[32], disk[32];
+    fm_units_time(least, c->seconds_least);
+    fm_units_time(most, c->seconds);
+    fm_units_bytes(memory, c->memory);
+    fm_units_bytes(disk, c->disk);
+    bool range = strcmp(least, most) != 0;
+    printf("%-14s %12s%4s%-12s %12s %12s\n", name, least, range ? " to " : "", range ? most : "",
+           c->memory ? memory : "", c->disk ? disk : "");
+}
+
+/* --dry-run: the forecast of each step, and their sum. */
+static void show_plan(const struct family *f)
+{
+    struct cost all = {0};
+    printf("%-14s %12s%16s %12s %12s\n", "step", "time", "", "memory", "disk");
+    for (int step = 0; step < STEPS; step++) {
+        const struct cost *c = &f->cost[step];
+        if (!has(f, step))
+            continue;
+        if (step < f->first) {
+            printf("%-14s %12s\n", step_of[step].doing, "is done");
+            continue;
+        }
+        show_cost(step_of[step].doing, c);
+        all.seconds_least += c->seconds_least;
+        all.seconds += c->seconds;
+        all.memory = c->memory > all.memory ? c->memory : all.memory;
+        all.disk += c->disk;
+    }
+    show_cost("all", &all);
+    puts("Times of the last three are those of a disk with 1 GB/s.");
+}
+
+/* ---- the steps ---- */
+
+static int run_step(struct family *f, int step, struct fm_err *err)
+{
+    struct call c = {.step = step};
+    cJSON *entry = NULL;
+    bool own = is_own(f, step);
+    fm_run_note(&f->cli.run, "%s", step_of[step].doing);
+    int rc = make_entry(&entry, f, step, err);
+    if (rc) {
+        cJSON_Delete(entry);
+        return rc;
+    }
+    fm_ledger_enter(&f->ledger, step_of[step].name, step >= EXPORT ? asked.out : "", entry);
+    if ((rc = fm_ledger_save(&f->ledger, err)))
+        return rc;
+    add_command(&c.words, f, step);
+    if (own && step < VERIFY)
+        add(&c.words, "--force");
+    add_operand(&c.words, f, step);
+    rc = run_tool(&c, NULL, err);
+    if (!rc)
+        rc = add_output(f, step, entry, err);
+    return rc ? rc : fm_ledger_save(&f->ledger, err);
+}
+
+/* ---- the last line ---- */
+
+static uint64_t sum_widths(const cJSON *json)
+{
+    uint64_t sum = 0;
+    const cJSON *layer, *width;
+    cJSON_ArrayForEach(layer, cJSON_GetObjectItemCaseSensitive(json, "widths"))
+    {
+        cJSON_ArrayForEach(width, layer)
+        {
+            sum += (uint64_t)width->valuedouble;
+        }
+    }
+    return sum;
+}
+
+/* Bytes of the weight files of an export. */
+static uint64_t weight_bytes(const cJSON *json)
+{
+    uint64_t bytes = 0;
+    const cJSON *file;
+    cJSON_ArrayForEach(file, cJSON_GetObjectItemCaseSensitive(json, "files"))
+    {
+        const char *end = strrchr(file->string, '.');
+        if (end && strcmp(end, ".safetensors") == 0)
+            bytes += (uint64_t)number(file, "bytes");
+    }
+    return bytes;
+}
+
+/* Describe the export `json`, a member of the list.  Its loss is that of its mask only if it has
+ * the mask's widths and experts were not rounded. */
+static void show_export(const cJSON *json, const struct fm_list *list)
+{
+    const struct fm_list_row *row = &list->row[(int)number(json, "index")];
+    const char *weights = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "weights"));
+    uint64_t all = (uint64_t)list->M * (uint64_t)list->experts * (uint64_t)list->channels;
+    bool measured = row->known && !(weights && fm_quantisers_find(weights)) &&
+                    sum_widths(json) == all - row->removed;
+    double far = asked.budget < 0 ? 0 : asked.budget - row->budget;
+    printf("fm-family: ");
+    fm_printable_write(stdout, asked.out);
+    printf(": %.2f MB of %.2f MB, mask %d, budget %.4f", (double)weight_bytes(json) / 1e6,
+           (double)list->bytes_stored / 1e6, row->index, row->budget);
+    if (!(far * far < 1e-8))
+        printf(" (nearest to %g)", asked.budget);
+    if (measured)
+        printf(", held-out cross-entropy %s%.4f", row->interpolated ? "about " : "", row->ce);
+    if (measured && list->row[0].known)
+        printf(" (the original's: %.4f)", list->row[0].ce);
+    if (!measured) {
+        printf("; 'fm-bench quality ");
+        fm_printable_write(stdout, asked.out);
+        printf("' measures it");
+    }
+    printf("; fm-clients(7) says how to load it\n");
+}
+
+/* Print the last line, in a child: it reads files of other programs. */
+static int summarise(void *self)
+{
+    const struct family *f = self;
+    struct fm_guard guard = {.tool = "fm-family"};
+    struct fm_list list = {0};
+    struct fm_ownexport export = {0};
+    struct fm_err err = {0};
+    bool confined = false;
+    fm_guard_reads(&guard, "the operand", f->path[PACK], false);
+    fm_guard_reads(&guard, "--output", asked.out, false);
+    fm_guard_reads(&guard, "standard input", "-", false);
+    int rc = f->cli.no_sandbox ? FM_OK : fm_confine(&guard, -1, false, &confined, &err);
+    if (!rc && !fm_ownexport_open(&export, asked.out, &err))
+        rc = fm_list_read(&list, f->path[PACK], false, &err);
+    double index = number(export.json, "index");
+    if (!rc && !err.code && !(index >= 0 && index < list.rows))
+        rc = fm_fail(&err, FM_EFORMAT, "'%s' is not an export of '%s'", asked.out, f->path[PACK]);
+    if (!rc && !err.code)
+        show_export(export.json, &list);
+    fm_list_release(&list);
+    fm_ownexport_close(&export);
+    return fm_cli_end(&f->cli, err.code, &err);
+}
+
+/* ---- from beginning to end ---- */
+
+static int run_steps(struct family *f, struct fm_err *err)
+{
+    for (int step = f->first; step < STEPS; step++) {
+        int rc = has(f, step) ? run_step(f, step, err) : FM_OK;
+        if (rc)
+            return rc;
+    }
+    if (f->first == STEPS)
+        fm_run_note(&f->cli.run, "'%s' and '%s' are up to date", f->work, asked.out);
+    int rc = fm_signals_held()
+                 ? fm_fail(err, FM_ESAVED, "stopped by a signal; repeat the command to continue")
+                 : fm_child_run(summarise, f, false, NULL, err);
+    return rc;
+}
+
+static int work(struct family *f, struct fm_err *err)
+{
+    if (asked.print)
+        return print_commands(f, err);
+    if (fm_guard_check(&f->cli.guard, err))
+        return err->code;
+    f->unmade = f->cli.dry_run && !exists(f->work);
+    int rc = fm_ledger_open(&f->ledger, f->work, &f->cli.run, !f->cli.dry_run, err);
+    if (!rc)
+        rc = add_inputs(f, err);
+    if (!rc)
+        rc = find_first(f, err);
+    if (!rc)
+        rc = check_owner(f, err);
+    if (!rc)
+        rc = plan_steps(f, err);
+    if (!rc && f->cli.dry_run)
+        show_plan(f);
+    else if (!rc)
+        rc = run_steps(f, err);
+    fm_ledger_close(&f->ledger);
+    return rc;
+}
+
+/* A copy of a directory's name without slashes at its end, followed by `more`. */
+static char *name_of(const char *path, const char *more)
+{
+    char *name = NULL;
+    size_t length = strlen(path);
+    while (length > 1 && path[length - 1] == '/')
+        length--;
+    return asprintf(&name, "%.*s%s", (int)length, path, more) < 0 ? NULL : name;
+}
+
+/* Set the names of all files; FM_EUSAGE for a name that cannot be a directory's. */
+static int name_files(struct family *f, struct fm_err *err)
+{
+    char *out = name_of(asked.out, "");
+    const char *slash = out ? strrchr(out, '/') : NULL, *last = slash ? slash + 1 : out;
+    if (last && (strcmp(last, ".") == 0 || strcmp(last, "..") == 0 || !*last))
+        return fm_fail(err, FM_EUSAGE,
+                       "--output '%s' has no name of its own; give one such as "
+                       "'%s/small'",
+                       asked.out, asked.out);
+    f->work = out ? asked.work ? name_of(asked.work, "") : name_of(out, ".work") : NULL;
+    bool failed = !f->work;
+    for (int step = 0; step < EXPORT && !failed; step++) {
+        failed = asprintf(&f->path[step], "%s/%s", f->work, step_of[step].output) < 0;
+        if (!failed && step_of[step].state)
+            failed = asprintf(&f->state[step], "%s/%s", f->work, step_of[step].state) < 0;
+    }
+    asked.out = f->path[EXPORT] = out;
+    for (int step = 0; step < EXPORT && !failed; step++)
+        if (strcmp(out, f->path[step]) == 0 || (f->state[step] && strcmp(out, f->state[step]) == 0))
+            return fm_fail(err, FM_EUSAGE, "--output '%s' is a file of --work; choose another name",
+                           out);
+    return failed ? fm_fail(err, FM_ENOMEM, "no memory for the names of files") : FM_OK;
+}
+
+/* Text cannot come from standard input, because several steps read it. */
+static int check_sources(const struct fm_cli *cli, struct fm_err *err)
+{
+    for (int i = 0; i < cli->words; i++) {
+        const struct fm_cli_word *w = &cli->word[i];
+        if ((w->kind == FM_CLI_SOURCES || w->kind == FM_CLI_READS) &&
+            (strcmp(w->text, "-") == 0 || strncmp(w->text, "-:", 2) == 0))
+            return fm_fail(err, FM_EUSAGE, "--%s %s: several steps read it; name a file", w->name,
+                           w->text);
+    }
+    return FM_OK;
+}
+
+static int prepare(struct family *f, struct fm_err *err)
+{
+    struct fm_cli *cli = &f->cli;
+    if (!cli->operands)
+        return fm_fail(err, FM_EUSAGE, "MODEL is missing; see fm-family --help");
+    if (!asked.out || strcmp(asked.out, "-") == 0)
+        return fm_fail(err, FM_EUSAGE, "--output DIR is missing; see fm-family --help");
+    if (asked.budget >= 0 && asked.fit)
+        return fm_fail(err, FM_EUSAGE, "give only one of --budget R and --fit SIZE");
+    if (asked.budget < 0 && !asked.fit)
+        return fm_fail(err, FM_EUSAGE,
+                       "--budget R is missing, the share of channels to remove; see "
+                       "fm-family --help");
+    if (check_sources(cli, err) || name_files(f, err))
+        return err->code;
+    cli->run.inputs.model = cli->operand[0];
+    if (fm_inputs_find_model(&cli->run.inputs, err))
+        return err->code;
+    fm_guard_writes(&cli->guard, "--work", f->work, FM_GUARD_FOLDER, NULL);
+    cli->guard.force = true; /* an earlier export is replaced */
+    return FM_OK;
+}
+
+static const struct fm_cli_option own[] = {
+    {"output", 'o', FM_CLI_EXPORT, &asked.out, "DIR", "directory to write", 0, 0, 0},
+    {"budget", 'b', FM_CLI_REAL, &asked.budget, "R", "share of all expert channels to remove", 0, 1,
+     IN_EXPORT | IN_RECOVER},
+    {"fit", 0, FM_CLI_SIZE, &asked.fit, "SIZE",
+     "instead: the largest member whose export takes at most SIZE", 0, 0, IN_EXPORT},
+    {"layout", 0, FM_CLI_TEXT, &asked.layout, "LAYOUT",
+     "form of the export (default: ragged); see fm-pack(1)", 0, 0, IN_EXPORT},
+    {"weights", 0, FM_CLI_TEXT, &asked.weights, "FORMAT",
+     "of experts in the export; see fm-pack(1)", 0, 0, IN_EXPORT},
+    {"for", 0, FM_CLI_TEXT, &asked.server, "SERVER", "the server that will run it; see fm-pack(1)",
+     0, 0, IN_EXPORT},
+    {"tp", 0, FM_CLI_INT, &asked.tp, "N", "make widths that split over N devices", 1,
+     FM_TP_DEGREES_MAX, IN_EXPORT},
+    {"pad-multiple", 0, FM_CLI_TEXT, &asked.unused, "M", "round widths up to a multiple of M", 0, 0,
+     IN_EXPORT},
+    {"base-model", 0, FM_CLI_TEXT, &asked.unused, "ORG/NAME",
+     "name of the original model, for the card", 0, 0, IN_EXPORT},
+    {"method", 0, FM_CLI_TEXT, &asked.method, "METHOD",
+     "how masks are made (default: saliency); see fm-train(1)", 0, 0, IN_TRAIN},
+    {"granularity", 0, FM_CLI_TEXT, &asked.granularity, "expert|layer|model",
+     "which experts share a width (default: as the layout requires)", 0, 0, IN_TRAIN},
+    {"width-multiple", 0, FM_CLI_INT, &asked.multiple, "M",
+     "round widths of masks up to a multiple of M (default: as the layout requires)", 0, 0,
+     IN_TRAIN},
+    {"until", 0, FM_CLI_TEXT, &asked.unused, "R", "highest budget of the masks (default: 0.80)", 0,
+     0, IN_TRAIN},
+    {"measure-step", 0, FM_CLI_TEXT, &asked.unused, "R",
+     "measure the masks nearest to multiples of R (default: 0.05)", 0, 0, IN_TRAIN},
+    {"recover", 0, FM_CLI_FLAG, &asked.recover, NULL,
+     "also train an adapter, at --budget; see fm-recover(1)", 0, 0, 0},
+    {"work", 0, FM_CLI_TEXT, &asked.work, "DIR",
+     "folder of stages, states and the bundle (default: that of --output with .work)", 0, 0, 0},
+    {"print", 0, FM_CLI_FLAG, &asked.print, NULL,
+     "print the commands of the single tools, for a shell, and run none", 0, 0, 0},
+};
+
+/* The steps that take the shared options. */
+static const struct fm_cli_scope scope[] = {
+    {.name = "threads", .modes = ALL},
+    {.name = "quiet", .modes = ALL},
+    {.name = "no-sandbox", .modes = IN_EXPORT | 1 << VERIFY},
+    {.name = "json", .modes = FM_CLI_ABSENT},
+    {.name = "report", .modes = FM_CLI_ABSENT},
+    {.name = "force", .modes = FM_CLI_ABSENT},
+    {.groups = FM_CLI_TOKENS | FM_CLI_EVAL | FM_CLI_MACHINE, .modes = LEARNING},
+    {0},
+};
+
+int fm_family_main(int argc, char **argv)
+{
+    static struct family f = {
+        .cli = {.tool = "fm-family",
+                .synopsis = "MODEL --text FILE --budget R [--layout LAYOUT] [options] -o DIR",
+                .about = "Make a smaller model from a mixture-of-experts checkpoint: rank, train, "
+                         "pack, export, verify.",
+                .often = "output budget fit layout weights recover text tokens eval-text seq-len "
+                         "max-tokens memory work print dry-run help version",
+                .groups =
+                    FM_CLI_TOKENS | FM_CLI_EVAL | FM_CLI_MACHINE | FM_CLI_CONFINED | FM_CLI_FAMILY,
+                .operands_max = 1,
+                .scope = scope}};
+    struct fm_err err = {0};
+    fm_signals_hold();
+    if (!fm_options_parse(&f.cli, argc, argv, own, FM_CLI_COUNT(own)))
+        return fm_cli_end(&f.cli, FM_OK, &err);
+    fm_options_speak(f.cli.tool);
+    fm_progress_begin(&f.cli.run.progress, f.cli.tool, f.cli.quiet);
+    int rc = prepare(&f, &err);
+    return fm_cli_end(&f.cli, rc ? rc : work(&f, &err), &err);
+}
