@@ -37,9 +37,14 @@ static struct {
     bool version;
 } chosen;
 
-/* Values of --precision.  The stages choose the faster type by default.  The default of other tools
- * is float32, so that measurements can be compared between machines. */
+/* Values of --precision.  Tools that measure losses choose the faster type by default; fm-verify
+ * compares values, in float32. */
 enum { IN_F32, IN_BF16, IN_EITHER };
+
+static bool is_measuring(const struct fm_cli *cli)
+{
+    return cli->groups & FM_CLI_EVAL;
+}
 
 static bool is_stage(const struct fm_cli *cli)
 {
@@ -187,8 +192,8 @@ static int add_machine(struct shared *rows, struct fm_cli *cli)
          0},
         {FM_CLI_MACHINE,
          {"precision", 0, FM_CLI_CHOICE, &chosen.precision, "f32|bf16|auto",
-          is_stage(cli) ? "precision of matrix products (default: auto)"
-                        : "precision of matrix products (default: f32)",
+          is_measuring(cli) ? "precision of matrix products (default: auto)"
+                            : "precision of matrix products (default: f32)",
           0, 0, 0},
          0},
         {FM_CLI_MACHINE,
@@ -627,7 +632,7 @@ bool fm_options_parse(struct fm_cli *cli, int argc, char **argv, const struct fm
     struct table t;
     memset(&chosen, 0, sizeof chosen);
     build_table(&t, cli, own, count);
-    chosen.precision = is_stage(cli) ? IN_EITHER : IN_F32;
+    chosen.precision = is_measuring(cli) ? IN_EITHER : IN_F32;
     if (completes(cli, &t, argc, argv))
         return false;
     parse_words(cli, &t, argc, argv);

@@ -5,7 +5,7 @@
 tokens=$odd/tokens.npy
 baselines() {
     echo "-- ${*//$GOLDEN\//}"
-    fm-bench baselines -q "$@" >said 2>complained
+    fm-bench baselines -q --precision f32 "$@" >said 2>complained
     echo "status $?"
     sed 's/[0-9.]* [KM]B$/BYTES/; s/[0-9]*\.[0-9][0-9]*\*\{0,1\}/N/g; s/  */ /g; s/ $//' said
     sed "s|$GOLDEN|GOLDEN|g; s/[0-9a-f]\{32\}/DIGEST/g

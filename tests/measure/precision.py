@@ -88,7 +88,7 @@ class Study:
         family = self.dir / f"{stream.name}.fm"
         if not family.exists():
             run("fm-pack", "--quiet", "--model", self.model, "-o", family, stream)
-        out = run("fm-bench", "quality", "--eval-tokens", self.held, *self.length, "--json", "--budgets",
+        out = run("fm-bench", "quality", "--precision", "f32", "--eval-tokens", self.held, *self.length, "--json", "--budgets",
                   ",".join(map(str, CUTS)), family)
         return [(row["family"]["budget"], row["family"]["ce"]) for row in json.loads(out)["rows"]]
 
