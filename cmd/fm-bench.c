@@ -100,13 +100,14 @@ static void add_cost(struct fm_estimate *sum, const struct fm_estimate *e)
 static int exported(const struct fm_cli *cli, const struct options *o, struct fm_err *err)
 {
     struct fm_record e = {0};
+    struct fm_bench_original original = {0};
     struct fm_estimate estimate, *dry = cli->dry_run ? &estimate : NULL;
     struct fm_record_benchmark benchmark;
     struct fm_cli_text text;
     int rc = FM_OK;
     if (fm_options_check(cli, EXPORTED, "for an exported directory", err) ||
         read_benchmark(&benchmark, o, err) ||
-        fm_bench_exported(&cli->run, o->budgets, &o->how, dry, &e, err) ||
+        fm_bench_exported(&cli->run, o->budgets, &o->how, &original, dry, &e, err) ||
         (o->record && !cli->dry_run && record(cli, &e, &benchmark, err)) ||
         fm_cli_text_open(&text, err))
         rc = err->code;
@@ -115,6 +116,7 @@ static int exported(const struct fm_cli *cli, const struct options *o, struct fm
         rc = fm_cli_result(cli, &text, with_cost(fm_results_exported_json(&e), text.out, dry), err);
     }
     fm_bench_exported_release(&e);
+    fm_bench_original_release(&original);
     return rc;
 }
 
@@ -140,6 +142,7 @@ static int compared(const struct fm_cli *cli, const struct options *o, struct fm
     int n = cli->operands - 1, rc = FM_OK;
     struct fm_estimate sum = {0}, estimate, *dry = cli->dry_run ? &estimate : NULL;
     struct fm_cli own = *cli;
+    struct fm_bench_original original = {0};
     struct fm_cli_text text;
     if (check_compared(cli, o, err))
         return err->code;
@@ -148,20 +151,12 @@ static int compared(const struct fm_cli *cli, const struct options *o, struct fm
         return err->code;
     for (int i = 0; i < n; i++) {
         own.run.inputs.stream = cli->operand[i + 1];
-        rc = fm_bench_exported(&own.run, NULL, &o->how, dry, &e[i], err);
+        rc = fm_bench_exported(&own.run, NULL, &o->how, &original, dry, &e[i], err);
         if (rc)
             goto out;
         if (dry)
             add_cost(&sum, dry);
     }
-    for (int i = 1; i < n; i++)
-        if (e[i].T != e[0].T || strcmp(e[i].digest, e[0].digest) != 0) {
-            rc = fm_fail(err, FM_ECONFIG,
-                         "'%s' was measured on sequences of %d tokens, '%s' on different sequences "
-                         "of %d; give --seq-len, and directories with the same tokenizer",
-                         cli->operand[1], e[0].T, cli->operand[i + 1], e[i].T);
-            goto out;
-        }
     rc = fm_cli_text_open(&text, err);
     if (rc)
         goto out;
@@ -173,6 +168,7 @@ static int compared(const struct fm_cli *cli, const struct options *o, struct fm
 out:
     for (int i = 0; i < n; i++)
         fm_bench_exported_release(&e[i]);
+    fm_bench_original_release(&original);
     free(e);
     return rc;
 }

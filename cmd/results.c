@@ -40,6 +40,41 @@ static void print_half(FILE *out, double half)
         fprintf(out, " %7s", "");
 }
 
+/* Print a difference of losses and its standard error, or blanks. */
+static void print_paired(FILE *out, const struct fm_spread_paired *p)
+{
+    if (p->known) /* without "-0.0000" */
+        fprintf(out, " %+8.4f", fabs(p->mean) < 5e-5 ? 0 : p->mean);
+    else
+        fprintf(out, " %8s", "");
+    print_half(out, p->known ? p->error : (double)NAN);
+}
+
+/* Titles of the columns of print_paired, and what they mean. */
+#define PAIRED_ORIGINAL " original      +-"
+#define PAIRED_ROW "      row      +-"
+
+static void print_paired_about(FILE *out, bool compared, bool rows)
+{
+    if (compared || rows)
+        fprintf(out, "%s%s+-: standard error of the difference, paired over sequences\n",
+                compared ? "original: CE minus that of the original; " : "",
+                rows ? "row: CE minus that of the row above; " : "");
+}
+
+/* Add [mean, standard error]; nothing if the difference is not known. */
+static void add_paired(cJSON *o, const char *name, const struct fm_spread_paired *p)
+{
+    cJSON *list = p->known ? fm_json_add_array(o, name) : NULL;
+    if (!list)
+        return;
+    fm_json_add_double(list, NULL, p->mean);
+    if (isfinite(p->error))
+        fm_json_add_double(list, NULL, p->error);
+    else
+        fm_json_add_null(list, NULL);
+}
+
 /* ---- what KL and agreement compare with ---- */
 
 static void print_reference(FILE *out, enum fm_bench_reference reference, bool merged)
@@ -195,6 +230,26 @@ static double row_budget(const void *of, int i)
     return ((const struct fm_bench_quality *)of)->row[i].budget[FM_BENCH_FAMILY];
 }
 
+/* Print the differences of losses between rows and columns. */
+static void print_changes(FILE *out, const struct fm_bench_quality *q)
+{
+    fprintf(out,
+            "differences of CE and their standard errors, paired over sequences: from the model "
+            "that KL compares with, from the row above, and of controls from the family\n"
+            "%6s  %8s %7s %8s %7s",
+            "budget", "full", "+-", "row", "+-");
+    fprintf(out, " %8s %7s %8s %7s %8s %7s\n", "uniform", "+-", "layer", "+-", "global", "+-");
+    for (int i = 0; i < q->rows; i++) {
+        const struct fm_bench_row *r = &q->row[i];
+        fprintf(out, "%6.4f ", r->budget[FM_BENCH_FAMILY]);
+        print_paired(out, &r->change[FM_BENCH_FAMILY]);
+        print_paired(out, &r->step);
+        for (int k = FM_BENCH_FAMILY + 1; k < FM_BENCH_KINDS; k++)
+            print_paired(out, &r->change[k]);
+        fputc('\n', out);
+    }
+}
+
 void fm_results_quality(FILE *out, const struct fm_bench_quality *q)
 {
     fprintf(out, "held out: %d sequences of %d tokens, %d budgets\n", q->sequences, q->T, q->rows);
@@ -202,19 +257,19 @@ void fm_results_quality(FILE *out, const struct fm_bench_quality *q)
     if (q->rows == 0 || q->row[0].quality[0].positions == 0)
         return;
     print_reference(out, q->reference, q->row[0].quality[0].recovered);
-    fprintf(out, "%6s  %8s %7s %8s %7s %7s  %16s  %8s %8s\n", "budget", "CE", "+-95%", "KL",
-            "+-95%", "agree%", "uniform CE", "layer CE", "global CE");
+    fprintf(out, "%6s  %8s %8s %7s %7s  %16s  %8s %8s\n", "budget", "CE", "KL", "+-95%", "agree%",
+            "uniform CE", "layer CE", "global CE");
     for (int i = 0; i < q->rows; i++) {
         const struct fm_bench_row *r = &q->row[i];
         const struct fm_quality *m = r->quality;
-        fprintf(out, "%6.4f  %8.4f", r->budget[FM_BENCH_FAMILY], m[FM_BENCH_FAMILY].ce);
-        print_half(out, r->spread[FM_BENCH_FAMILY].ce_half);
-        fprintf(out, " %8.4f", m[FM_BENCH_FAMILY].kl);
+        fprintf(out, "%6.4f  %8.4f %8.4f", r->budget[FM_BENCH_FAMILY], m[FM_BENCH_FAMILY].ce,
+                m[FM_BENCH_FAMILY].kl);
         print_half(out, r->spread[FM_BENCH_FAMILY].kl_half);
         fprintf(out, " %7.2f  %8.4f @ %5.3f  %8.4f  %8.4f\n", 100 * m[FM_BENCH_FAMILY].agree,
                 m[FM_BENCH_UNIFORM].ce, r->budget[FM_BENCH_UNIFORM], m[FM_BENCH_LAYER].ce,
                 m[FM_BENCH_GLOBAL].ce);
     }
+    print_changes(out, q);
     head_words(out, &q->words);
     for (int i = 0; i < q->rows; i++) {
         char name[16];
@@ -244,6 +299,9 @@ cJSON *fm_results_quality_json(const struct fm_bench_quality *q)
             cJSON *m = fm_show_quality(&q->row[i].quality[k], &q->kinds);
             add_spread(m, &q->row[i].quality[k], &q->row[i].spread[k]);
             add_words(m, q->row[i].quality[k].ce, q->tokens, &q->words);
+            add_paired(m, "ce_change", &q->row[i].change[k]);
+            if (k == FM_BENCH_FAMILY)
+                add_paired(m, "ce_step", &q->row[i].step);
             fm_json_add_double(m, "budget", q->row[i].budget[k]);
             fm_json_add_uint(m, "bytes", q->row[i].bytes[k]);
             fm_json_add(row, fm_bench_kind_name((enum fm_bench_kind)k), m);
@@ -299,7 +357,10 @@ static void print_member(FILE *out, const struct fm_record *e, int i)
     else
         fprintf(out, "%-10s", e->layout);
     fprintf(out, " %10.4f", q->ce);
-    print_half(out, e->member[i].spread.ce_half);
+    if (e->compared)
+        print_paired(out, &e->member[i].change);
+    if (e->members > 1)
+        print_paired(out, &e->member[i].step);
     fprintf(out, " %12.4f", exp(q->ce));
     if (e->compared) {
         fprintf(out, " %8.4f", q->kl);
@@ -333,14 +394,15 @@ void fm_results_exported(FILE *out, const struct fm_record *e)
         return;
     if (e->compared)
         print_reference(out, e->base_file ? FM_BENCH_FILE : FM_BENCH_ORIGINAL, false);
-    fprintf(out, "%-10s %10s %7s %12s", e->whole ? "budget" : "", "CE", "+-95%", "perplexity");
+    print_paired_about(out, e->compared, e->members > 1);
+    fprintf(out, "%-10s %10s%s%s %12s", e->whole ? "budget" : "", "CE",
+            e->compared ? PAIRED_ORIGINAL : "", e->members > 1 ? PAIRED_ROW : "", "perplexity");
     fprintf(out, "%s\n", e->compared ? "       KL   +-95%  agree%" : "");
     for (int i = 0; i < e->members; i++)
         print_member(out, e, i);
     if (e->compared) {
-        fprintf(out, "%-10s %10.4f", "original", e->original.ce);
-        print_half(out, e->original_spread.ce_half);
-        fprintf(out, " %12.4f\n", exp(e->original.ce));
+        fprintf(out, "%-10s %10.4f%*s %12.4f\n", "original", e->original.ce,
+                (e->members > 1 ? 2 : 1) * (int)strlen(PAIRED_ROW), "", exp(e->original.ce));
     }
     head_words(out, &e->words);
     for (int i = 0; i < e->members; i++) {
@@ -376,6 +438,8 @@ static void add_numbers(cJSON *o, const struct fm_record *e, int i)
         fm_json_add_double(o, "agree", q->agree);
     }
     add_spread(o, q, &e->member[i].spread);
+    add_paired(o, "ce_change", &e->member[i].change);
+    add_paired(o, "ce_step", &e->member[i].step);
     add_words(o, q->ce, e->tokens, &e->words);
 }
 
@@ -429,6 +493,15 @@ static void sort_by_bytes(int *order, const struct fm_record *e, int n)
     }
 }
 
+/* The difference between the i-th directory in the order of bytes and the one before it. */
+static struct fm_spread_paired step_of(const struct fm_record *e, const int *order, int i)
+{
+    struct fm_spread_paired none = {0};
+    const struct fm_record *a = &e[order[i]], *b = &e[order[i > 0 ? i - 1 : 0]];
+    return i > 0 && a->sums.groups > 0 ? fm_spread_pair(&a->sums, a->start, &b->sums, b->start)
+                                       : none;
+}
+
 void fm_results_compared(FILE *out, const struct fm_record *e, char *const *name, int n)
 {
     int order[FM_RESULTS_COMPARED_MAX];
@@ -439,8 +512,11 @@ void fm_results_compared(FILE *out, const struct fm_record *e, char *const *name
     print_values(out, e[0].convention, e[0].tokens, e[0].values, &e[0].words);
     if (e[0].compared && measured)
         print_reference(out, e[0].base_file ? FM_BENCH_FILE : FM_BENCH_ORIGINAL, false);
+    if (measured)
+        print_paired_about(out, e[0].compared, true);
     fprintf(out, "%10s %-10s %-8s %7s", "bytes", "weights", "layout", "budget");
-    fprintf(out, "%s%s  directory\n", measured ? "         CE   +-95%" : "",
+    fprintf(out, "%s%s%s%s  directory\n", measured ? "         CE" : "",
+            e[0].compared && measured ? PAIRED_ORIGINAL : "", measured ? PAIRED_ROW : "",
             e[0].compared && measured ? "       KL   +-95%  agree%" : "");
     for (int i = 0; i < n; i++) {
         const struct fm_record *r = &e[order[i]];
@@ -450,8 +526,11 @@ void fm_results_compared(FILE *out, const struct fm_record *e, char *const *name
         fprintf(out, "%10s %-10s %-8s %7.4f", bytes, weights_of(r), r->layout,
                 r->member[r->start].budget);
         if (measured) {
+            struct fm_spread_paired step = step_of(e, order, i);
             fprintf(out, " %10.4f", q->ce);
-            print_half(out, r->member[r->start].spread.ce_half);
+            if (r->compared)
+                print_paired(out, &r->member[r->start].change);
+            print_paired(out, &step);
         }
         if (measured && r->compared) {
             fprintf(out, " %8.4f", q->kl);
@@ -471,7 +550,10 @@ cJSON *fm_results_compared_json(const struct fm_record *e, char *const *name, in
     cJSON *list = fm_json_add_array(o, "exports");
     sort_by_bytes(order, e, n);
     for (int i = 0; i < n; i++) {
+        struct fm_spread_paired step = step_of(e, order, i);
         cJSON *one = fm_results_exported_json(&e[order[i]]);
+        cJSON_DeleteItemFromObjectCaseSensitive(one, "ce_step"); /* of members of one directory */
+        add_paired(one, "ce_step", &step);
         cJSON_DeleteItemFromObjectCaseSensitive(one, "tool");
         fm_json_add_string(one, "directory", name[order[i]]);
         cJSON_AddItemToArray(list, one);

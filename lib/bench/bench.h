@@ -33,6 +33,9 @@ struct fm_bench_row {
     uint64_t bytes[FM_BENCH_KINDS];            /* of all tensors in a ragged export */
     struct fm_quality quality[FM_BENCH_KINDS]; /* family, uniform, shuffle-layer, shuffle-global */
     struct fm_spread spread[FM_BENCH_KINDS];
+    /* ce of the family minus that of the full model, and of controls minus that of the family. */
+    struct fm_spread_paired change[FM_BENCH_KINDS];
+    struct fm_spread_paired step; /* ce of the family minus that in the row before */
 };
 
 struct fm_bench_quality {

@@ -189,6 +189,22 @@ static void plan(struct fm_estimate *estimate, const struct fm_bench_quality *q,
     fm_quality_plan(estimate, &subject, run);
 }
 
+/* Set the differences of losses; row r and kind k are model r * FM_BENCH_KINDS + k, and the full
+ * model is the last. */
+static void pair_rows(struct fm_bench_quality *q, const struct fm_spread_sums *sums)
+{
+    for (int r = 0; r < q->rows; r++) {
+        struct fm_bench_row *row = &q->row[r];
+        int family = r * FM_BENCH_KINDS + FM_BENCH_FAMILY;
+        for (int k = 0; k < FM_BENCH_KINDS; k++)
+            row->change[k] =
+                fm_spread_pair(sums, r * FM_BENCH_KINDS + k, sums,
+                               k == FM_BENCH_FAMILY ? q->rows * FM_BENCH_KINDS : family);
+        if (r > 0)
+            row->step = fm_spread_pair(sums, family, sums, family - FM_BENCH_KINDS);
+    }
+}
+
 static int measure(struct fm_bench_quality *q, struct subject *s, const struct fm_ops *ops,
                    const struct fm_run_options *run, struct fm_err *err)
 {
@@ -200,7 +216,9 @@ static int measure(struct fm_bench_quality *q, struct subject *s, const struct f
     struct fm_spread *spread = fm_alloc((size_t)masks, sizeof *spread, "measures", err);
     struct fm_quality base;
     struct fm_spread base_spread;
+    struct fm_spread_sums sums = {0};
     s->text.detail.spread = spread;
+    s->text.detail.sums = &sums;
     s->text.detail.base = &base;
     s->text.detail.base_spread = &base_spread;
     int rc = widths && quality && spread ? FM_OK : err->code;
@@ -216,6 +234,9 @@ static int measure(struct fm_bench_quality *q, struct subject *s, const struct f
         q->row[i / FM_BENCH_KINDS].quality[i % FM_BENCH_KINDS] = quality[i];
         q->row[i / FM_BENCH_KINDS].spread[i % FM_BENCH_KINDS] = spread[i];
     }
+    if (!rc)
+        pair_rows(q, &sums);
+    fm_spread_sums_release(&sums);
     free(spread);
     free(widths);
     free(quality);

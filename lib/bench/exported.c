@@ -239,7 +239,8 @@ static int read_members(struct subject *s, struct fm_record *r, const char *dire
 }
 
 static int open_subject(struct subject *s, struct fm_record *r, const struct fm_run_options *run,
-                        const char *budgets, const struct fm_bench_how *how, struct fm_err *err)
+                        const char *budgets, const struct fm_bench_how *how,
+                        struct fm_bench_original *original, struct fm_err *err)
 {
     struct fm_run_options own = *run;
     own.inputs.model = run->inputs.stream; /* to encode text: the directory's own tokenizer */
@@ -258,8 +259,10 @@ static int open_subject(struct subject *s, struct fm_record *r, const struct fm_
         return fm_fail(err, FM_EUSAGE,
                        "--model has no effect with --kl-base for an exported directory; omit it");
     if (fm_model_open(&s->model, run->inputs.stream, memory, err) ||
-        (run->inputs.model && fm_model_open(&s->original, run->inputs.model, memory, err)))
+        (run->inputs.model && !original->model &&
+         fm_model_open(&original->model, run->inputs.model, memory, err)))
         return err->code;
+    s->original = original->model;
     if (s->original && fm_model_config(s->original)->V != fm_model_config(s->model)->V)
         return fm_fail(err, FM_ECONFIG,
                        "'%s' has a vocabulary of %d tokens and '%s' of %d, so it is not the "
@@ -272,80 +275,109 @@ static int open_subject(struct subject *s, struct fm_record *r, const struct fm_
 }
 
 /* Find the tables of operations of both models. */
-static int find_ops(const struct fm_ops **ops, const struct fm_ops **original,
-                    const struct subject *s, const struct fm_run_options *run, struct fm_err *err)
+static int find_ops(const struct fm_ops **ops, const struct subject *s,
+                    struct fm_bench_original *original, const struct fm_run_options *run,
+                    struct fm_err *err)
 {
-    int rc = fm_machine_ops(ops, &run->machine, fm_model_dtype(s->model), err);
+    /* The same precision for both, so that only the weights differ. */
+    enum fm_dtype stored = fm_model_dtype(s->original ? s->original : s->model);
+    int rc = fm_machine_ops(ops, &run->machine, stored, err);
     if (!rc)
         fm_model_use(s->model, *ops);
-    if (rc || !s->original)
+    if (rc || !s->original || original->measured.model)
         return rc;
-    rc = fm_machine_ops(original, &run->machine, fm_model_dtype(s->original), err);
+    original->measured.model = s->original;
+    rc = fm_machine_ops(&original->measured.ops, &run->machine, stored, err);
     if (!rc)
-        fm_model_use(s->original, *original);
+        fm_model_use(s->original, original->measured.ops);
     return rc;
 }
 
 static int plan(struct fm_estimate *estimate, const struct fm_record *r, const struct subject *s,
-                const struct fm_run_options *run, struct fm_err *err)
+                struct fm_bench_original *original, const struct fm_run_options *run,
+                struct fm_err *err)
 {
     double kept = 0;
     for (int i = 0; i < r->members; i++)
         kept += s->widths ? 1 - r->member[i].budget : 1;
     struct fm_quality_subject subject = {.model = s->model,
                                          .original = s->original,
+                                         .alone = !s->original,
+                                         .measured = original->planned,
                                          .held = &s->text.held,
                                          .detail = &s->text.detail,
                                          .masks = r->members,
                                          .kept = kept / r->members};
     fm_quality_plan(estimate, &subject, run);
+    original->planned = true;
     return fm_estimate_fits(estimate, run, err);
 }
 
+/* Check that a directory has the tokens of the first one. */
+static int check_tokens(struct fm_bench_original *o, const struct fm_record *r,
+                        const char *directory, struct fm_err *err)
+{
+    if (!o->first) {
+        o->first = directory;
+        o->T = r->T;
+        memcpy(o->digest, r->digest, sizeof o->digest);
+    }
+    return o->T == r->T && strcmp(o->digest, r->digest) == 0
+               ? FM_OK
+               : fm_fail(err, FM_ECONFIG,
+                         "'%s' was measured on sequences of %d tokens, '%s' on different sequences "
+                         "of %d; give --seq-len, and directories with the same tokenizer",
+                         o->first, o->T, directory, r->T);
+}
+
 static int measure(struct fm_record *r, struct subject *s, const struct fm_bench_how *how,
-                   const struct fm_ops *ops, const struct fm_ops *original_ops,
+                   const struct fm_ops *ops, struct fm_quality_original *original,
                    const struct fm_run_options *run, struct fm_err *err)
 {
-    struct fm_quality_original original = {.model = s->original, .ops = original_ops};
     struct fm_quality *quality = fm_alloc((size_t)r->members, sizeof *quality, "figures", err);
     struct fm_spread *spread = fm_alloc((size_t)r->members, sizeof *spread, "figures", err);
     int rc = quality && spread ? FM_OK : err->code;
     struct fm_klbase_writer out = {0};
     s->text.detail.spread = spread;
-    s->text.detail.base = &original.quality;
-    s->text.detail.base_spread = &original.spread;
+    s->text.detail.sums = &r->sums;
+    s->text.detail.base = &original->quality;
+    s->text.detail.base_spread = &original->spread;
     if (!rc)
         rc = fm_bench_text_begin_out(&out, &s->text, how, run, err);
     if (!rc)
         rc = fm_quality_compare(quality, s->model, ops, &s->text.held, &s->text.detail, s->widths,
-                                r->members, s->original ? &original : NULL, run, err);
+                                r->members, s->original ? original : NULL, run, err);
     for (int i = 0; !rc && i < r->members; i++) {
         r->member[i].quality = quality[i];
         r->member[i].spread = spread[i];
         r->member[i].quality.kl = fmax(quality[i].kl, 0); /* rounding may give less than 0 */
+        if (r->compared)
+            r->member[i].change = fm_spread_pair(&r->sums, i, &r->sums, r->members);
+        if (i > 0)
+            r->member[i].step = fm_spread_pair(&r->sums, i, &r->sums, i - 1);
     }
     rc = fm_bench_text_end_out(&out, rc, err);
-    r->original = original.quality;
-    r->original_spread = original.spread;
+    r->original = original->quality;
+    r->original_spread = original->spread;
     free(spread);
     free(quality);
     return rc;
 }
 
 int fm_bench_exported(const struct fm_run_options *run, const char *budgets,
-                      const struct fm_bench_how *how, struct fm_estimate *estimate,
-                      struct fm_record *result, struct fm_err *err)
+                      const struct fm_bench_how *how, struct fm_bench_original *original,
+                      struct fm_estimate *estimate, struct fm_record *result, struct fm_err *err)
 {
     struct subject s = {0};
     struct fm_estimate own;
-    const struct fm_ops *ops, *original_ops = NULL;
+    const struct fm_ops *ops;
     int rc;
     *result =
         (struct fm_record){.precision = "", .convention = fm_convention_name(how->convention)};
     result->member = fm_alloc(1, sizeof *result->member, "figures", err);
-    if (!result->member || open_subject(&s, result, run, budgets, how, err) ||
-        find_ops(&ops, &original_ops, &s, run, err) ||
-        plan(estimate ? estimate : &own, result, &s, run, err)) {
+    if (!result->member || open_subject(&s, result, run, budgets, how, original, err) ||
+        find_ops(&ops, &s, original, run, err) ||
+        plan(estimate ? estimate : &own, result, &s, original, run, err)) {
         rc = err->code;
         goto out;
     }
@@ -362,18 +394,27 @@ int fm_bench_exported(const struct fm_run_options *run, const char *budgets,
     fm_digest_hex(result->digest, &s.text.held.digest);
     if (estimate)
         estimate->precision = result->precision;
-    rc = estimate ? fm_forecast_make(estimate, run, ops, err)
-                  : measure(result, &s, how, ops, original_ops, run, err);
+    rc = check_tokens(original, result, run->inputs.stream, err);
+    if (!rc)
+        rc = estimate ? fm_forecast_make(estimate, run, ops, err)
+                      : measure(result, &s, how, ops, &original->measured, run, err);
 out:
     free(s.widths);
     fm_bench_text_close(&s.text);
     fm_model_close(s.model);
-    fm_model_close(s.original);
     return rc;
 }
 
 void fm_bench_exported_release(struct fm_record *result)
 {
+    fm_spread_sums_release(&result->sums);
     free(result->member);
     *result = (struct fm_record){0};
+}
+
+void fm_bench_original_release(struct fm_bench_original *o)
+{
+    fm_quality_original_release(&o->measured);
+    fm_model_close(o->model);
+    *o = (struct fm_bench_original){0};
 }

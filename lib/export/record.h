@@ -24,6 +24,7 @@ struct fm_record_member {
     double budget;
     struct fm_quality quality; /* kl and agree: relative to the original, if `compared` */
     struct fm_spread spread;
+    struct fm_spread_paired change, step; /* ce minus that of the original; of the member before */
 };
 
 /* The measured figures. */
@@ -42,7 +43,8 @@ struct fm_record {
     struct fm_record_member *member; /* (members), in order of budget */
     struct fm_quality original;      /* only ce and positions */
     struct fm_spread original_spread;
-    const char *convention;  /* of the perplexity: "papers" (lib/bench/convention.h) */
+    struct fm_spread_sums sums; /* model i is member i; then the original */
+    const char *convention;     /* of the perplexity: "papers" (lib/bench/convention.h) */
     uint64_t tokens, values; /* number of tokens measured; upper bound, in bytes, of the memory for
                                 the values of all of them */
     struct fm_words words;   /* of convention wikitext */

@@ -114,6 +114,7 @@ struct held_out {
     int32_t *ids;
     struct fm_batch *batch;
     int S, T, batches, sequences;
+    int masks;        /* number of masks that are measured */
     size_t *sequence; /* (sequences + 1) */
     size_t *first;    /* (batches + 1) */
     size_t *group;    /* (groups + 1): groups that confidence intervals treat as independent */
@@ -369,13 +370,18 @@ static void take_rows(void *self, const struct fm_head_rows *rows)
     }
 }
 
-static void sum_values(struct fm_spread *spread, const struct values *v, int slot, bool compared)
+/* Take the spread of a slot, and its sums as those of a model. */
+static void sum_values(struct fm_spread *spread, int model, const struct values *v, int slot,
+                       bool compared)
 {
     const struct held_out *h = v->h;
     for (int b = 0; b < h->batches; b++)
         memcpy(v->one + h->first[b], tokens_of(v, b, slot),
                (h->first[b + 1] - h->first[b]) * sizeof *v->one);
-    fm_spread_of(spread, v->one, h->group, h->groups, v->near, compared, v->sorted);
+    if (spread)
+        fm_spread_of(spread, v->one, h->group, h->groups, v->near, compared, v->sorted);
+    if (h->detail->sums)
+        fm_spread_sums_set(h->detail->sums, model, v->one);
 }
 
 /* Set base and base_spread from the base-logits file. */
@@ -383,7 +389,7 @@ static void sum_base(const struct fm_quality_detail *detail, const struct values
 {
     size_t n = v->h->sequence[v->h->sequences];
     double ce = 0;
-    sum_values(detail->base_spread, v, 0, false);
+    sum_values(detail->base_spread, v->h->masks, v, 0, false);
     for (size_t i = 0; i < n; i++)
         ce += (double)v->one[i].ce;
     *detail->base = (struct fm_quality){.ce = ce / (double)n, .positions = (int64_t)n};
@@ -438,10 +444,13 @@ static int measure_group(struct fm_quality *quality, struct fm_spread *spread,
         if (values->base)
             quality[i].agree = (double)values->agreed[i] / (double)quality[i].positions;
     }
-    for (int i = 0; !rc && spread && i < masks; i++)
-        sum_values(&spread[i], values, own + i + values->shift, values->compared);
+    for (int i = 0; !rc && h->detail && i < masks; i++)
+        sum_values(spread ? &spread[i] : NULL, first + i, values, own + i + values->shift,
+                   values->compared);
     if (!rc && values->base)
         sum_base(h->detail, values);
+    else if (!rc && h->detail && values->compared)
+        sum_values(NULL, h->masks, values, 0, false);
     free(measure);
     return rc;
 }
@@ -548,24 +557,33 @@ static int measure_masks(struct fm_quality *quality, const struct subnets *subne
 }
 
 /* Measure the original, and keep its sweep as the teacher of the masks. */
-static int measure_original(struct fm_sweep **sweep, struct fm_quality_original *original,
-                            uint64_t memory, const struct held_out *h, struct watch *watch,
-                            struct fm_err *err)
+static int measure_original(struct fm_quality_original *original, uint64_t memory,
+                            const struct held_out *h, struct watch *watch, struct fm_err *err)
 {
     const struct subnets whole = {.model = original->model, .ops = original->ops, .memory = memory};
     struct values values = {0};
+    struct fm_sweep *sweep = NULL;
     watch->layers = fm_model_config(original->model)->L;
     watch->groups = 2;
     watch_group(watch);
-    fm_model_round(original->model, FM_MODEL_ROUND_ALL);
-    int rc = new_sweep(sweep, &values, &whole, h, 1, watch, err);
+    int rc = new_sweep(&sweep, &values, &whole, h, 1, watch, err);
     values.out = h->detail ? h->detail->kl_out : NULL;
     if (!rc)
-        rc = measure_group(&original->quality, h->detail ? &original->spread : NULL, *sweep, h,
+        rc = measure_group(&original->quality, h->detail ? &original->spread : NULL, sweep, h,
                            &values, &whole, 0, 0, 1, err);
     release_values(&values);
     watch->group = 1;
+    if (rc)
+        fm_sweep_free(sweep);
+    else
+        original->sweep = sweep;
     return rc;
+}
+
+void fm_quality_original_release(struct fm_quality_original *original)
+{
+    fm_sweep_free(original->sweep);
+    original->sweep = NULL;
 }
 
 static int measure(struct fm_quality *quality, struct subnets *subnets, int masks,
@@ -575,7 +593,6 @@ static int measure(struct fm_quality *quality, struct subnets *subnets, int mask
 {
     struct watch watch = {.run = run};
     struct held_out h;
-    struct fm_sweep *teacher = NULL;
     assert(!detail || !run->machine.comm); /* with ranks, no rank has the values of all tokens */
     subnets->memory = fm_machine_memory(&run->machine) / (original ? 2 : 1);
     if (subnets->adapter && !subnets->adapter->router) {
@@ -585,14 +602,19 @@ static int measure(struct fm_quality *quality, struct subnets *subnets, int mask
         subnets->memory = subnets->memory > taken ? subnets->memory - taken : 0;
     }
     int rc = read_held(&h, held, detail, err);
-    if (!rc && original)
-        rc = measure_original(&teacher, original, subnets->memory, &h, &watch, err);
-    subnets->teacher = teacher;
+    h.masks = masks;
+    if (!rc && detail && detail->sums)
+        rc = fm_spread_sums_init(detail->sums, masks + 1, h.group, h.groups, err);
+    if (!rc && original) {
+        fm_model_round(original->model, FM_MODEL_ROUND_ALL);
+        if (!original->sweep)
+            rc = measure_original(original, subnets->memory, &h, &watch, err);
+        subnets->teacher = original->sweep;
+    }
     if (!rc)
         rc = measure_masks(quality, subnets, masks, &h, &watch, err);
     if (original)
         fm_model_round(original->model, FM_MODEL_EXACT);
-    fm_sweep_free(teacher);
     release_held(&h);
     return rc;
 }
@@ -689,7 +711,7 @@ static void make_plan(struct fm_estimate *estimate, void *self, uint64_t memory)
     uint64_t merged = a ? fm_estimate_merged(fm_model_config(s->model)) : 0;
     uint64_t half = left / (s->original ? 2 : 1);
     uint64_t each = half > adapter ? half - adapter : 0;
-    int taught = !s->original && !(s->detail && s->detail->kl_base) ? 1 : 0;
+    int taught = !s->original && !s->alone && !(s->detail && s->detail->kl_base) ? 1 : 0;
     int group = group_of(s->model, s->held, s->detail, count_tokens(s), s->masks,
                          each > merged ? each - merged : 0);
     struct fm_estimate_sweep sweep = {.count = 1,
@@ -702,9 +724,12 @@ static void make_plan(struct fm_estimate *estimate, void *self, uint64_t memory)
     *estimate = (struct fm_estimate){0};
     uint64_t sum =
         fixed + adapter + add_sweeps(estimate, s, s->model, &sweep, s->masks, group, each);
+    struct fm_estimate before = *estimate;
     if (s->original)
         sum += add_sweeps(estimate, s, s->original, &sweep, 1, 1, each) -
                fm_estimate_process(s->original);
+    if (s->measured)
+        *estimate = before;
     estimate->memory = sum;
 }
 

@@ -31,6 +31,9 @@ struct fm_quality_detail {
     int32_t front;
     const struct fm_window *window; /* (sequences), in place of T and `from`, or NULL */
     struct fm_spread *spread;       /* (masks), filled in; relative to the reference; or NULL */
+    /* Filled in, or NULL: model i is mask i, model `masks` the reference if there is one.  Release
+     * it even after a failure. */
+    struct fm_spread_sums *sums;
     /* NULL, or the writer of a base-logits file: receives the rows of the original for the
      * sequences that the file holds (fm_quality_compare with an original).  The caller ends the
      * file. */
@@ -69,13 +72,20 @@ int fm_quality_measure_closed(struct fm_quality *quality, struct fm_model *model
                               const uint32_t *widths, const float *closed, int masks,
                               const struct fm_run_options *run, struct fm_err *err);
 
-/* A different model to compare with, which must have the same vocabulary size. */
+/*
+ * A different model to compare with, which must have the same vocabulary size.  The first
+ * measurement computes its outputs and keeps them; further ones, on the same tokens and with the
+ * same detail, use these.  Release it before the model.
+ */
 struct fm_quality_original {
     struct fm_model *model;
     const struct fm_ops *ops;
+    struct fm_sweep *sweep;    /* its outputs; NULL before the first measurement */
     struct fm_quality quality; /* its own ce and positions, set by the measurement */
     struct fm_spread spread;   /* spread of the values of its tokens, set if there is a detail */
 };
+
+void fm_quality_original_release(struct fm_quality_original *original);
 
 /*
  * Set quality (masks) of a model cut to widths (masks, M, E), or of the model itself (masks 1) if
@@ -90,6 +100,8 @@ int fm_quality_compare(struct fm_quality *quality, struct fm_model *model, const
 /* A measurement by the functions above, for its estimate. */
 struct fm_quality_subject {
     struct fm_model *model, *original; /* original NULL: masks are compared with the model */
+    bool alone;                        /* original NULL: masks are compared with nothing */
+    bool measured;                     /* the original's outputs are there already */
     const struct fm_calib *held;
     const struct fm_quality_detail *detail; /* or NULL */
     const struct fm_adapter *adapter;       /* or NULL */

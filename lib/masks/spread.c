@@ -4,6 +4,9 @@
 #include <assert.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
+
+#include "lib/base/mem.h"
 
 const double fm_spread_at[FM_SPREAD_AT] = {0,    0.001, 0.01, 0.05, 0.1,   0.25, 0.5,
                                            0.75, 0.9,   0.95, 0.99, 0.999, 1};
@@ -51,6 +54,13 @@ static double value_of(const struct fm_token *t, int which)
     return which == CE ? (double)t->ce : (double)t->kl;
 }
 
+/* The standard error of the mean of n tokens in groups, from the sum over groups of squared
+ * distances from n_i times the mean. */
+static double standard_error(double squares, int groups, double n)
+{
+    return groups > 1 ? sqrt((double)groups / (groups - 1) * squares) / n : (double)NAN;
+}
+
 static double half_width(const struct fm_token *token, const size_t *first, int groups, int which)
 {
     double all = 0, squares = 0, n = (double)first[groups];
@@ -63,8 +73,53 @@ static double half_width(const struct fm_token *token, const size_t *first, int 
         double off = sum - all / n * (double)(first[g + 1] - first[g]);
         squares += off * off;
     }
-    double g = groups;
-    return fm_spread_student(groups - 1) * sqrt(g / (g - 1) * squares) / n;
+    return fm_spread_student(groups - 1) * standard_error(squares, groups, n);
+}
+
+int fm_spread_sums_init(struct fm_spread_sums *sums, int models, const size_t *first, int groups,
+                        struct fm_err *err)
+{
+    size_t n = (size_t)groups + 1;
+    *sums = (struct fm_spread_sums){.models = models, .groups = groups};
+    sums->first = fm_alloc(n, sizeof *sums->first, "sums of losses", err);
+    sums->ce = fm_alloc((size_t)models * n, sizeof *sums->ce, "sums of losses", err);
+    if (!sums->first || !sums->ce)
+        return err->code;
+    memcpy(sums->first, first, n * sizeof *first);
+    return FM_OK;
+}
+
+void fm_spread_sums_release(struct fm_spread_sums *sums)
+{
+    free(sums->first);
+    free(sums->ce);
+    *sums = (struct fm_spread_sums){0};
+}
+
+void fm_spread_sums_set(struct fm_spread_sums *sums, int model, const struct fm_token *token)
+{
+    double *ce = sums->ce + (size_t)model * (size_t)sums->groups;
+    for (int g = 0; g < sums->groups; g++) {
+        ce[g] = 0;
+        for (size_t i = sums->first[g]; i < sums->first[g + 1]; i++)
+            ce[g] += (double)token[i].ce;
+    }
+}
+
+struct fm_spread_paired fm_spread_pair(const struct fm_spread_sums *a, int i,
+                                       const struct fm_spread_sums *b, int k)
+{
+    assert(a->groups == b->groups && a->first[a->groups] == b->first[b->groups]);
+    const double *x = a->ce + (size_t)i * (size_t)a->groups;
+    const double *y = b->ce + (size_t)k * (size_t)b->groups;
+    double n = (double)a->first[a->groups], all = 0, squares = 0;
+    for (int g = 0; g < a->groups; g++)
+        all += x[g] - y[g];
+    for (int g = 0; g < a->groups; g++) {
+        double off = x[g] - y[g] - all / n * (double)(a->first[g + 1] - a->first[g]);
+        squares += off * off;
+    }
+    return (struct fm_spread_paired){all / n, standard_error(squares, a->groups, n), true};
 }
 
 void fm_spread_of(struct fm_spread *spread, const struct fm_token *token, const size_t *first,

@@ -21,6 +21,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "lib/base/err.h"
+
 /* Values kept for one token while it is measured. */
 struct fm_token {
     float ce, kl; /* nats */
@@ -63,6 +65,35 @@ struct fm_spread {
  */
 void fm_spread_of(struct fm_spread *spread, const struct fm_token *token, const size_t *first,
                   int groups, int near, bool compared, float *sorted);
+
+/*
+ * The cross-entropies of several models on the same tokens, summed over each group.  The difference
+ * of two models varies much less between groups than their losses do, because a group that is hard
+ * for one is hard for the other, so differences are taken by group.
+ */
+struct fm_spread_sums {
+    int models, groups;
+    size_t *first; /* (groups + 1): the first token of each group, and their number */
+    double *ce;    /* (models, groups), in nats */
+};
+
+int fm_spread_sums_init(struct fm_spread_sums *sums, int models, const size_t *first, int groups,
+                        struct fm_err *err);
+void fm_spread_sums_release(struct fm_spread_sums *sums);
+
+/* Set the sums of a model from its tokens. */
+void fm_spread_sums_set(struct fm_spread_sums *sums, int model, const struct fm_token *token);
+
+/* The mean cross-entropy of one model minus that of another, and its standard error; NaN for one
+ * group.  Both are zeroed if they are not known. */
+struct fm_spread_paired {
+    double mean, error;
+    bool known;
+};
+
+/* Model i of a minus model k of b, which are of the same tokens. */
+struct fm_spread_paired fm_spread_pair(const struct fm_spread_sums *a, int i,
+                                       const struct fm_spread_sums *b, int k);
 
 /* The percentile `at` of sorted (n > 0), in ascending order. */
 double fm_spread_percentile(const float *sorted, size_t n, double at);

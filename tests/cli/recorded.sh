@@ -26,6 +26,26 @@ fm-pack --export again --layout ragged --budget 0.3 family.fm >/dev/null 2>&1
 diff again/README.md ragged/README.md | grep -c '^<'
 diff again/fm-export.json ragged/fm-export.json | sed -E 's/(_tokens": \[)[^]]*/\1.../g' | short
 fm-bench quality -q "${eval[@]}" --json again | grep -o -e '"layout": "ragged"' -e original
+echo "-- several directories: the original is computed once, and the figures are those of each alone"
+flops() { fm-bench quality -n -q -m "$odd" "${eval[@]}" --json "$@" | sed -n 's/^  "flops": \([^,]*\),$/\1/p'; }
+awk -v one="$(flops ragged)" -v two="$(flops ragged ragged)" -v three="$(flops ragged ragged ragged)" -v own="$(
+    fm-bench quality -n -q "${eval[@]}" --json ragged | sed -n 's/^  "flops": \([^,]*\),$/\1/p')" \
+    'BEGIN { print (two - one == own && three - two == own && one > own ? "once" : one " " two " " three " " own) }'
+fm-bench quality -q -m "$odd" "${eval[@]}" --json ragged native uniform >three.json
+for dir in ragged native uniform; do fm-bench quality -q -m "$odd" "${eval[@]}" --json $dir >$dir.json; done
+python3 - <<'END'
+import json, math
+several = {e["directory"]: e for e in json.load(open("three.json"))["exports"]}
+one = {name: json.load(open(name + ".json")) for name in several}
+same = ("ce", "kl", "agree", "ce_change", "original_ce", "kl_tokens", "kl_interval")
+print(*(name for name in one if all(one[name][k] == several[name][k] for k in same)))
+for before, e in zip(list(several.values()), list(several.values())[1:]):
+    assert math.isclose(e["ce_step"][0], e["ce"] - before["ce"], abs_tol=1e-6), e
+for e in several.values():
+    assert math.isclose(e["ce_change"][0], e["ce"] - e["original_ce"], abs_tol=1e-6), e
+    low, high = e["ce_interval"]
+    print(e["directory"], "error below the half interval:", e["ce_change"][1] < (high - low) / 2)
+END
 echo "-- all members, and a benchmark"
 fm-bench quality -q -m "$odd" "${eval[@]}" elastic --budgets 0.1,0.5 | short
 fm-bench quality -q "${eval[@]}" --budgets all elastic --json | grep -c '"budget"'

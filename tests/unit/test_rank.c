@@ -232,6 +232,7 @@ TEST(an_original_elsewhere_compares_as_the_full_model_does)
         fm_quality_compare(&itself, model, ops, &held, NULL, NULL, 1, &original, &r.run, &err));
     assert_true(itself.ce == beside[0].ce && itself.kl == 0 && itself.agree == 1);
     fm_calib_close(&held);
+    fm_quality_original_release(&original);
     fm_model_close(original.model);
     fm_model_close(model);
 }
@@ -300,6 +301,7 @@ TEST(an_original_may_be_of_another_shape)
             want += divergence(logits[i] + t * V, logits[!i] + t * V, V) / 7;
         assert_true(want > 1 && fabs(q.kl - want) < 1e-5 * want);
         assert_true(fabs(q.ce - other.quality.ce) > 0.01);
+        fm_quality_original_release(&other);
     }
     for (int i = 0; i < 2; i++) {
         free(logits[i]);
@@ -432,6 +434,7 @@ static void compare_tokens(struct fm_spread *got, struct fm_quality *q, int from
     struct fm_quality_detail detail = {
         .from = from, .fronted = front >= 0, .front = front, .spread = got};
     assert_ok(fm_quality_compare(q, model[0], ops, &held, &detail, NULL, 1, &other, &r.run, &err));
+    fm_quality_original_release(&other);
     int each = TOKENS_T - 1 - from;
     assert_int_equal(p.n, TOKENS_S * each);
     assert_int_equal(q->positions, p.n);

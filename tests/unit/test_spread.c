@@ -48,4 +48,32 @@ TEST(an_interval_weighs_groups_by_their_tokens)
     assert_true(isnan(s.ce_half) && s.tokens == 6 && s.groups == 1);
 }
 
+/* Documents of 1, 2 and 3 tokens: the sums differ by 1, 0 and 5, the mean difference is 1, and the
+ * distances from it are 0, -2 and 2.  Both models have losses that differ far more between the
+ * documents. */
+TEST(a_difference_is_paired_by_groups)
+{
+    const float ce[2][6] = {{10, 1, 1, 5, 6, 7}, {9, 0, 2, 4, 4, 5}};
+    const size_t first[] = {0, 1, 3, 6};
+    struct fm_spread_sums sums[2];
+    struct fm_token token[6];
+    for (int i = 0; i < 2; i++) {
+        assert_ok(fm_spread_sums_init(&sums[i], 2, first, 3, &err));
+        for (int t = 0; t < 6; t++)
+            token[t] = (struct fm_token){.ce = ce[i][t]};
+        fm_spread_sums_set(&sums[i], 1, token);
+    }
+    struct fm_spread_paired p = fm_spread_pair(&sums[0], 1, &sums[1], 1);
+    assert_true(p.known && p.mean == 1);
+    assert_true(fabs(p.error - sqrt(1.5 * 8) / 6) < 1e-12);
+    p = fm_spread_pair(&sums[1], 1, &sums[1], 0); /* a model that was not set has losses of 0 */
+    assert_true(p.mean == 4);
+    fm_spread_sums_release(&sums[0]);
+    fm_spread_sums_release(&sums[1]);
+    assert_ok(fm_spread_sums_init(&sums[0], 2, (const size_t[]){0, 6}, 1, &err));
+    p = fm_spread_pair(&sums[0], 0, &sums[0], 1);
+    assert_true(p.known && p.mean == 0 && isnan(p.error));
+    fm_spread_sums_release(&sums[0]);
+}
+
 TEST_MAIN(NULL, NULL)
