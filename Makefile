@@ -67,6 +67,9 @@ SILENT := $(findstring s,$(firstword -$(MAKEFLAGS)))
 say = $(if $(filter 1,$(V)),,@$(if $(SILENT),,printf '  %-7s %s\n' $(1) $(2:$(BUILD)/%=%); ))
 Q := $(if $(filter 1,$(V)),,@)
 VERSION := 0.1.0
+# Scripts start without the options, functions and search path of the user's shell: with noexec, a check
+# would do nothing and succeed.
+unexport SHELLOPTS BASHOPTS BASH_ENV ENV CDPATH
 
 MAKEFLAGS += -r
 # Use all cores unless a -j was given to this make or to its parent.  The shell prints MAKEFLAGS because

@@ -58,14 +58,22 @@ done
 grep -vE '^  [A-Z]+ +[^ ]+$' "$scratch/log" >"$scratch/other"
 [ "$(cat "$scratch/other")" = "The tools are in $scratch/build/bin" ] ||
     fail "make says more: $(head -n 3 "$scratch/other")"
-touch_one() { rm -rf "$scratch/build/cmd/fm-rank.c.o" "$scratch/build/bin/fm-rank"; }
+touch_one() { rm -rf "$scratch"/build/{cmd/fm-rank.c.o,libcli.a,bin/fm-rank}; }
 touch_one
 a_make V=1 all | grep -q -- '-c -o .*fm-rank.c.o cmd/fm-rank.c' || fail "V=1 shows no command"
 touch_one
 [ -z "$(a_make -s all)" ] || fail "make -s is not silent"
 
+# What an interactive shell exports does not change the scripts that make runs.
+echo 'exit 3' >"$scratch/startup"
+mkdir -p "$scratch/elsewhere/tests/gpu"
+for shell in SHELLOPTS=noexec SHELLOPTS=verbose BASH_ENV="$scratch/startup" CDPATH="$scratch/elsewhere"; do
+    got=$(env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS "$shell" make -s --no-print-directory CUDA=0 PARTS=plan gpu-check 2>&1)
+    [[ $? = 0 && $got = 'build - '* ]] || fail "$shell: the plan is '${got:0:60}'"
+done
+
 rm -rf "$scratch/build"
 a_make -n demo >"$scratch/log" || fail "make -n demo: status $?"
 grep -q 'printf.* lib/learn/rank.c' "$scratch/log" || fail "the demo does not build lib/learn/rank.c"
-grep -oE 'kernels/clip/|libbench|tests/unit|fm-bench|nvcc' "$scratch/log" && fail "the demo builds too much"
+grep -oE 'kernels/clip/|libbench|tests/unit|bin/fm-bench|nvcc' "$scratch/log" && fail "the demo builds too much"
 exit $bad
