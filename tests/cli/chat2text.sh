@@ -160,7 +160,8 @@ calls='[{"type": "function", "function": {"name": "look_up", "arguments": "{\\"c
 object=${calls/'"{\\"city\\": \\"Rom\\"}"'/'{"city": "Rom"}'}
 ask='{"role": "user", "content": "Rain?"}'
 for wants in objects strings printed; do
-    for call in "$calls" "$object" "${object/'{"city": "Rom"}'/null}" '""' null; do
+    for call in "$calls" "$object" "${object/'{"city": "Rom"}'/null}" '""' null \
+        '[{"name": "look_up", "arguments": {"city": "Rom"}}]'; do
         row "{\"messages\": [$ask, {\"role\": \"assistant\", \"content\": null, \"tool_calls\": $call}]}" "$wants"
     done
 done
