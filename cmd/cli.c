@@ -188,30 +188,18 @@ static int flush_stdout(int why, struct fm_err *err)
                    why ? ": " : "", why ? strerror(why) : "");
 }
 
-static int print_report(const struct fm_cli *cli, const cJSON *report, struct fm_err *err)
-{
-    int rc = fm_report_write(report, cli->tool, cli->report, cli->force, err);
-    return fm_cli_settle_side("--report", cli->report, rc, err);
-}
-
-/* A report in a file is written last, and not at all if standard output fails. */
 static int print_result(const struct fm_cli *cli, const char *text, const cJSON *report,
                         struct fm_err *err)
 {
     bool stream = cli->run.outputs.path && strcmp(cli->run.outputs.path, "-") == 0 && !cli->dry_run;
-    bool first = cli->report && strcmp(cli->report, "-") == 0;
     FILE *out = stream ? stderr : stdout;
-    if (first && print_report(cli, report, err))
-        return err->code;
     char *json = cli->json ? fm_report_json(report, err) : NULL;
     if (cli->json && !json)
         return err->code;
     bool silent = !json && stream && cli->quiet;
     int why = !silent && fputs(json ? json : text, out) < 0 && !stream ? errno : 0;
     free(json);
-    if (flush_stdout(why, err))
-        return err->code;
-    return cli->report && !first ? print_report(cli, report, err) : FM_OK;
+    return flush_stdout(why, err);
 }
 
 int fm_cli_result(const struct fm_cli *cli, struct fm_cli_text *text, cJSON *report,

@@ -42,8 +42,8 @@ int fm_cli_text_open(struct fm_cli_text *text, struct fm_err *err);
 void fm_cli_text_drop(struct fm_cli_text *text); /* discard it */
 
 /*
- * Handle the result (`code` and *err) of writing a report or plot (`option`, `path`).  The exit
- * status is that of the run's result, so a lost report is only a warning, and FM_OK is returned.
+ * Handle the result (`code` and *err) of writing a plot (`option`, `path`).  The exit status is
+ * that of the run's result, so a lost plot is only a warning, and FM_OK is returned.
  * On standard output it is an error like any other lost write, and `code` is returned.
  */
 int fm_cli_settle_side(const char *option, const char *path, int code, struct fm_err *err);
@@ -52,9 +52,7 @@ int fm_cli_settle_side(const char *option, const char *path, int code, struct fm
  * Print the result, before the output gets its final name (lib/run/run.h, struct fm_announce):
  * `text` for people, or `report` as JSON with --json.  It goes to standard output, which is
  * flushed, or to standard error if standard output carries the stream; there, --quiet suppresses
- * the text.
- * --report FILE gets the JSON too; if it cannot be written, a warning is printed.  Always releases
- * text and takes ownership of report.
+ * the text.  Always releases text and takes ownership of report.
  */
 int fm_cli_result(const struct fm_cli *cli, struct fm_cli_text *text, cJSON *report,
                   struct fm_err *err);

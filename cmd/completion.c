@@ -25,7 +25,6 @@ static enum follows follows(const struct fm_cli_option *o)
         return DIRECTORIES;
     case FM_CLI_SOURCES:
     case FM_CLI_RESULT:
-    case FM_CLI_REPORT:
     case FM_CLI_PLOT:
     case FM_CLI_JOURNAL:
         return FILES;

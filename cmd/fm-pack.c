@@ -171,15 +171,15 @@ static int read_cap(struct fm_export_options *o, const char *text, struct fm_err
                         text);
 }
 
-enum { PACK = 1, LIST = 2, LIST_REPORT = 4, EXPORT = 8, BOM = 16 };
+enum { PACK = 1, LIST = 2, EXPORT = 4, BOM = 8 };
 
 static const struct fm_cli_scope scope[] = {
     {.name = "model", .modes = PACK | BOM},
     {.name = "output", .modes = PACK},
     {.name = "if-changed", .modes = PACK | EXPORT},
     {.name = "dry-run", .modes = PACK | EXPORT},
-    {.name = "no-sandbox", .modes = LIST | LIST_REPORT | EXPORT | BOM},
-    {.name = "force", .modes = PACK | EXPORT | LIST_REPORT | BOM},
+    {.name = "no-sandbox", .modes = LIST | EXPORT | BOM},
+    {.name = "force", .modes = PACK | EXPORT | BOM},
     {0},
 };
 
@@ -204,7 +204,7 @@ static int run_mode(struct fm_cli *cli, bool list, const char *directory,
     if (list + (directory != NULL) + asked.bom > 1)
         return fm_fail(err, FM_EUSAGE, "give only one of --list, --export and --bom");
     if (list) {
-        if (fm_options_check(cli, cli->report ? LIST_REPORT : LIST, "with --list", err))
+        if (fm_options_check(cli, LIST, "with --list", err))
             return err->code;
         cli->run.outputs.path = NULL;
         return fm_listing_print(cli, listing, err);
@@ -236,15 +236,15 @@ static const struct fm_cli_option own[] = {
     {"list", 'l', FM_CLI_FLAG, &asked.list, NULL, "list the budgets of a bundle or stage stream", 0,
      0, 0},
     {"context", 0, FM_CLI_COUNT64, &asked.listing.context, "N",
-     "list: tokens of context that a GPU must hold (default: 32768)", 0, 0, LIST | LIST_REPORT},
+     "list: tokens of context that a GPU must hold (default: 32768)", 0, 0, LIST},
     {"tp", 0, FM_CLI_INT, &asked.listing.devices, "N",
      "list: show which layouts split over N devices; export: round the width up so that it splits",
-     1, FM_TP_DEGREES_MAX, LIST | LIST_REPORT | EXPORT},
+     1, FM_TP_DEGREES_MAX, LIST | EXPORT},
     {"quantum", 0, FM_CLI_INT, &asked.listing.quantum, "Q",
-     "list: show which layouts have widths in multiples of Q", 1, 1 << 20, LIST | LIST_REPORT},
+     "list: show which layouts have widths in multiples of Q", 1, 1 << 20, LIST},
     {"sort", 0, FM_CLI_CHOICE, &asked.listing.sort, "budget|worst",
      "list: sort by budget, or by the worst loss on any kind of held-out text (default: budget)", 0,
-     0, LIST | LIST_REPORT},
+     0, LIST},
     {"weights", 0, FM_CLI_CHOICE, &asked.weight, asked.weights,
      "keep the codes of a quantised checkpoint (the default if possible), or decode them to BF16; "
      "export: round experts to a format",

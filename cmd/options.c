@@ -232,10 +232,6 @@ static int add_others(struct shared *rows, struct fm_cli *cli)
          NEEDS_DRY},
         {FM_CLI_ALL, {"json", 0, FM_CLI_FLAG, &cli->json, NULL, json_help(cli), 0, 0, 0}, 0},
         {FM_CLI_ALL,
-         {"report", 0, FM_CLI_REPORT, &cli->report, "FILE", "write the result as JSON to FILE", 0,
-          0, 0},
-         0},
-        {FM_CLI_ALL,
          {"force", 'f', FM_CLI_FLAG, &run->outputs.force, NULL, "replace files that exist", 0, 0,
           0},
          NEEDS_RESULT},
@@ -552,7 +548,7 @@ static void settle_run(struct fm_run_options *run)
 /* Register all files of the command line, and standard input. */
 static void collect(struct fm_cli *cli, const struct table *t)
 {
-    static char what[OPTIONS_MAX][32]; /* "--report" */
+    static char what[OPTIONS_MAX][32]; /* "--state" */
     struct fm_guard *g = &cli->guard;
     *g = (struct fm_guard){.tool = cli->tool,
                            .force = cli->force,

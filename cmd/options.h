@@ -42,7 +42,7 @@ struct fm_cli_word {
     int modes;
 };
 
-/* Sets of shared options.  In addition, all tools have --threads --report --force --json
+/* Sets of shared options.  In addition, all tools have --threads --force --json
  * --dry-run --quiet --help --version. */
 enum fm_cli_group {
     FM_CLI_ALL = 1 << 0,
@@ -68,7 +68,6 @@ struct fm_cli {
     struct fm_run_options run;
     bool json, dry_run, quiet, no_sandbox;
     bool force; /* --force was given; run.outputs.force is also set if --if-changed may replace */
-    const char *report; /* --report FILE: the result as JSON */
     char **operand;
     int operands, operands_max;
     const struct fm_cli_scope *scope; /* ends with {0}; or NULL */

@@ -132,7 +132,6 @@ bool fm_value_parse(const struct fm_cli_option *o, const char *text)
     case FM_CLI_READ:
     case FM_CLI_RESULT:
     case FM_CLI_EXPORT:
-    case FM_CLI_REPORT:
     case FM_CLI_PLOT:
     case FM_CLI_JOURNAL:
         *(const char **)o->value = text;
@@ -181,7 +180,6 @@ void fm_value_files(struct fm_guard *g, const struct fm_cli_option *o, const cha
 {
     static const enum fm_guard_kind kind[] = {[FM_CLI_RESULT] = FM_GUARD_RESULT,
                                               [FM_CLI_EXPORT] = FM_GUARD_DIRECTORY,
-                                              [FM_CLI_REPORT] = FM_GUARD_SIDE,
                                               [FM_CLI_PLOT] = FM_GUARD_SIDE,
                                               [FM_CLI_JOURNAL] = FM_GUARD_STATE};
     const char *const *value = o->value;
@@ -196,11 +194,9 @@ void fm_value_files(struct fm_guard *g, const struct fm_cli_option *o, const cha
         break;
     case FM_CLI_RESULT:
     case FM_CLI_EXPORT:
-    case FM_CLI_REPORT:
     case FM_CLI_PLOT:
     case FM_CLI_JOURNAL:
-        fm_guard_writes(g, what, *value, kind[o->kind],
-                        o->kind == FM_CLI_PLOT ? fm_plot_is_own : fm_report_is_own);
+        fm_guard_writes(g, what, *value, kind[o->kind], fm_plot_is_own);
         break;
     default:
         break;

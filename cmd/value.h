@@ -23,7 +23,6 @@ enum fm_cli_kind {
                        repeated */
     FM_CLI_RESULT,  /* const char **: the file that the run makes */
     FM_CLI_EXPORT,  /* const char **: the directory that the run makes */
-    FM_CLI_REPORT,  /* const char **: an additional file, JSON for scripts */
     FM_CLI_PLOT,    /* const char **: an additional file, a picture */
     FM_CLI_JOURNAL, /* const char **: the state file, which exists during the run */
     FM_CLI_INT,     /* int *, in [min, max] */

@@ -328,15 +328,15 @@ function missing(measured) {
   const file = quoted(data.file), list = el("ul", {});
   const add = (what, command) => list.append(el("li", {}, what + ": ", code(command)));
   if (!has("fm-bench quality"))
-    add("controls of equal budget", "fm-bench quality --eval-tokens FILE --report quality.json " + file);
+    add("controls of equal budget", "fm-bench quality --eval-tokens FILE --json " + file + " >quality.json");
   if (!has("fm-bench baselines"))
     add("other pruners' rules at equal bytes",
-      "fm-bench baselines --model DIR --tokens FILE --eval-tokens FILE --report baselines.json " + file);
+      "fm-bench baselines --model DIR --tokens FILE --eval-tokens FILE --json " + file + " >baselines.json");
   if (!has("fm-recover"))
     add(measured.some((r) => r.recovered) ? "losses before recovery" : "recovery",
-      "fm-recover --report recover.json …");
+      "fm-recover --json … >recover.json");
   if (!data.figures.some((f) => f.exports))
-    add("layouts that round widths up", "fm-bench quality --eval-tokens FILE --report layer.json DIR");
+    add("layouts that round widths up", "fm-bench quality --eval-tokens FILE --json DIR >layer.json");
   if (list.children.length)
     byId("sets").append(el("h3", {}, "Not measured, or not given with --figures"), list);
 }

@@ -1,6 +1,6 @@
 /*
  * Measurements shown on a page besides the bundle's own: what the tools wrote with --json or
- * --report.
+ * --json.
  */
 #ifndef FM_PAGERESULTS_H
 #define FM_PAGERESULTS_H

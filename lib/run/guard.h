@@ -9,11 +9,11 @@
  * - No file is written into a directory that is read, at any depth, and no directory that contains
  * a file that is read is replaced.
  *
- * - No existing file is replaced without --force, except that a tool may replace a report, plot or
- * state that it made and, with --if-changed, its earlier result.
+ * - No existing file is replaced without --force, except that a tool may replace a plot or state
+ * that it made and, with --if-changed, its earlier result.
  *
  * The names come from the option table (cmd/options.c).  The content of a file identifies the tool
- * that made it: lib/run/report.h, lib/state/journal.h, lib/bench/plot.h.
+ * that made it: lib/state/journal.h, lib/bench/plot.h.
  */
 #ifndef FM_GUARD_H
 #define FM_GUARD_H
@@ -35,7 +35,7 @@ typedef int fm_guard_directory(const char *path, bool force, struct fm_err *err)
 enum fm_guard_kind {
     FM_GUARD_RESULT,    /* a file; "-" is standard output, as in the next two */
     FM_GUARD_DIRECTORY, /* an export, checked by `directory` */
-    FM_GUARD_SIDE,      /* a report or plot; an earlier one of the same tool is replaced */
+    FM_GUARD_SIDE,      /* a plot; an earlier one of the same tool is replaced */
     FM_GUARD_STATE,     /* a state file, with the rule of lib/state/journal.h, and its lock next to
                            it */
     FM_GUARD_FOLDER,    /* a directory, existing or not, in which the run keeps files of its own
@@ -50,7 +50,7 @@ struct fm_guard_read {
 };
 
 struct fm_guard_write {
-    const char *what, *path; /* "--report", borrowed */
+    const char *what, *path; /* "--plot", borrowed */
     enum fm_guard_kind kind;
     fm_guard_own *own;
 };
@@ -85,7 +85,7 @@ void fm_guard_writes(struct fm_guard *g, const char *what, const char *path,
 int fm_guard_check(const struct fm_guard *g, struct fm_err *err);
 
 /*
- * Write a report or plot, completely or not at all, following the last rule above.  On failure an
+ * Write a plot, completely or not at all, following the last rule above.  On failure an
  * earlier file of the tool is removed, so that it is not mistaken for the result of this run.
  */
 int fm_guard_text(const char *path, const char *text, fm_guard_own *own, const char *tool,

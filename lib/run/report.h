@@ -5,24 +5,14 @@
 #ifndef FM_REPORT_H
 #define FM_REPORT_H
 
-#include <stdbool.h>
-#include <stddef.h>
-
 #include "formats/json/json.h"
 #include "lib/base/err.h"
 
 /* Begin an object with the key "tool", which identifies a report: the tool's name, and a second
- * word if it makes several kinds ("fm-bench io").  The caller owns it. */
+ * word if it makes several kinds ("fm-bench kernels").  The caller owns it. */
 cJSON *fm_report_begin(const char *tool);
 
 /* The complete text, indented by two spaces, with a newline; free() it.  NULL: FM_ENOMEM. */
 char *fm_report_json(const cJSON *report, struct fm_err *err);
-
-/* True if the text is one complete report of `tool`, of any kind. */
-bool fm_report_is_own(const char *text, size_t size, const char *tool);
-
-/* Write the text to a file, by fm_guard_text. */
-int fm_report_write(const cJSON *report, const char *tool, const char *path, bool force,
-                    struct fm_err *err);
 
 #endif

@@ -21,7 +21,6 @@ fm-bench quality -q --eval-tokens "$odd/tokens.npy" --seq-len 8 --max-eval-token
 again "other times, a card that was edited, figures that were measured" --budget 0.40 -T 2
 rm -r out/.eval_results
 again "another budget" --budget 0.2
-again "the same member by its number" --mask 2
 again "another layout" --budget 0.2 --layout uniform
 again "another name of the original" --budget 0.2 --layout uniform --base-model me/mine
 again "that name" --budget 0.2 --layout uniform --base-model me/mine
@@ -39,9 +38,6 @@ again "another bundle" --budget 0.2
 fm-pack --export out --if-changed --budget 0.2 --json family.fm 2>/dev/null |
     sed 's/"seconds": .*/"seconds": S/'
 echo "-- refused"
-echo mine >notes
-fm-pack -q --export out --if-changed --budget 0.3 --report notes family.fm
-echo "status $?, $(cat notes)"
 mkdir other
 echo mine >other/notes
 fm-pack -q --export other --if-changed --budget 0.3 family.fm
@@ -50,6 +46,3 @@ fm-pack -q --export - --if-changed --budget 0.3 family.fm
 echo "status $?"
 fm-pack -q --export out --if-changed --budget 0.3 - <family.fm
 echo "status $?"
-fm-rank -q --model "$odd" --tokens "$odd/tokens.npy" --if-changed -o own >/dev/null 2>&1
-fm-rank -q --model "$odd" --tokens "$odd/tokens.npy" --if-changed -o own --report notes >/dev/null
-echo "status $?, $(cat notes)"

@@ -1,9 +1,7 @@
 # Results for scripts: --json on standard output, or on standard error if a stream is on standard
-# output; --report FILE.
+# output.
 odd=$GOLDEN/odd-mixtral
-fm-rank -q --json --report report.json --model "$odd" --tokens "$odd/tokens.npy" --precision f32 \
-    -o ranked 2>/dev/null >printed.json
-cmp printed.json report.json && echo same
+fm-rank -q --json --model "$odd" --tokens "$odd/tokens.npy" --precision f32 -o ranked 2>/dev/null >report.json
 grep -v '"seconds"\|"ce"' report.json
 fm-rank -q --json --model "$odd" --tokens "$odd/tokens.npy" --precision f32 2>&1 >stream | grep -v warning |
     grep -v '"seconds"' >beside.json

@@ -9,7 +9,7 @@ eval=(--eval-tokens tokens.npy --seq-len 8 --max-eval-tokens 400)
 run=(fm-bench quality -q --device ref)
 "${run[@]}" "${eval[@]}" --model "$odd" --kl-base-out base.kld --dry-run out | sed '/^memory/,$d'
 ls base.kld 2>&1
-"${run[@]}" "${eval[@]}" --model "$odd" --kl-base-out base.kld --report beside.json out | sed -n '/^base logits/p'
+"${run[@]}" "${eval[@]}" --model "$odd" --kl-base-out base.kld --json out >beside.json
 wc -c <base.kld
 "${run[@]}" "${eval[@]}" --model "$odd" --kl-base-out two.kld --kl-chunks 2 --threads 1 --json out |
     grep kl_base_bytes
@@ -32,12 +32,12 @@ print("the tokens as they were given:", struct.unpack("<48i", ids) == tuple(x fo
 END
 
 echo "-- compared with the file"
-"${run[@]}" --kl-base base.kld --report from.json out >/dev/null
-"${run[@]}" --kl-base base.kld --kl-chunks 2 --report few.json out >/dev/null
-"${run[@]}" --kl-base two.kld --report two.json out >/dev/null
-"${run[@]}" --kl-base base.kld --budgets 0.3 --report masks.json family.fm >/dev/null
-"${run[@]}" --kl-base base.kld --budgets 0.3 --model "$odd" --report stage.json trained >/dev/null
-"${run[@]}" --kl-base base.kld --report each.json out out >/dev/null
+"${run[@]}" --kl-base base.kld --json out >from.json
+"${run[@]}" --kl-base base.kld --kl-chunks 2 --json out >few.json
+"${run[@]}" --kl-base two.kld --json out >two.json
+"${run[@]}" --kl-base base.kld --budgets 0.3 --json family.fm >masks.json
+"${run[@]}" --kl-base base.kld --budgets 0.3 --model "$odd" --json trained >stage.json
+"${run[@]}" --kl-base base.kld --json out out >each.json
 python3 - <<'END'
 import json
 

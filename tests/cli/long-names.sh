@@ -13,7 +13,6 @@ try() {
 for name in "$long" "$deep" "${deep}x" "$long/x"; do
     for run in "" --dry-run; do
         try fm-rank -q $run "${on[@]}" -o "$name"
-        try fm-rank -q $run "${on[@]}" -o out --report "$name"
         try fm-rank -q $run "${on[@]}" -o out --state "$name"
         try fm-pack -q $run --model "$odd" trained -o "$name"
         try fm-pack -q $run --budget 0.2 family.fm --export "$name"

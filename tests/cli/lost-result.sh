@@ -5,22 +5,19 @@
 family saliency
 mkdir in && mv ranked trained family.fm in
 model=(-q --model "$odd" --tokens "$odd/tokens.npy")
-again() { # again COMMAND...: five runs that cannot print, then one that can; the output is `out`
-    local full closed json report last
+again() { # again COMMAND...: three runs that cannot print, then one that can; the output is `out`
+    local full closed json last
     "$@" 2>>said >/dev/full
     full=$?
     "$@" 2>>said >&-
     closed=$?
     "$@" --json 2>>said >/dev/full
     json=$?
-    "$@" --report - 2>>said >/dev/full
-    report=$?
-    "$@" --report side.json 2>>said >/dev/full
-    echo "$1 $full $closed $json $report $?: $(find . -maxdepth 1 -name '*out*' -o -name side.json | wc -l) files"
-    "$@" --report side.json 2>>said >/dev/null
+    echo "$1 $full $closed $json: $(find . -maxdepth 1 -name '*out*' | wc -l) files"
+    "$@" 2>>said >/dev/null
     last=$?
-    echo "again: status $last, $(find . -maxdepth 1 -name out -o -name side.json | wc -l) files"
-    rm -rf out side.json
+    echo "again: status $last, $(find . -maxdepth 1 -name out | wc -l) files"
+    rm -rf out
 }
 again fm-rank "${model[@]}" -o out
 again fm-rank "${model[@]}" -o out --state state

@@ -8,14 +8,14 @@ prepare
 "${train[@]}" -o trained ranked >/dev/null
 "${exchange[@]}" -o exchanged ranked >/dev/null
 "${recover[@]}" -o recovered trained >/dev/null
-ranks 3 "${rank[@]}" -o ranked3 --report report
+ranks 3 "${rank[@]}" -o ranked3 --json >report
 members ranked ranked3
 ranks 2 "${rank[@]}" --memory "$(least "${rank[@]}" -o ranked2)" -o ranked2 # layers are reduced one by one
 members ranked ranked2
 python3 -c "import json
 for r in json.load(open('report'))['ranks']:
     print(r['rank'], r['leaves'], r['seconds_computing'] > 0, r['seconds_waiting'] > 0, sorted(r))"
-ranks 3 "${train[@]}" --report report -f -o trained3 ranked
+ranks 3 "${train[@]}" -f -o trained3 ranked
 members trained trained3
 ranks 3 "${exchange[@]}" -o exchanged3 ranked
 members exchanged exchanged3

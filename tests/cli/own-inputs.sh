@@ -21,10 +21,8 @@ try fm-train -q --force --model model --tokens tokens.npy --eval-tokens tokens.n
 try fm-pack -q --force --model model -o trained trained
 try fm-pack -q --force --model model -o model/tokens.npy trained
 try fm-pack -q --force --export model --budget 0.4 family.fm
-try fm-rank -q --model model --tokens tokens.npy -o both --report both
-try fm-rank -q --model model --tokens tokens.npy -o none --report tokens.npy
-try fm-rank -q --model model --tokens tokens.npy -o none --report no/such/folder
-try fm-verify --report family.fm family.fm
+try fm-rank -q --model model --tokens tokens.npy -o none --state tokens.npy
+try fm-rank -q --model model --tokens tokens.npy -o none --state no/such/folder
 try fm-bench quality --tokens tokens.npy --plot family.fm family.fm
 sums | cmp - before && echo "all as before"
 fm-pack -q --export cut/ --budget 0.4 family.fm >/dev/null

@@ -12,11 +12,11 @@ page() {
     cat complained
 }
 family saliency --until 0.5 --eval-tokens "$odd/tokens.npy"
-fm-bench quality -q --eval-tokens "$odd/tokens.npy" --report quality.json family.fm >/dev/null
+fm-bench quality -q --eval-tokens "$odd/tokens.npy" --json family.fm >quality.json
 fm-bench baselines -q --model "$odd" --tokens "$odd/tokens.npy" --eval-tokens "$odd/tokens.npy" \
-    --only reap,energy,bundle --budgets 0.2 --report baselines.json family.fm >/dev/null
+    --only reap,energy,bundle --budgets 0.2 --json family.fm >baselines.json
 fm-pack -q --export out --budget 0.3 --layout layer family.fm >/dev/null
-fm-bench quality -q --eval-tokens "$odd/tokens.npy" --report out.json out >/dev/null
+fm-bench quality -q --eval-tokens "$odd/tokens.npy" --json out >out.json
 page -n --figures quality.json family.fm
 figures=(--figures quality.json --figures baselines.json --figures out.json)
 page "${figures[@]}" -o page.html family.fm

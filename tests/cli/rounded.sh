@@ -72,7 +72,7 @@ export_as mxfp4 small >/dev/null
 fm-pack -q -x plain -b 0.5 --layout uniform -f family.fm >/dev/null
 fm-bench -q quality --eval-tokens BF16/tokens.npy -m BF16 plain out small | sed -E 's/[0-9.]+ [kM]?B/SIZE/; s/ +[-+]?[0-9]+\.[0-9]{2,4}\b/ N/g'
 fm-bench -q quality --eval-tokens BF16/tokens.npy --json plain out small | grep -E '"(directory|weights)"'
-fm-bench -q quality --eval-tokens BF16/tokens.npy --report figures.json plain out small >/dev/null
+fm-bench -q quality --eval-tokens BF16/tokens.npy --json plain out small >figures.json
 fm-bench report -q --figures figures.json -f -o page.html family.fm >/dev/null
 grep -oE '"name":"uniform [a-z0-9:]*","role"' page.html
 fm-bench report -q -f -o page.html family.fm >/dev/null

@@ -1,5 +1,5 @@
-# Outputs, reports, plots and states never replace an input, a file among the inputs, another
-# output, or a file of the user.  And a lost report does not fail the run.
+# Outputs, plots and states never replace an input, a file among the inputs, another
+# output, or a file of the user.  And a lost plot does not fail the run.
 # shellcheck disable=SC2086 # $rank and the like are lists of words
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"
@@ -52,72 +52,54 @@ echo "-- an input, by every name"
 for name in model/model-00001-of-00002.safetensors .//model//model-00001-of-00002.safetensors \
     dir/../model/model-00001-of-00002.safetensors dir/link/model-00001-of-00002.safetensors \
     "$PWD/model/model-00001-of-00002.safetensors" alias second models--a/blobs/b; do
-    try $rank -o out --force --report "$name" | sed "s|$PWD|PWD|"
     try $rank -o "$name" --force | sed "s|$PWD|PWD|"
     try $rank -o out --force --state "$name" | sed "s|$PWD|PWD|"
 done
 echo "-- every input of every tool"
-try $rank --force --report ./tokens.npy -o out
-try fm-rank -q --model model --tokens tokens.npy:1 --tokens pair.bin:2 --force --report pair.bin -o out
-try fm-rank -q --model model --tokens tokens.npy --tokenizer notes --text cut/config.json --force --report notes -o out
-try fm-rank -q --model model --text notes --force --report notes -o out
-try $train --eval-tokens pair.bin --force --report pair.bin -o out ranked
-try $train --eval-text notes --force --report notes -o out ranked
-try $train --force --report ranked -o out ranked
-try $recover --force --report trained -o out trained
-try fm-pack -q --model model --force --report trained -o out trained
-try fm-pack -q --list --force --report family.fm family.fm
-try fm-pack -q --force --export out --budget 0.4 --report family.fm family.fm
-try fm-verify -q --force --report family.fm family.fm
-try fm-verify -q cut --against family.fm --force --report family.fm
-try $bench --force --report family.fm family.fm
+try $rank --force --state ./tokens.npy -o out
+try fm-rank -q --model model --tokens tokens.npy:1 --tokens pair.bin:2 --force --state pair.bin -o out
+try fm-rank -q --model model --tokens tokens.npy --tokenizer notes --text cut/config.json --force --state notes -o out
+try fm-rank -q --model model --text notes --force --state notes -o out
+try $train --eval-tokens pair.bin --force --state pair.bin -o out ranked
+try $train --eval-text notes --force --state notes -o out ranked
+try $train --force --state ranked -o out ranked
+try $recover --force --state trained -o out trained
+try fm-pack -q --model model --force -o trained trained
+try fm-pack -q --force --export family.fm --budget 0.4 family.fm
+try $bench --force --plot family.fm family.fm
 try $bench --force --plot tokens.npy family.fm
 try fm-bench -q kernels --family family.fm --rows 1 --repeat 1 --force --plot family.fm
-try fm-bench -q kernels --family family.fm --tokens 1 --repeat 1 --force --report family.fm
 echo "-- what belongs to a token file"
-try fm-rank -q --model model --tokens pair.bin --force --report pair.idx -o out
-try fm-rank -q --model model --tokens pair.idx --force --report pair.bin -o out
-try fm-rank -q --model model --tokens trove.ds --force --report trove.ds.index -o out
-try $rank --report tokens.npy.index -o out
+try fm-rank -q --model model --tokens pair.bin --force --state pair.idx -o out
+try fm-rank -q --model model --tokens pair.idx --force --state pair.bin -o out
+try fm-rank -q --model model --tokens trove.ds --force --state trove.ds.index -o out
+try $rank --state tokens.npy.index -o out
 echo "-- a new file in a directory that is read"
 try $rank -o model/out
-try $rank -o out --report model/report.json
-try $rank -o out --report dir/link/report.json
+try $rank -o out --state model/report.json
+try $rank -o out --state dir/link/report.json
 try $rank -o out --state model/state
-try $train -o out --report model/report.json ranked
-try $recover -o out --report model/report.json trained
+try $train -o out --state model/report.json ranked
+try $recover -o out --state model/report.json trained
 try fm-pack -q --model model -o model/family.fm trained
-try fm-pack -q --model model -o out --report model/report.json trained
-try fm-verify -q cut --against family.fm --report cut/report.json
-try fm-verify -q cut --against family.fm --force --report cut/config.json
 try $bench --model model --plot model/plot.svg family.fm
-echo "-- an export over the bundle it comes from, and its report inside"
+echo "-- an export over the bundle it comes from"
 try fm-pack -q --force --export cut --budget 0.4 cut/family.fm
-try fm-pack -q --force --export whole/ --budget 0.4 --report whole/report.json family.fm
 echo "-- one file twice"
-try $rank -o both --report ./both
 try $rank -o both --state dir/../both
-try $rank -o out --state both --report both
-try $rank -o out --state both --report both.lock
 try $rank -o both.lock --state both
-try $bench --plot both --report both family.fm
-try $bench --plot - --report - family.fm
 try $rank -o out --state -
 echo "-- what the shell opened"
 try sh -c "$train --force -o ranked <ranked"
 try sh -c "fm-pack --list family.fm >>family.fm"
-try sh -c "$rank --report log --force >log; s=\$?; rm -f log; exit \$s"
+try sh -c "$rank --state log --force >log; s=\$?; rm -f log; exit \$s"
 echo "-- a user's file"
-for write in "$rank -o out" "$train -o out ranked" "$recover -o out trained" \
-    "fm-pack -q --model model -o out trained" "fm-pack -q --list family.fm" \
-    "fm-pack -q --export out --budget 0.4 family.fm" "fm-verify -q family.fm" "$bench family.fm" \
-    "fm-bench -q kernels --shape 32,16,4,2 --rows 1 --repeat 1"; do
-    try $write --report notes
+for write in "$rank -o notes" "$train -o notes ranked" "$recover -o notes trained" \
+    "fm-pack -q --model model -o notes trained" "fm-pack -q --export notes --budget 0.4 family.fm"; do
+    try $write
 done
 try $bench --plot notes family.fm
 try fm-bench -q kernels --shape 32,16,4,2 --rows 1 --repeat 1 --plot notes
-try $rank -o out --report /dev/null
-try $rank -o out --report out/
 try $rank -o out --state notes
 try fm-verify --force family.fm
 try fm-pack --list --force family.fm
@@ -130,25 +112,14 @@ show() { # show TITLE COMMAND...: print its status and its messages on standard 
     grep -v 'received no token' "$pristine/complained"
     echo "$title: status $status"
 }
-echo "-- replaced with --force, and then as its own"
-show "forced" fm-verify -q family.fm --force --report notes
-show "own" fm-verify -q family.fm --report notes
-head -n 2 notes
-show "of fm-verify" fm-pack -q --list family.fm --report notes
-show "a list" fm-pack -q --list family.fm --report list.json
-show "a list again" fm-pack -q --list family.fm --report list.json
-cat notes notes >log
-show "a log of reports" fm-verify -q family.fm --report log
-show "a plot" $bench --plot plot.svg --report bench.json family.fm
-show "a plot again" $bench --plot plot.svg --report bench.json family.fm
+echo "-- replaced as its own, or with --force"
+show "a plot" $bench --plot plot.svg family.fm
+show "a plot again" $bench --plot plot.svg family.fm
 sed -i 2d plot.svg
 show "a user's plot" $bench --plot plot.svg family.fm
 show "forced" $bench --plot plot.svg --force family.fm
-show "a report for a plot" $bench --plot bench.json family.fm
-show "a rank's report" $rank -o out --report rank.json
-show "an export's, to standard output" sh -c 'fm-pack -q --export - --budget 0.4 --report pack.json family.fm | cat'
 
-echo "-- an obstacle that appears during a run is a warning"
+echo "-- an obstacle that appears during a run"
 rank_text() { # rank_text COMMAND OPTION...: COMMAND is run after all checks
     local command=$1
     shift
@@ -156,11 +127,6 @@ rank_text() { # rank_text COMMAND OPTION...: COMMAND is run after all checks
         --tokenizer-cmd "$command; cat >/dev/null; echo '[1, 2, 3, 4, 5, 6, 7, 8]'" "$@"
 }
 echo text >notes.txt
-mkdir reports
-rank_text "rmdir reports" -o lost --report reports/r.json --force
-rank_text "echo mine >r.json" -o kept --report r.json
-cat r.json
-fm-pack --list lost >/dev/null && fm-pack --list kept >/dev/null && echo "both results are whole"
 rank_text "echo mine >late" -o late
 cat late
 echo "-- a full disk"
@@ -172,9 +138,5 @@ full() {
     )
     echo "status $?"
 }
-full fm-verify family.fm --report notes | figures
-[ -e notes ] || echo "no earlier report stays"
 # shellcheck disable=SC2086
 full ${bench/ -q/} --plot plot.svg family.fm | grep -v '^[ 0-9]'
-flip family.fm 100000
-full fm-verify family.fm --report broken.json | grep 'warning\|status'

@@ -17,8 +17,8 @@ END
 quality() { fm-bench quality -q --convention wikitext --eval-text pages.jsonl --text-field page --precision f32 "$@"; }
 quality --seq-len 100 out | sed 's/[0-9]*\.[0-9]\+/N/g; s/ \+/ /g' | head -n 8
 for n in 100 2; do
-    quality --seq-len $n --budgets 0.5 --report family.json family.fm >/dev/null
-    quality --seq-len $n --model "$model" --report export.json out >/dev/null
+    quality --seq-len $n --budgets 0.5 --json family.fm >family.json
+    quality --seq-len $n --model "$model" --json out >export.json
     python3 - <<'END'
 import json, math
 family, export = json.load(open("family.json")), json.load(open("export.json"))
@@ -38,7 +38,7 @@ for name in fronted plain; do
 done
 echo "-- intervals are over documents"
 for name in pages one; do
-    fm-bench quality -q --convention wikitext --eval-text $name.jsonl --text-field page --seq-len 100 --report report.json out >/dev/null
+    fm-bench quality -q --convention wikitext --eval-text $name.jsonl --text-field page --seq-len 100 --json out >report.json
     grep -c ce_interval report.json
 done
 quality --record out >/dev/null

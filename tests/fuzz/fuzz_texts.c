@@ -11,7 +11,6 @@
 #include "lib/export/filetable.h"
 #include "lib/export/frontmatter.h"
 #include "lib/export/record.h"
-#include "lib/run/report.h"
 
 static char *copy_of(const uint8_t *data, size_t size)
 {
@@ -77,7 +76,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     char *text = copy_of(data, size);
     read_card(text);
     read_table(text, size);
-    (void)fm_report_is_own(text, size, "fm-bench");
     (void)fm_plot_is_own(text, size, "fm-bench");
     free(text);
     edit(data, size);

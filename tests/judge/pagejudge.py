@@ -142,10 +142,11 @@ def make_family():
     tool("fm-train", "-q", *tokens, *held, "--method", "saliency", "--budget-step", "0.1", "--measure-step", "0.2",
          "-o", "trained", "ranked")
     tool("fm-pack", "-q", "--model", MODEL, "-o", "family.fm", "trained")
-    tool("fm-bench", "quality", "-q", *held, "--seq-len", "128", "--report", "quality.json", "family.fm")
+    Path("quality.json").write_text(tool("fm-bench", "quality", "-q", *held, "--seq-len", "128", "--json", "family.fm"))
     for weights in "fp8", "w4a16:32":
         tool("fm-pack", "-q", "--export", weights, "--budget", "0.4", "--layout", "uniform", "--weights", weights, "family.fm")
-    tool("fm-bench", "quality", "-q", *held, "--seq-len", "128", "--report", "rounded.json", "fp8", "w4a16:32")
+    Path("rounded.json").write_text(
+        tool("fm-bench", "quality", "-q", *held, "--seq-len", "128", "--json", "fp8", "w4a16:32"))
     tool("fm-bench", "report", "--figures", "quality.json", "--figures", "rounded.json", "-o", "page.html", "family.fm")
     return json.loads(tool("fm-pack", "--list", "--json", "family.fm"))
 

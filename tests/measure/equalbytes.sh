@@ -33,5 +33,5 @@ for name in tiny-mixtral groups-mixtral groups-olmoe; do
     done
     echo "== $name"
     fm-bench quality -q --eval-tokens "$model/heldout.npy" --seq-len 128 --max-tokens 8192 --precision f32 \
-        -m "$model" --report "$out/$name.json" --force "$at"/x/* | sed "s,$at/x/,,"
+        -m "$model" --json "$at"/x/* >"$out/$name.json"
 done

@@ -78,7 +78,7 @@ measure() {
     if ! [ -s "$to.seconds" ]; then
         TIMEFORMAT=%U
         { time fm-train "${common[@]}" "${options[@]}" \
-            --report "$to.json" -o "$to" "$dir/$1-rank-$2" >/dev/null 2>&3; } 3>&2 2>"$to.seconds.part"
+            --json -o "$to" "$dir/$1-rank-$2" >"$to.json" 2>&3; } 3>&2 2>"$to.seconds.part"
         mv "$to.seconds.part" "$to.seconds"
     fi
     for kind in "${kinds[@]}"; do

@@ -33,8 +33,8 @@ members() { # members STREAM: print all members except build.json
 try() { # try TOOL OPTION...: run it with one process, then with two ranks
     local tool=$1 same=differ
     shift
-    "$bin/$tool" "${common[@]}" --threads 2 -f -o "$tool.one" --report one.json "$@" >/dev/null
-    "${run[@]}" "$mpi/$tool" "${common[@]}" --threads 1 -f -o "$PWD/$tool.two" --report "$PWD/two.json" "$@" >log
+    "$bin/$tool" "${common[@]}" --threads 2 -f -o "$tool.one" --json "$@" >one.json
+    "${run[@]}" "$mpi/$tool" "${common[@]}" --threads 1 -f -o "$PWD/$tool.two" --json "$@" >two.json
     cmp <(members "$tool.one") <(members "$tool.two") && same="are the same"
     python3 - "$tool" "$same" <<'END'
 import json, sys

@@ -17,10 +17,10 @@ trap 'rm -rf "$scratch"' EXIT
 seconds() { python3 -c "import json, sys; print(json.load(open(sys.argv[1]))['seconds'])" "$1"; }
 for ((i = 0; i < ${ROUNDS:-1}; i++)); do
     env -u OMPI_COMM_WORLD_SIZE -u PMI_SIZE -u SLURM_STEP_NUM_TASKS "$bin/$tool" -q -f -T 2 --model "$model" --tokens "$tokens" -o "$scratch/one" \
-        --report "$scratch/one.json" "$@" >/dev/null
+        --json "$@" >"$scratch/one.json"
     # Ranks that share a set of CPUs divide it: here each gets one CPU.
     "$MPIRUN" -n 2 "$mpi/$tool" -q -f --model "$model" --tokens "$tokens" -o "$scratch/two" \
-        --report "$scratch/two.json" "$@" >/dev/null
+        --json "$@" >"$scratch/two.json"
     one=$(seconds "$scratch/one.json") two=$(seconds "$scratch/two.json")
     echo "$tool: one process $one s, two ranks $two s: $(python3 -c "print(f'{$one / $two:.3f}')")"
 done

@@ -36,8 +36,8 @@ stage() {
     shift 4
     [ -s "$to.json" ] || "$tool" --model "$model" --tokens "$model/calib.npy" --seq-len 128 \
         --eval-tokens "$model/heldout.npy" \
-        --shuffle --seed "$seed" ${threads:+-T "$threads"} --precision f32 --quiet --force --report "$to.json" \
-        "$@" ${from:+"$from"} >"$to"
+        --shuffle --seed "$seed" ${threads:+-T "$threads"} --precision f32 --quiet --json \
+        "$@" ${from:+"$from"} >"$to" 2>"$to.part" && mv "$to.part" "$to.json"
 }
 
 for s; do

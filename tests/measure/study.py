@@ -166,11 +166,12 @@ class Study:
         tool, *rest = self.command(model, cell, seed)
         tools = Path(os.environ.get("BUILD", "build")) / "bin"
         part = to.with_suffix(".part")
-        extra = ("--report", part, "--force", "--quiet", *(("-T", self.threads) if self.threads else ()))
+        extra = ("--json", "--force", "--quiet", *(("-T", self.threads) if self.threads else ()))
         print(f"{model} {cell.name} {seed}", flush=True)
         done = subprocess.run([str(tools / tool), *map(str, extra), *rest], capture_output=True, text=True, cwd=ROOT)
         if done.returncode:
             raise SystemExit(f"study.py: {shlex.join([tool, *rest])}\n{done.stderr.strip()}")
+        part.write_text(done.stdout)
         part.rename(to)
 
     def losses(self, model, name, seed):
