@@ -6,6 +6,6 @@ for tool in fm-rank fm-train fm-recover fm-pack fm-verify fm-bench; do
     take "$tool.1" >example.sh
     bash -e example.sh >said 2>complained
     echo "$tool: status $?, $(grep -c "^$tool" example.sh) commands"
-    grep -v "$tool: [a-z ]*: [0-9]* of [0-9]* \|held out\|warning\|^adapter\|^steps\|^masks\|^tokens\|^ranked" complained
+    grep -v "$tool: [a-z ]*: [0-9.]* of [0-9]* \|held out\|warning\|^adapter\|^steps\|^masks\|^tokens\|^ranked" complained
 done
 ls

@@ -17,7 +17,7 @@ try() { # try PAGE [NAME]: print the files that it makes, and its messages excep
     for name in mine chat code languages heldout; do head -n 12 "$GOLDEN/text/rows.jsonl" >$name.jsonl; done
     ln -s "$GOLDEN/odd-mixtral" DIR && cp DIR/tokens.npy calib.npy
     examples "$@"
-    grep '^fm-' complained | grep -v ': [a-z ]*: [0-9]* of [0-9]*\|warning\|the nearest member'
+    grep '^fm-' complained | grep -v ': [a-z ]*: [0-9.]* of [0-9]*\|warning\|the nearest member'
     ls -I '*.jsonl' -I DIR -I calib.npy -I example.sh -I said -I complained
     cd .. || exit 99
 }
