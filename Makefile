@@ -162,7 +162,7 @@ PAGE_DIGESTS = -DFM_PAGE_SCRIPT_SHA256='"$(call digest_of,$(PAGE_SCRIPT))"' -DFM
 $(BUILD)/lib/page/pagetext.c.o: FLAGS += $(PAGE_DIGESTS)
 $(BUILD)/lib/page/pagetext.c.o: lib/page/page.html lib/page/page.css $(PAGE_SCRIPT)
 
-$(SCRIPTS:cmd/%=$(BUILD)/bin/%): $(BUILD)/bin/%: cmd/%
+$(SCRIPTS:cmd/%=$(BUILD)/bin/%): $(BUILD)/bin/%: cmd/% | deps-build
 	@mkdir -p $(@D)
 	$(call say,COPY,$@)$(INSTALL) -m 755 $< $@
 # Tools are linked from archives, so that each contains only what it calls, and the CUDA runtime only if

@@ -48,6 +48,8 @@ if [ "$(uname -m)" != aarch64 ]; then
 apt-get install -y gcc libc6-dev:arm64 libarchive-dev:arm64 libxxhash-dev:arm64 libcjson-dev:arm64 \
 libzstd-dev:arm64 libssl-dev:arm64 libdnnl-dev:arm64 librandom123-dev" "" build
 fi
+got=$(CPPFLAGS=-nostdinc make CUDA=0 BUILD="$scratch/build" 2>&1 | grep -v '^deps.sh: something is missing; run: ' | grep -vc '^make')
+[ "$got" = 0 ] || { echo "make prints more than the command that installs what is missing" && failed=1; }
 got=$(make -n CUDA=0 deb 2>/dev/null | grep -c 'deps.sh install deb')
 [ "$got" = 1 ] || { echo "make deb does not install what it needs" && failed=1; }
 exit $failed
