@@ -84,35 +84,28 @@ int fm_train_main(int argc, char **argv)
 {
     struct fm_train_options options;
     fm_train_defaults(&options);
-    int method = (int)options.method, schedule = (int)options.schedule,
-        granularity = (int)options.granularity;
+    int method = (int)options.method, granularity = (int)options.granularity;
     int multiple = (int)options.width_multiple;
     const int learning = fm_train_methods(FM_TRAIN_STEPS);
     const int choosing = fm_train_methods(FM_TRAIN_WIDTHS);
-    const int ends = fm_train_methods(FM_TRAIN_ENDS), any = ends | WITH_ACTIONS;
+    const int stepped = fm_train_methods(0); /* not WITH_ACTIONS: each action is a budget */
     const struct fm_cli_scope scope[] = {{.name = "batch", .modes = learning}, {0}};
     const struct fm_cli_option own[] = {
-        {"method", 0, FM_CLI_CHOICE, &method,
-         "learned|saliency|walk|uniform|shuffle-layer|shuffle-global|exchange",
+        {"method", 0, FM_CLI_CHOICE, &method, "learned|saliency|uniform|exchange",
          "how masks are made (default: exchange)", 0, 0, 0},
         {"granularity", 0, FM_CLI_CHOICE, &granularity, "expert|layer|model",
          "which experts share a width (default: expert)", 0, 0, choosing},
         {"actions", 0, FM_CLI_TEXT, &options.actions, "R,R,...",
          "shares of its channels that an expert may keep (default: tenths; exchange: twentieths)",
-         0, 0, any},
+         0, 0, 0},
         {"width-multiple", 0, FM_CLI_INT, &multiple, "M",
          "round widths up to a multiple of M (default: the channel group)", 1,
-         FM_TRAIN_MULTIPLE_MAX, any},
+         FM_TRAIN_MULTIPLE_MAX, 0},
         {"budget-step", 0, FM_CLI_TEXT, &options.budget_step, "R",
-         "step between budgets (default: 0.01)", 0, 0, ends},
-        {"until", 0, FM_CLI_TEXT, &options.until, "R", "highest budget (default: 0.80)", 0, 0, any},
+         "step between budgets (default: 0.01)", 0, 0, stepped},
+        {"until", 0, FM_CLI_TEXT, &options.until, "R", "highest budget (default: 0.80)", 0, 0, 0},
         {"measure-step", 0, FM_CLI_TEXT, &options.measure_step, "R",
          "measure the masks nearest to multiples of R (default: 0.05)", 0, 0, 0},
-        {"refine", 0, FM_CLI_INT, &options.refine, "N",
-         "rounds that refine masks at a fixed budget (default: 0)", 0, FM_TRAIN_REFINE_MAX,
-         choosing},
-        {"nested", 0, FM_CLI_FLAG, &options.nested, NULL,
-         "never make an expert wider at a higher budget", 0, 0, choosing},
         {"steps", 0, FM_CLI_INT, &options.steps, "N",
          "learned: training steps; up to twice as many to reach --until (default: 500)", 1,
          FM_TRAIN_STEPS_MAX, learning},
@@ -122,9 +115,6 @@ int fm_train_main(int argc, char **argv)
         {"prior", 0, FM_CLI_REAL, &options.prior, "ETA",
          "learned: influence of the scores on the initial logits, 0 for none (default: 4)", 0,
          FM_TRAIN_PRIOR_MAX, learning},
-        {"lambda-schedule", 0, FM_CLI_CHOICE, &schedule, "paced|linear",
-         "learned: weight of the cost, set by a controller or a ramp (default: paced)", 0, 0,
-         learning},
         {"lr", 0, FM_CLI_REAL, &options.lr, "X", "learned: learning rate (default: 0.02)",
          FM_TRAIN_LR_MIN, FM_TRAIN_LR_MAX, learning},
     };
@@ -145,7 +135,6 @@ int fm_train_main(int argc, char **argv)
         cli.run.inputs.stream = cli.operand[0];
     options.method = (enum fm_method)method;
     options.granularity = (enum fm_granularity)granularity;
-    options.schedule = (enum fm_lambda_schedule)schedule;
     options.width_multiple = (uint32_t)multiple;
     struct fm_train_report report = {0};
     struct fm_err err = {0};

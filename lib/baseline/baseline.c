@@ -73,7 +73,7 @@ static int choose_rows(struct fm_baseline_table *t, const struct fm_run_options 
                 err, FM_EUSAGE,
                 "--only: '%.*s' is not a baseline; use reap, frequency, random, activation, "
                 "contribution, energy, fisher-expert, fisher-layer, fisher-global, winnow, "
-                "bundle, or uniform, saliency, walk, exchange, learned, default, also with "
+                "bundle, or uniform, saliency, exchange, learned, default, also with "
                 "+recover",
                 (int)(len < 64 ? len : 64), at);
         if (baseline == FM_BASELINE_BUNDLE && !run->inputs.stream)

@@ -34,7 +34,6 @@ enum fm_baseline {
     /* The suite's own masks, by methods of fm-train. */
     FM_BASELINE_UNIFORM,
     FM_BASELINE_SALIENCY,
-    FM_BASELINE_WALK,
     FM_BASELINE_EXCHANGE,
     FM_BASELINE_LEARNED,
     FM_BASELINE_DEFAULT, /* fm-train's default method, if it is not one of these */

@@ -34,7 +34,6 @@ const struct fm_contest_rule *fm_contest_rule(enum fm_baseline baseline)
         {FM_CONTEST_CHANNELS, "winnow", FM_CRITERION_WINNOW, FM_CUT_MULTIPLE, 0},
         {.kind = FM_CONTEST_METHOD, .name = "uniform", .method = FM_METHOD_UNIFORM},
         {.kind = FM_CONTEST_METHOD, .name = "saliency", .method = FM_METHOD_SALIENCY},
-        {.kind = FM_CONTEST_METHOD, .name = "walk", .method = FM_METHOD_WALK},
         {.kind = FM_CONTEST_METHOD, .name = "exchange", .method = FM_METHOD_EXCHANGE},
         {.kind = FM_CONTEST_METHOD, .name = "learned", .method = FM_METHOD_LEARNED},
         {.kind = FM_CONTEST_METHOD, .name = "default", .method = FM_METHODS},

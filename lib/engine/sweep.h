@@ -13,7 +13,7 @@
  *
  * A sweep can compute several networks at once, as lanes over the same weights: the full model (the
  * teacher), subnets of it (students: a width per expert), and subnets with an adapter.  Rank,
- * train, walk and recover are visitors of a sweep; they are called with each expert's rows, usually
+ * train and recover are visitors of a sweep; they are called with each expert's rows, usually
  * in the backward, and do not depend on how layers are computed.  Quality uses only losses and
  * logits.
  *

@@ -34,7 +34,7 @@ static int make_masks(struct fm_opened *o, struct fm_err *err)
         uint32_t k = (uint32_t)((uint64_t)c->I * (uint64_t)(BUDGETS - b) / BUDGETS);
         for (size_t i = 0; i < n; i++)
             width[i] = k - k % (uint32_t)o->packed.group;
-        rc = fm_masks_append_grown(f, width, FM_METHOD_UNIFORM, 0, 1, false, NULL, err);
+        rc = fm_masks_append_grown(f, width, FM_METHOD_UNIFORM, 0, 1, false, err);
     }
     free(width);
     if (rc)

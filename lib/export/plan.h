@@ -213,7 +213,7 @@ bool fm_exportplan_full(const struct fm_exportplan *p);
  * layouts with one width for many experts. */
 bool fm_exportplan_removes_nothing(const struct fm_exportplan *p);
 /* True if the export computes what the masks do, so that their figures are those of the export:
- * every expert has the mask's width, and no expert is rounded or replaced by its mean output. */
+ * every expert has the mask's width, and no expert is rounded. */
 bool fm_exportplan_as_measured(const struct fm_exportplan *p);
 /* True if weight files are more than 2 % larger than `source` bytes; the margin allows for headers
  * and longer names. */

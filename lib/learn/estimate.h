@@ -19,8 +19,7 @@ struct fm_estimate_file {
 };
 
 #define FM_ESTIMATE_CODES 256 /* size of `codes` in struct fm_estimate */
-#define FM_ESTIMATE_KINDS                                                                          \
-    5 /* for fm-train: steps of the method, two of --refine, two of measuring */
+#define FM_ESTIMATE_KINDS 3   /* for fm-train: steps of the method, two of measuring */
 
 /* A run with different options, and the FLOPs of its matrix products. */
 #define FM_ESTIMATE_CHANGES 6

@@ -53,8 +53,8 @@ int fm_learn_init(struct fm_learn *n, struct fm_err *err)
     if (!rc)
         fm_task_warn_idle(n->task, n->batch / micro, micro * n->task->calib.T);
     return rc ? rc
-              : fm_maskgrad_init(&n->grad, n->task->ops, n->actions, c, samples, n->sweep,
-                                 FM_SUMS_DZ, err);
+              : fm_maskgrad_init(&n->grad, n->task->ops, n->actions, c, samples, n->sweep, false,
+                                 err);
 }
 
 void fm_learn_release(struct fm_learn *n)
@@ -142,8 +142,6 @@ static void update_logits(struct fm_learn *n)
     const struct fm_train_options *o = n->options;
     struct fm_logits *z = &n->logits;
     const struct fm_config *c = n->task->config;
-    if (o->schedule == FM_LAMBDA_LINEAR)
-        n->lambda = o->lambda_last * (double)n->taken / o->steps;
     fm_logits_load(n->q, n->floored, n->counts, c->M, c->E, n->taken == 0);
     fm_granularity_sum(n->floored, n->floored, experts_of(n), n->size, 1);
     fm_logits_clear(z);
@@ -158,9 +156,8 @@ static void update_logits(struct fm_learn *n)
     fm_logits_back_entropy(z, anneal(o->entropy_first, o->entropy_last, n->taken, o->steps));
     n->taken++;
     fm_logits_adam(z, o->lr, o->beta1, o->beta2, (int)n->taken);
-    if (o->schedule == FM_LAMBDA_PACED)
-        n->lambda = fm_logits_pace(n->lambda, o->gain, o->steps, n->taken, n->rho_start,
-                                   as_double(&n->until), fm_logits_expected(z));
+    n->lambda = fm_logits_pace(n->lambda, o->gain, o->steps, n->taken, n->rho_start,
+                               as_double(&n->until), fm_logits_expected(z));
 }
 
 /* An expert, or a group of tied experts, whose hardened width a step changed. */
@@ -219,7 +216,7 @@ static int append_flips(struct fm_learn *n, struct fm_masks *masks, uint32_t *fr
             from[flip[i].x * n->size + e] = flip[i].to;
         bool arrived = fm_masks_removed(masks, from) >= until;
         rc = fm_masks_append_grown(masks, from, FM_METHOD_LEARNED, (int)n->taken, grown, arrived,
-                                   NULL, err);
+                                   err);
         if (arrived)
             break;
     }
@@ -244,7 +241,7 @@ int fm_learn_step(struct fm_learn *n, struct fm_masks *masks, bool *done, struct
     if (*done)
         return arrived ? FM_OK
                        : fm_masks_append_grown(masks, before, FM_METHOD_LEARNED, (int)n->taken, 0,
-                                               true, NULL, err);
+                                               true, err);
     int rc = fm_task_draw(n->task, n->ids, (uint64_t)n->taken * (uint64_t)n->batch, n->batch, err);
     if (!rc)
         rc = run_students(n, err);

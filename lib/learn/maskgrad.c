@@ -23,14 +23,13 @@ static size_t total_size(const struct fm_maskgrad *g)
 
 int fm_maskgrad_init(struct fm_maskgrad *g, const struct fm_ops *ops,
                      const struct fm_actions *actions, const struct fm_config *config, int students,
-                     const struct fm_sweep *sweep, enum fm_mask_sums sums, struct fm_err *err)
+                     const struct fm_sweep *sweep, bool squares, struct fm_err *err)
 {
     *g = (struct fm_maskgrad){.ops = ops,
                               .actions = actions,
                               .M = config->M,
                               .E = config->E,
-                              .sums = sums,
-                              .parts = sums == FM_SUMS_BOTH ? 2 : 1,
+                              .parts = squares ? 2 : 1,
                               .students = students};
     size_t slot_bytes = (size_t)fm_sweep_slots(sweep) * layer_size(g) * sizeof *g->slot;
     g->total = fm_alloc((size_t)students, total_size(g) * sizeof *g->total, "mask gradients", err);
@@ -74,8 +73,8 @@ static void sum_expert(void *self, const struct fm_expert_view *v)
     g->ops->zero(c, (size_t)v->cap * sizeof *c);
     g->ops->channel_sums(c, v->h, fm_f32(v->dh), v->n, v->cap);
     double *sums = g->slot + (size_t)v->slot * layer_size(g) + (size_t)(v->expert * g->parts * A);
-    g->ops->width_sums(sums, c, g->actions->width, A, g->sums == FM_SUMS_SQUARES);
-    if (g->sums == FM_SUMS_BOTH)
+    g->ops->width_sums(sums, c, g->actions->width, A, false);
+    if (g->parts == 2)
         g->ops->width_sums(sums + A, c, g->actions->width, A, true);
     fm_scratch_release(mark);
 }

@@ -14,7 +14,6 @@
 #define FM_TRAIN_LR_MIN 1e-12
 #define FM_TRAIN_LR_MAX 1000
 #define FM_TRAIN_MULTIPLE_MAX (1 << 20)
-#define FM_TRAIN_REFINE_MAX 1000
 #define FM_RECOVER_ALPHA_MIN 1e-6
 #define FM_RECOVER_ALPHA_MAX 1e6
 #define FM_RECOVER_STEPS_MAX 10000000
@@ -23,11 +22,9 @@
 #define FM_RECOVER_WEIGHT_MAX 1e6
 #define FM_RECOVER_BUDGET "0.40"
 
-enum fm_lambda_schedule { FM_LAMBDA_PACED, FM_LAMBDA_LINEAR };
-
 struct fm_train_options {
     enum fm_method method;
-    enum fm_granularity granularity; /* experts that share a width; not for uniform, shuffles */
+    enum fm_granularity granularity; /* experts that share a width; not for uniform */
     /* "0.1,0.4,0.7,1"; NULL: ten, from 0.1 to 1; for exchange twenty, from 0.05 to 1; one per
      * budget step for uniform, and if all experts share one width. */
     const char *actions;
@@ -35,26 +32,20 @@ struct fm_train_options {
     const char *budget_step;  /* "0.01" */
     const char *until;        /* "0.80" */
     const char *measure_step; /* "0.05": the masks nearest to its multiples are measured */
-    int refine;               /* rounds of exchange at a fixed budget; 0: none */
-    bool nested;              /* widths never grow with the budget */
     int steps;                /* 500 */
     int samples;              /* subnets per batch, 1 */
     /* eta, 4: strength with which the scores initialise the logits; 0: as in the paper
      * (fm-method(7)).  On a small trained model, over three seeds, the loss with 4 is 0.002 lower
      * than with 2 at a budget of 0.4, 0.001 lower at 0.2 and 0.001 higher at 0.6. */
     double prior;
-    enum fm_lambda_schedule schedule;
     /* Constants without an option. */
     double lr, beta1, beta2;            /* Adam on the logits: 0.02 0.9 0.99 */
     double tau_first, tau_last;         /* temperature: 2 0.5 */
     double entropy_first, entropy_last; /* weight of the entropy: 0.02 0 */
     double gain; /* of the controller, which divides it by the number of steps: 400; with 200 and
                     eta 4, runs often end below `until` */
-    double lambda_last;   /* end of the linear schedule */
-    int walk_sequences;   /* sequences per budget of walk: 32 */
-    int around_sequences; /* minimum sequences per sweep of exchange, or per round of --refine: 8 */
-    int around_tokens;    /* minimum tokens of such a sweep or round: 2560 */
-    int refine_sequences; /* sequences on which --refine measures losses: 64 */
+    int around_sequences; /* minimum sequences per sweep of exchange: 8 */
+    int around_tokens;    /* minimum tokens of such a sweep: 2560 */
 };
 
 enum fm_recover_train {

@@ -1,7 +1,4 @@
-/*
- * Gradients are summed over one sequence at a time, because the sums are squared per sequence;
- * losses are computed in micro-batches of several sequences (fm_sweep_micro).
- */
+/* Gradients are summed over one sequence at a time, because the sums are squared per sequence. */
 #include "lib/learn/probe.h"
 
 #include <assert.h>
@@ -26,12 +23,11 @@ static void close_sweeping(struct sweeping *s)
     free(s->measure);
 }
 
-/* Open a sweep with micro-batches of `micro` sequences. */
-static int open_sweeping(struct sweeping *s, const struct fm_probe *p, int micro, int masks,
+static int open_sweeping(struct sweeping *s, const struct fm_probe *p, int masks,
                          struct fm_err *err)
 {
     size_t T = (size_t)p->task->calib.T;
-    *s = (struct sweeping){.batches = p->count / micro, .lanes = masks + 1};
+    *s = (struct sweeping){.batches = p->count, .lanes = masks + 1};
     assert(s->lanes <= FM_LANES_MAX);
     s->ids = fm_alloc((size_t)p->count * T, sizeof *s->ids, "sequences", err);
     s->batch = fm_alloc((size_t)s->batches, sizeof *s->batch, "batches", err);
@@ -40,69 +36,39 @@ static int open_sweeping(struct sweeping *s, const struct fm_probe *p, int micro
     if (!s->ids || !s->batch || !s->measure)
         return FM_ENOMEM;
     for (int i = 0; i < s->batches; i++)
-        s->batch[i] = (struct fm_batch){s->ids + (size_t)(i * micro) * T, micro, (int)T, 0};
+        s->batch[i] = (struct fm_batch){s->ids + (size_t)i * T, 1, (int)T, 0};
     int rc = fm_task_draw(p->task, s->ids, p->at, p->count, err);
-    return rc ? rc : fm_task_sweep(&s->sweep, p->task, s->batches, micro * (int)T, s->lanes, err);
+    return rc ? rc : fm_task_sweep(&s->sweep, p->task, s->batches, (int)T, s->lanes, err);
 }
 
 /* Fill the lanes: the teacher, and one lane for each mask. */
 static void fill_lanes(struct fm_lane *lane, const struct fm_probe *p, const uint32_t *widths,
-                       int masks, bool backward)
+                       int masks)
 {
     size_t X = (size_t)p->task->config->M * (size_t)p->task->config->E;
     lane[0] = (struct fm_lane){.teacher = -1, .ce = 1};
     for (int i = 0; i < masks; i++)
-        lane[i + 1] = (struct fm_lane){.widths = widths + (size_t)i * X,
-                                       .backward = backward,
-                                       .teacher = 0,
-                                       .ce = p->ce,
-                                       .kl = 1};
+        lane[i + 1] = (struct fm_lane){
+            .widths = widths + (size_t)i * X, .backward = true, .teacher = 0, .kl = 1};
 }
 
 int fm_probe_gradients(const struct fm_probe *p, const struct fm_actions *actions,
-                       enum fm_mask_sums sums, const uint32_t *widths, int masks,
-                       struct fm_maskgrad *grad, struct fm_err *err)
+                       const uint32_t *widths, int masks, struct fm_maskgrad *grad,
+                       struct fm_err *err)
 {
     struct fm_lane lane[FM_LANES_MAX];
     struct sweeping s;
-    int rc = open_sweeping(&s, p, 1, masks, err);
+    int rc = open_sweeping(&s, p, masks, err);
     if (!rc)
-        rc = fm_maskgrad_init(grad, p->task->ops, actions, p->task->config, masks, s.sweep, sums,
+        rc = fm_maskgrad_init(grad, p->task->ops, actions, p->task->config, masks, s.sweep, true,
                               err);
     if (!rc) {
-        fill_lanes(lane, p, widths, masks, true);
+        fill_lanes(lane, p, widths, masks);
         fm_maskgrad_begin(grad, s.batches);
         struct fm_visitor visitor = fm_maskgrad_visitor(grad);
         rc = fm_sweep_run(s.sweep, s.batch, s.batches, lane, s.lanes, &visitor, s.measure, NULL,
                           err);
     }
-    close_sweeping(&s);
-    return rc;
-}
-
-static double mean_loss(const struct sweeping *s, int lane, double ce)
-{
-    double sum = 0, n = 0;
-    for (int b = 0; b < s->batches; b++) {
-        const struct fm_measure *m = &s->measure[(size_t)b * (size_t)s->lanes + (size_t)lane];
-        sum += ce * m->ce + m->kl;
-        n += (double)m->n;
-    }
-    return sum / n;
-}
-
-int fm_probe_losses(const struct fm_probe *p, const uint32_t *widths, int masks, double *loss,
-                    struct fm_err *err)
-{
-    struct fm_lane lane[FM_LANES_MAX];
-    struct sweeping s;
-    int rc = open_sweeping(&s, p, fm_sweep_micro(p->count, p->task->calib.T), masks, err);
-    if (!rc) {
-        fill_lanes(lane, p, widths, masks, false);
-        rc = fm_sweep_run(s.sweep, s.batch, s.batches, lane, s.lanes, NULL, s.measure, NULL, err);
-    }
-    for (int i = 0; !rc && i < masks; i++)
-        loss[i] = mean_loss(&s, i + 1, (double)p->ce);
     close_sweeping(&s);
     return rc;
 }

@@ -1,6 +1,6 @@
 /*
- * One sweep that measures masks: their losses, or the gradients of their channels (fm-method(7)).
- * The full model is the teacher lane; the loss is ce * CE + KL.
+ * One sweep that measures the gradients of masks' channels (fm-method(7)).  The full model is the
+ * teacher lane; the loss is the divergence from it.
  */
 #ifndef FM_PROBE_H
 #define FM_PROBE_H
@@ -13,17 +13,12 @@ struct fm_probe {
     struct fm_task *task;
     int count;
     uint64_t at;
-    float ce; /* weight of the cross-entropy */
 };
 
 /* Initialise grad, and set grad->total to the mean over sequences of their sums, for the masks in
  * widths (masks, M, E).  The caller zeroes grad, and releases it even after an error. */
 int fm_probe_gradients(const struct fm_probe *probe, const struct fm_actions *actions,
-                       enum fm_mask_sums sums, const uint32_t *widths, int masks,
-                       struct fm_maskgrad *grad, struct fm_err *err);
-
-/* loss (masks) of widths (masks, M, E): means over positions. */
-int fm_probe_losses(const struct fm_probe *probe, const uint32_t *widths, int masks, double *loss,
-                    struct fm_err *err);
+                       const uint32_t *widths, int masks, struct fm_maskgrad *grad,
+                       struct fm_err *err);
 
 #endif

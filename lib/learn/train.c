@@ -1,6 +1,6 @@
 /*
  * Methods differ in how they make a family: at once, without gradients, or step by step with
- * gradients (learned, walk, exchange).  The rest is the same for all: check the options, resume the
+ * gradients (learned, exchange).  The rest is the same for all: check the options, resume the
  * state, make the family, finish it, write the stream.
  */
 #include "lib/learn/train.h"
@@ -18,7 +18,6 @@
 #include "lib/learn/criterion.h"
 #include "lib/learn/learn.h"
 #include "lib/learn/quality.h"
-#include "lib/learn/refine.h"
 #include "lib/learn/walk.h"
 #include "lib/masks/gaps.h"
 #include "lib/state/journal.h"
@@ -33,12 +32,6 @@
 #define MANIFEST_MASK 512
 #define MANIFEST_KIND 64
 
-enum {
-    FM_TRAIN_MADE,   /* the family that the method makes */
-    FM_TRAIN_RESULT, /* the family of the output: filled, refined and measured */
-    FM_TRAIN_FAMILIES
-};
-
 /* The budgets of a family, and which of its masks are measured. */
 struct range {
     struct fm_decimal step, until, measure;
@@ -50,20 +43,17 @@ struct fm_trainer {
     struct fm_actions actions;
     struct range range;
     const struct method *method;
-    struct fm_learn learn;       /* for learned */
-    struct fm_walk walk;         /* for walk and exchange */
-    struct fm_stepcost stepcost; /* for exchange, then for --refine */
-    struct fm_budgets input;     /* for the shuffles: the family of the stream */
-    int64_t idle;                /* consecutive rounds without improvement on the current mask */
-    int64_t refined;             /* rounds of --refine so far; -1: shape_family has been called */
-    struct fm_masks masks[FM_TRAIN_FAMILIES];
+    struct fm_learn learn; /* for learned */
+    struct fm_walk walk;   /* for exchange, like the costs */
+    struct fm_stepcost stepcost;
+    struct fm_masks masks;
     struct fm_digest params;
     struct fm_journal_clock clock;
     struct {
-        double make, refine, measure;
+        double make, measure;
     } work;      /* FLOPs of each part, as estimated */
     bool warned; /* warn_learned has given its warning */
-    int resumed; /* steps, or masks of walk and exchange, restored from the state file */
+    int resumed; /* steps, or masks of exchange, restored from the state file */
 };
 
 /* Everything from which a method's sweeps are planned, before the output or the state file is
@@ -78,13 +68,12 @@ struct plan {
 /* A method: its features, and functions that begin, make, cost and save it.  A function is NULL if
  * there is nothing to do. */
 struct method {
-    int has;           /* fm_train_methods */
-    const char *needs; /* the member that the input stream must have */
+    int has; /* fm_train_methods */
     /* Whether it compares experts by their scores, which only the taylor criterion allows. */
     bool (*weighs)(const struct fm_train_options *o);
     /* Set its action set, t->actions. */
     int (*choose)(struct fm_trainer *t, struct fm_err *err);
-    /* Set t->masks[FM_TRAIN_MADE] to the whole family, or to the mask before the first step. */
+    /* Set t->masks to the whole family, or to the mask before the first step. */
     int (*begin)(struct fm_trainer *t, struct fm_err *err);
     /* Take the steps, continuing after begin or a state file; FM_ESAVED when stopped. */
     int (*make)(struct fm_trainer *t, struct fm_err *err);
@@ -95,14 +84,14 @@ struct method {
     void (*cost)(struct fm_estimate_sweep *sweep, const struct plan *plan);
     /* Add its options to the manifest. */
     void (*record)(cJSON *options, const struct fm_trainer *t);
-    /* Add its arrays to the state file, in addition to the families. */
+    /* Add its arrays to the state file, in addition to the family. */
     void (*save)(struct fm_journal_item *item, size_t *items, struct fm_trainer *t);
     void (*resumed)(struct fm_trainer *t); /* called when those arrays have been read */
 };
 
 static const struct method methods[FM_METHODS];
 
-/* Whether gaps between the method's masks are filled, and --refine and --nested apply. */
+/* Whether gaps between the method's masks are filled. */
 static bool is_shaped(const struct fm_trainer *t)
 {
     return t->method->has & FM_TRAIN_WIDTHS;
@@ -119,7 +108,6 @@ void fm_train_defaults(struct fm_train_options *options)
                                          .steps = 500,
                                          .samples = 1,
                                          .prior = 4,
-                                         .schedule = FM_LAMBDA_PACED,
                                          .lr = 0.02,
                                          .beta1 = 0.9,
                                          .beta2 = 0.99,
@@ -127,22 +115,14 @@ void fm_train_defaults(struct fm_train_options *options)
                                          .tau_last = 0.5,
                                          .entropy_first = 0.02,
                                          .gain = 400,
-                                         .lambda_last = 4,
-                                         .walk_sequences = 32,
                                          .around_sequences = 8,
-                                         .around_tokens = 2560,
-                                         .refine_sequences = 64};
+                                         .around_tokens = 2560};
 }
 
 void fm_train_report_release(struct fm_train_report *report)
 {
     fm_masks_release(&report->masks);
     *report = (struct fm_train_report){0};
-}
-
-static const char *schedule_name(enum fm_lambda_schedule schedule)
-{
-    return schedule == FM_LAMBDA_PACED ? "paced" : "linear";
 }
 
 static int check_options(const struct fm_train_options *o, struct range *range, struct fm_err *err)
@@ -167,8 +147,6 @@ static int check_options(const struct fm_train_options *o, struct range *range, 
     if (o->samples < 1 || o->samples > FM_TRAIN_SAMPLES_MAX)
         return fm_fail(err, FM_EUSAGE, "--samples-per-batch %d: give 1 to %d", o->samples,
                        FM_TRAIN_SAMPLES_MAX);
-    if (o->refine < 0 || o->refine > FM_TRAIN_REFINE_MAX)
-        return fm_fail(err, FM_EUSAGE, "--refine %d: give 0 to %d", o->refine, FM_TRAIN_REFINE_MAX);
     if (!(o->lr >= FM_TRAIN_LR_MIN && o->lr <= FM_TRAIN_LR_MAX))
         return fm_fail(err, FM_EUSAGE, "--lr %g: give %g to %d", o->lr, FM_TRAIN_LR_MIN,
                        FM_TRAIN_LR_MAX);
@@ -182,17 +160,12 @@ static int check_options(const struct fm_train_options *o, struct range *range, 
 
 /* ---- cost: the sweeps of each method, and the number of sequences they read ---- */
 
-/* `want` sequences, or all if there are fewer. */
-static int clip_sequences(const struct fm_calib *calib, int want)
-{
-    return want < calib->count ? want : calib->count;
-}
-
-/* Sequences per sweep of exchange, or per round of --refine. */
+/* Sequences per sweep of exchange: all, if there are fewer than wanted. */
 static int sequences_around(const struct fm_calib *calib, const struct fm_train_options *o)
 {
     int take = (o->around_tokens + calib->T - 1) / calib->T;
-    return clip_sequences(calib, take > o->around_sequences ? take : o->around_sequences);
+    take = take > o->around_sequences ? take : o->around_sequences;
+    return take < calib->count ? take : calib->count;
 }
 
 /* Sequences per step of learning. */
@@ -213,27 +186,14 @@ static void estimate_run(struct fm_estimate *estimate, const struct fm_train_opt
 {
     *estimate = (struct fm_estimate){0};
     const struct fm_decimal *step = &range->step, *until = &range->until;
-    uint64_t T = (uint64_t)task->calib.T, targets = fm_decimal_targets(step, until);
-    uint64_t masks = targets + 1, memory = task->memory;
+    uint64_t targets = fm_decimal_targets(step, until), masks = targets + 1;
+    uint64_t memory = task->memory;
     uint64_t measured = fm_decimal_targets(&range->measure, until) + 1;
     measured = measured < masks ? measured : masks;
     uint64_t group = (uint64_t)fm_quality_group(task->model, &task->held, task->memory);
-    int around = sequences_around(&task->calib, o);
-    int fixed = clip_sequences(&task->calib, o->refine_sequences);
     struct fm_estimate_sweep sweep = {.T = task->calib.T, .kept = mean_kept(until)};
     if (methods[o->method].cost) {
         methods[o->method].cost(&sweep, &(struct plan){o, task, step, until, targets});
-        fm_estimate_add(estimate, task->model, &sweep, memory);
-    }
-    if (o->refine > 0) {
-        sweep.count = fm_refine_masks(step, until) * (uint64_t)o->refine;
-        sweep.rows = (uint64_t)around * T;
-        sweep.lanes = 1 + FM_STEPCOST_LANES;
-        sweep.backward = FM_STEPCOST_LANES;
-        fm_estimate_add(estimate, task->model, &sweep, memory);
-        sweep.rows = (uint64_t)fixed * T;
-        sweep.lanes = 2 + FM_REFINE_SETS;
-        sweep.backward = 0;
         fm_estimate_add(estimate, task->model, &sweep, memory);
     }
     sweep.count = 1;
@@ -287,7 +247,6 @@ static void suggest_measures(struct fm_estimate *estimate, const struct fm_train
 static void suggest_less(struct fm_estimate *estimate, const struct fm_train_options *o,
                          struct fm_task *task, const struct range *range)
 {
-    static const enum fm_method method[] = {FM_METHOD_WALK, FM_METHOD_SALIENCY};
     struct fm_train_options other = *o;
     struct fm_estimate changed;
     if (methods[o->method].has & FM_TRAIN_STEPS && o->steps > 1) {
@@ -295,11 +254,9 @@ static void suggest_less(struct fm_estimate *estimate, const struct fm_train_opt
         estimate_run(&changed, &other, task, range);
         fm_estimate_suggest(estimate, changed.flops, "--steps %d", other.steps);
     }
-    for (int i = 0; i < 2; i++) {
-        other.method = method[i];
-        estimate_run(&changed, &other, task, range);
-        fm_estimate_suggest(estimate, changed.flops, "--method %s", fm_method_name(method[i]));
-    }
+    other.method = FM_METHOD_SALIENCY;
+    estimate_run(&changed, &other, task, range);
+    fm_estimate_suggest(estimate, changed.flops, "--method %s", fm_method_name(other.method));
     suggest_measures(estimate, o, task, range);
 }
 
@@ -308,8 +265,6 @@ static void take_work(struct fm_trainer *t, const struct fm_estimate *estimate)
 {
     int at = 0;
     t->work.make = t->method->cost ? estimate->kind[at++].flops : 0;
-    for (int i = 0; i < 2 && t->options->refine > 0; i++)
-        t->work.refine += estimate->kind[at++].flops;
     for (; at < estimate->kinds; at++)
         t->work.measure += estimate->kind[at].flops;
 }
@@ -317,7 +272,7 @@ static void take_work(struct fm_trainer *t, const struct fm_estimate *estimate)
 /* ---- the state file ---- */
 
 /*
- * Families grow during a run, so their lengths are taken from the state file's arrays, and they are
+ * The family grows during a run, so its length is taken from the state file's arrays, and it is
  * allocated before the arrays are read.  Widths from the file are checked against the actions: a
  * damaged file must not yield an index out of range.
  */
@@ -329,7 +284,7 @@ static void add_item(struct fm_journal_item *item, size_t *items, const char *na
         (struct fm_journal_item){.name = name, .dtype = dtype, .count = count, .data = data};
 }
 
-/* The arrays of one family in the state file. */
+/* The arrays of the family in the state file, in addition to its widths. */
 struct packed {
     int64_t *steps;  /* (count) */
     double *quality; /* (count, QUALITIES) */
@@ -357,21 +312,10 @@ static int pack_family(struct packed *p, const struct fm_masks *f, struct fm_err
     return FM_OK;
 }
 
-static int pack_families(struct packed packed[FM_TRAIN_FAMILIES], const struct fm_trainer *t,
-                         struct fm_err *err)
+static void release_packed(struct packed *packed)
 {
-    for (int i = 0; i < FM_TRAIN_FAMILIES; i++)
-        if (t->masks[i].count && pack_family(&packed[i], &t->masks[i], err))
-            return err->code;
-    return FM_OK;
-}
-
-static void release_packed(struct packed packed[FM_TRAIN_FAMILIES])
-{
-    for (int i = 0; i < FM_TRAIN_FAMILIES; i++) {
-        free(packed[i].steps);
-        free(packed[i].quality);
-    }
+    free(packed->steps);
+    free(packed->quality);
 }
 
 static void unpack_family(struct fm_masks *f, const struct packed *p)
@@ -387,33 +331,17 @@ static void unpack_family(struct fm_masks *f, const struct packed *p)
     }
 }
 
-static const char *const steps_items[FM_TRAIN_FAMILIES] = {"made.steps", "result.steps"};
-
 static size_t list_state(struct fm_journal_item *item, struct fm_trainer *t,
-                         struct packed packed[FM_TRAIN_FAMILIES])
+                         const struct packed *packed)
 {
-    static const char *const widths[] = {"made.widths", "result.widths"};
-    static const char *const quality[] = {"made.quality", "result.quality"};
     size_t items = 0;
     uint64_t X = (uint64_t)t->task.config->M * (uint64_t)t->task.config->E;
+    uint64_t count = (uint64_t)t->masks.count;
     if (t->method->save)
         t->method->save(item, &items, t);
-    if (t->stepcost.X > 0) {
-        uint64_t values = 2 * (uint64_t)t->stepcost.X * (uint64_t)t->actions.count;
-        add_item(item, &items, "worth", FM_F64, values, t->stepcost.value);
-        add_item(item, &items, "worth.scale", FM_F64, 2, t->stepcost.scale);
-        add_item(item, &items, "refined", FM_I64, 1, &t->refined);
-        if (t->options->refine > 0)
-            add_item(item, &items, "idle", FM_I64, 1, &t->idle);
-    }
-    for (int i = 0; i < FM_TRAIN_FAMILIES; i++) {
-        uint64_t count = (uint64_t)t->masks[i].count;
-        if (count == 0)
-            continue;
-        add_item(item, &items, widths[i], FM_U32, count * X, t->masks[i].widths);
-        add_item(item, &items, steps_items[i], FM_I64, count, packed[i].steps);
-        add_item(item, &items, quality[i], FM_F64, count * QUALITIES, packed[i].quality);
-    }
+    add_item(item, &items, "widths", FM_U32, count * X, t->masks.widths);
+    add_item(item, &items, "steps", FM_I64, count, packed->steps);
+    add_item(item, &items, "quality", FM_F64, count * QUALITIES, packed->quality);
     return items;
 }
 
@@ -425,13 +353,13 @@ static int steps_taken(const struct fm_trainer *t)
 static int save_state(struct fm_trainer *t, struct fm_err *err)
 {
     struct fm_journal_item item[FM_JOURNAL_ITEMS_MAX];
-    struct packed packed[FM_TRAIN_FAMILIES] = {{0}};
+    struct packed packed = {0};
     double began = fm_clock_now();
-    int rc = pack_families(packed, t, err);
+    int rc = pack_family(&packed, &t->masks, err);
     if (!rc)
         rc = fm_journal_save(t->task.run->machine.comm, t->task.run->outputs.state, TOOL,
-                             &t->params, item, list_state(item, t, packed), err);
-    release_packed(packed);
+                             &t->params, item, list_state(item, t, &packed), err);
+    release_packed(&packed);
     fm_journal_saved(&t->clock, began);
     return rc;
 }
@@ -443,48 +371,38 @@ static int save_if_due(struct fm_trainer *t, struct fm_err *err)
     return !rc && due ? save_state(t, err) : rc;
 }
 
-/* Grow the families to the sizes in the state file. */
-static int size_families(struct fm_trainer *t, const struct fm_journal *j, struct fm_err *err)
+/* Grow the family to its size in the state file. */
+static int size_family(struct fm_trainer *t, const struct fm_journal *j, struct fm_err *err)
 {
-    for (int i = 0; i < FM_TRAIN_FAMILIES; i++) {
-        struct fm_masks *f = &t->masks[i];
-        uint64_t count = fm_journal_count(j, steps_items[i]);
-        /* The result is made last, so the file may lack it. */
-        bool expected = i == FM_TRAIN_RESULT ? count > 0 : f->count > 0;
-        if ((count > 0) != expected || count > FM_BUDGETS_MAX)
-            return fm_fail(err, FM_EFORMAT, "state file '%s' is damaged: it has %llu masks",
-                           t->task.run->outputs.state, (unsigned long long)count);
-        if (count == 0)
-            continue;
-        /* Append copies of the full mask; the arrays of the file overwrite them. */
-        struct fm_mask full = f->count ? f->mask[0] : (struct fm_mask){0};
-        if (fm_masks_reserve(f, (size_t)count, err))
-            return err->code;
-        for (uint64_t b = (uint64_t)f->count; b < count; b++)
-            f->mask[b] = full;
-        f->count = (int)count;
-    }
+    struct fm_masks *f = &t->masks;
+    uint64_t count = fm_journal_count(j, "steps");
+    if (count == 0 || count > FM_BUDGETS_MAX)
+        return fm_fail(err, FM_EFORMAT, "state file '%s' is damaged: it has %llu masks",
+                       t->task.run->outputs.state, (unsigned long long)count);
+    /* Append copies of the full mask; the arrays of the file overwrite them. */
+    struct fm_mask full = f->mask[0];
+    if (fm_masks_reserve(f, (size_t)count, err))
+        return err->code;
+    for (uint64_t b = (uint64_t)f->count; b < count; b++)
+        f->mask[b] = full;
+    f->count = (int)count;
     return FM_OK;
 }
 
 static int check_widths(const struct fm_trainer *t, struct fm_err *err)
 {
     size_t X = (size_t)t->task.config->M * (size_t)t->task.config->E;
-    for (int i = 0; i < FM_TRAIN_FAMILIES; i++) {
-        for (size_t x = 0; x < X * (size_t)t->masks[i].count; x++) {
-            if (fm_actions_find(&t->actions, t->masks[i].widths[x]) < 0)
-                return fm_fail(err, FM_EFORMAT,
-                               "state file '%s' is damaged: width %u is not in the action set",
-                               t->task.run->outputs.state, t->masks[i].widths[x]);
-        }
-    }
+    for (size_t x = 0; x < X * (size_t)t->masks.count; x++)
+        if (fm_actions_find(&t->actions, t->masks.widths[x]) < 0)
+            return fm_fail(err, FM_EFORMAT,
+                           "state file '%s' is damaged: width %u is not in the action set",
+                           t->task.run->outputs.state, t->masks.widths[x]);
     return FM_OK;
 }
 
-static int check_methods(const struct fm_trainer *t, const struct packed *p, int count,
-                         struct fm_err *err)
+static int check_methods(const struct fm_trainer *t, const struct packed *p, struct fm_err *err)
 {
-    for (int b = 0; b < count; b++) {
+    for (int b = 0; b < t->masks.count; b++) {
         double method = p->quality[(size_t)b * QUALITIES + METHOD];
         if (!(method >= 0 && method < FM_METHODS))
             return fm_fail(err, FM_EFORMAT,
@@ -497,24 +415,20 @@ static int check_methods(const struct fm_trainer *t, const struct packed *p, int
 static int read_state(struct fm_trainer *t, const struct fm_journal *j, struct fm_err *err)
 {
     struct fm_journal_item item[FM_JOURNAL_ITEMS_MAX];
-    struct packed packed[FM_TRAIN_FAMILIES] = {{0}};
+    struct packed packed = {0};
     int rc = FM_OK;
-    if (size_families(t, j, err) || pack_families(packed, t, err) ||
-        fm_journal_read(j, item, list_state(item, t, packed), err) || check_widths(t, err)) {
+    if (size_family(t, j, err) || pack_family(&packed, &t->masks, err) ||
+        fm_journal_read(j, item, list_state(item, t, &packed), err) || check_widths(t, err) ||
+        check_methods(t, &packed, err)) {
         rc = err->code;
         goto out;
     }
-    for (int i = 0; i < FM_TRAIN_FAMILIES; i++) {
-        rc = check_methods(t, &packed[i], t->masks[i].count, err);
-        if (rc)
-            goto out;
-        unpack_family(&t->masks[i], &packed[i]);
-    }
+    unpack_family(&t->masks, &packed);
     if (t->method->resumed)
         t->method->resumed(t);
     t->resumed = steps_taken(t);
 out:
-    release_packed(packed);
+    release_packed(&packed);
     return rc;
 }
 
@@ -536,12 +450,6 @@ static int resume(struct fm_trainer *t, struct fm_err *err)
 
 /* ---- finishing a family, for all methods ---- */
 
-/*
- * The result is kept separately from the method's family, so that a state file can be written
- * between any two masks.  Gaps are not filled in the uniform family, which has a mask at every
- * allowed width, or in a shuffle, which has one for each mask of its source.
- */
-
 /* List the masks that must be measured and have no figures yet. */
 static int list_unmeasured(int *number, const struct fm_trainer *t, const struct fm_masks *f,
                            struct fm_err *err)
@@ -558,30 +466,24 @@ static int list_unmeasured(int *number, const struct fm_trainer *t, const struct
     return n;
 }
 
-/* Destination of the figures of masks. */
-struct figures {
-    struct fm_trainer *t;
-    struct fm_masks *f;
-};
-
 static int take_figures(void *self, const int *number, const struct fm_quality *quality, int n,
                         struct fm_err *err)
 {
-    const struct figures *x = self;
+    struct fm_trainer *t = self;
     for (int i = 0; i < n; i++)
-        x->f->mask[number[i]].quality = quality[i];
-    return save_if_due(x->t, err);
+        t->masks.mask[number[i]].quality = quality[i];
+    return save_if_due(t, err);
 }
 
 /* Measure the masks without figures, in pieces between which the state can be saved. */
-static int measure_family(struct fm_trainer *t, struct fm_masks *f, struct fm_err *err)
+static int measure_family(struct fm_trainer *t, struct fm_err *err)
 {
+    struct fm_masks *f = &t->masks;
     int *number = fm_alloc((size_t)f->count, sizeof *number, "quality", err);
     int unmeasured = number ? list_unmeasured(number, t, f, err) : -1, rc = FM_ENOMEM;
     fm_run_phase(t->task.run, t->work.measure, 0);
     if (unmeasured >= 0)
-        rc = fm_task_measure(&t->task, f, number, unmeasured, NULL, take_figures,
-                             &(struct figures){t, f}, err);
+        rc = fm_task_measure(&t->task, f, number, unmeasured, NULL, take_figures, t, err);
     free(number);
     return rc;
 }
@@ -596,21 +498,16 @@ static struct fm_gaps gaps_of(const struct fm_trainer *t, double *lost)
     return (struct fm_gaps){&t->actions, lost, size, &t->range.step, &t->range.until};
 }
 
-typedef int change_fn(struct fm_masks *f, const struct fm_masks *from, const struct fm_gaps *gaps,
-                      struct fm_err *err);
-
-/* Replace *f by the result of `change`. */
-static int change_family(struct fm_trainer *t, struct fm_masks *f, change_fn *change,
-                         struct fm_err *err)
+static int fill_gaps(struct fm_trainer *t, struct fm_err *err)
 {
-    struct fm_masks made;
+    struct fm_masks made, *f = &t->masks;
     size_t lost_count = (size_t)f->M * (size_t)f->E * (size_t)t->actions.count;
     double *lost = fm_alloc(lost_count, sizeof *lost, "lost scores", err);
     if (!lost)
         return FM_ENOMEM;
     struct fm_gaps gaps = gaps_of(t, lost);
     fm_masks_init(&made, f->M, f->E, f->I);
-    int rc = change(&made, f, &gaps, err);
+    int rc = fm_gaps_fill(&made, f, &gaps, err);
     if (!rc) {
         fm_masks_release(f);
         *f = made;
@@ -643,123 +540,20 @@ static void warn_learned(struct fm_trainer *t, double budget)
                 budget, 2 * o->steps, o->steps, o->until);
 }
 
-/* Fill gaps.  A family without gaps does not change, so this may be repeated after a resume. */
-static int fill_family(struct fm_trainer *t, struct fm_masks *f, struct fm_err *err)
+/* Fill gaps, except in the uniform family, which has a mask at every allowed width.  A family
+ * without gaps does not change, so this may be repeated after a resume. */
+static int fill_family(struct fm_trainer *t, struct fm_err *err)
 {
-    if (f->count == 0 || !is_shaped(t))
+    struct fm_masks *f = &t->masks;
+    if (!is_shaped(t))
         return FM_OK;
     struct fm_mask last = f->mask[f->count - 1];
     double budget = fm_masks_budget(f, f->count - 1);
-    int rc = change_family(t, f, fm_gaps_fill, err);
+    int rc = fill_gaps(t, err);
     if (!rc && t->method->removed && is_short(t, f, last.removed) &&
         f->mask[f->count - 1].removed > last.removed)
         warn_learned(t, budget);
     return rc;
-}
-
-/* Fill the gaps of the family that the method made, and append its masks to *result. */
-static int take_family(struct fm_trainer *t, struct fm_masks *result, struct fm_err *err)
-{
-    struct fm_masks *made = &t->masks[FM_TRAIN_MADE];
-    int rc = fill_family(t, made, err);
-    for (int b = 0; !rc && b < made->count; b++)
-        rc = fm_masks_copy(result, made, b, err);
-    return rc;
-}
-
-/* Keep only the masks that are to be refined; the others are filled in again afterwards. */
-static int begin_refining(struct fm_trainer *t, struct fm_masks *f, struct fm_err *err)
-{
-    struct fm_masks chosen;
-    fm_masks_init(&chosen, f->M, f->E, f->I);
-    int rc = fm_refine_choose(&chosen, f, &t->range.step, &t->range.until, err);
-    if (!rc) {
-        fm_masks_release(f);
-        *f = chosen;
-        fm_stepcost_clear(&t->stepcost);
-        return FM_OK;
-    }
-    fm_masks_release(&chosen);
-    return rc;
-}
-
-/* The least number of channels that mask b must remove after refining: the largest target that it
- * meets. */
-static uint64_t least_of(const struct fm_trainer *t, const struct fm_masks *f, int b)
-{
-    uint64_t n = fm_masks_channels(f),
-             targets = fm_decimal_targets(&t->range.step, &t->range.until), least = 0;
-    for (uint64_t i = 1; i <= targets; i++) {
-        uint64_t target = fm_decimal_target(&t->range.step, &t->range.until, i, n);
-        if (target > f->mask[b].removed)
-            break;
-        least = target;
-    }
-    return least;
-}
-
-/* Skipped rounds count as done, so that the draws for the next mask do not depend on this one. */
-static void count_round(struct fm_trainer *t, int64_t rounds, bool found)
-{
-    int64_t next = (t->refined / rounds + 1) * rounds;
-    t->refined++;
-    t->idle = found ? 0 : t->idle + 1;
-    if (t->idle >= FM_REFINE_IDLE)
-        t->refined = next;
-    if (t->refined == next)
-        t->idle = 0;
-}
-
-/* t->refined counts the rounds of all masks, so that a run can resume in the middle of a mask. */
-static int run_refine(struct fm_trainer *t, struct fm_masks *f, struct fm_err *err)
-{
-    const struct fm_train_options *o = t->options;
-    int64_t rounds = o->refine, all = rounds * (f->count - 1);
-    struct fm_refine refine = {.task = &t->task,
-                               .stepcost = &t->stepcost,
-                               .size = fm_granularity_size(o->granularity, f->M, f->E),
-                               .around = sequences_around(&t->task.calib, o),
-                               .sequences = clip_sequences(&t->task.calib, o->refine_sequences)};
-    fm_run_phase(t->task.run, t->work.refine, t->work.measure);
-    while (t->refined < all) {
-        int b = 1 + (int)(t->refined / rounds);
-        bool found = false;
-        fm_run_report(t->task.run, "refine", (uint64_t)t->refined, (uint64_t)all, "rounds");
-        if (fm_task_stopped(&t->task, err) ||
-            fm_refine_round(&refine, f, b, least_of(t, f, b), (uint64_t)t->refined, &found, err))
-            return err->code;
-        count_round(t, rounds, found);
-        if (save_if_due(t, err))
-            return err->code;
-    }
-    return FM_OK;
-}
-
-/* Fill gaps again after refining, and with --nested make the family nested.  Called once. */
-static int shape_family(struct fm_trainer *t, struct fm_masks *f, struct fm_err *err)
-{
-    int rc = t->options->refine > 0 ? fill_family(t, f, err) : FM_OK;
-    if (!rc && t->options->nested)
-        rc = change_family(t, f, fm_gaps_nest, err);
-    return rc;
-}
-
-/* Make t->masks[FM_TRAIN_RESULT] from t->masks[FM_TRAIN_MADE] and measure it, or continue with that
- * after a resume.  FM_ESAVED when stopped; t can then be saved. */
-static int finish_family(struct fm_trainer *t, struct fm_err *err)
-{
-    struct fm_masks *result = &t->masks[FM_TRAIN_RESULT];
-    bool fresh = result->count == 0, refines = t->options->refine > 0 && is_shaped(t);
-    if ((fresh && take_family(t, result, err)) ||
-        (fresh && refines && begin_refining(t, result, err)) ||
-        (refines && t->refined >= 0 && run_refine(t, result, err)))
-        return err->code;
-    if (is_shaped(t) && (refines ? t->refined >= 0 : fresh)) {
-        if (shape_family(t, result, err))
-            return err->code;
-        t->refined = -1;
-    }
-    return measure_family(t, result, err);
 }
 
 /* Whether the method itself came within a step of `until`; *came_to is its last budget.  If not,
@@ -772,7 +566,7 @@ static bool has_reached(struct fm_trainer *t, const struct fm_masks *f, double *
         came = t->method->removed(t, f);
     came = came < end ? came : end;
     *came_to = (double)came / (double)fm_masks_channels(f);
-    if (!(t->method->has & FM_TRAIN_ENDS) || !is_short(t, f, came))
+    if (!is_short(t, f, came))
         return true;
     if (came < end)
         warn_learned(t, *came_to);
@@ -859,13 +653,6 @@ static int choose_steps(struct fm_trainer *t, struct fm_err *err)
                             o->width_multiple, err);
 }
 
-static int choose_inputs(struct fm_trainer *t, struct fm_err *err)
-{
-    int rc = fm_budgets_open(&t->input, &t->task.in, err);
-    t->actions = t->input.actions;
-    return rc;
-}
-
 static bool weighs_always(const struct fm_train_options *o)
 {
     (void)o;
@@ -888,26 +675,25 @@ static int begin_learned(struct fm_trainer *t, struct fm_err *err)
                                  .until = t->range.until,
                                  .batch = batch_of(t->task.run)};
     int rc = fm_learn_init(&t->learn, err);
-    return rc ? rc : fm_masks_full(&t->masks[FM_TRAIN_MADE], FM_METHOD_LEARNED, err);
+    return rc ? rc : fm_masks_full(&t->masks, FM_METHOD_LEARNED, err);
 }
 
 static int make_learned(struct fm_trainer *t, struct fm_err *err)
 {
     const struct fm_run_options *run = t->task.run;
     uint64_t steps = (uint64_t)t->options->steps;
-    double after = t->work.refine + t->work.measure;
     bool done = false;
-    fm_run_phase(run, t->work.make, after);
+    fm_run_phase(run, t->work.make, t->work.measure);
     while (!done) {
         uint64_t taken = (uint64_t)t->learn.taken;
         if (taken == steps)
-            fm_run_phase(run, t->work.make, after);
+            fm_run_phase(run, t->work.make, t->work.measure);
         if (taken < steps)
             fm_run_report(run, "learn", taken, steps, "steps");
         else
             fm_run_report(run, "catch up", taken - steps, steps, "steps at most");
-        if (fm_task_stopped(&t->task, err) ||
-            fm_learn_step(&t->learn, &t->masks[FM_TRAIN_MADE], &done, err) || save_if_due(t, err))
+        if (fm_task_stopped(&t->task, err) || fm_learn_step(&t->learn, &t->masks, &done, err) ||
+            save_if_due(t, err))
             return err->code;
     }
     return FM_OK;
@@ -937,7 +723,6 @@ static void record_learned(cJSON *to, const struct fm_trainer *t)
     fm_json_add_uint(to, "steps", (uint64_t)o->steps);
     fm_json_add_uint(to, "samples_per_batch", (uint64_t)o->samples);
     fm_json_add_double(to, "prior", o->prior);
-    fm_json_add_string(to, "lambda_schedule", schedule_name(o->schedule));
 }
 
 static void save_learned(struct fm_journal_item *item, size_t *items, struct fm_trainer *t)
@@ -958,65 +743,40 @@ static void resumed_learned(struct fm_trainer *t)
     fm_logits_refresh(&t->learn.logits);
 }
 
-/* walk; and exchange, which measures masks around the current one. */
+/* exchange: steps by costs that are measured around the current mask. */
 
-static int begin_walk_with(struct fm_trainer *t, struct fm_stepcost *stepcost, int sequences,
-                           struct fm_err *err)
+static int begin_exchange(struct fm_trainer *t, struct fm_err *err)
 {
+    const struct fm_config *c = t->task.config;
+    int size = fm_granularity_size(t->options->granularity, c->M, c->E);
+    if (fm_stepcost_init(&t->stepcost, &t->actions, c->M * c->E / size, err))
+        return err->code;
+    if (size == 1)
+        fm_stepcost_temper(&t->stepcost, t->task.ranking.tokens, c->E);
     t->walk = (struct fm_walk){.task = &t->task,
                                .actions = &t->actions,
                                .step = &t->range.step,
                                .until = &t->range.until,
                                .granularity = t->options->granularity,
-                               .stepcost = stepcost,
-                               .sequences = sequences};
-    return fm_masks_full(&t->masks[FM_TRAIN_MADE], t->options->method, err);
+                               .stepcost = &t->stepcost,
+                               .sequences = sequences_around(&t->task.calib, t->options)};
+    return fm_masks_full(&t->masks, FM_METHOD_EXCHANGE, err);
 }
 
-static int walk_sequences(const struct fm_calib *calib, const struct fm_train_options *o)
+static int make_exchange(struct fm_trainer *t, struct fm_err *err)
 {
-    return clip_sequences(calib, o->walk_sequences);
-}
-
-static int begin_walk(struct fm_trainer *t, struct fm_err *err)
-{
-    return begin_walk_with(t, NULL, walk_sequences(&t->task.calib, t->options), err);
-}
-
-static int begin_exchange(struct fm_trainer *t, struct fm_err *err)
-{
-    return begin_walk_with(t, &t->stepcost, sequences_around(&t->task.calib, t->options), err);
-}
-
-static int make_walk(struct fm_trainer *t, struct fm_err *err)
-{
-    struct fm_masks *f = &t->masks[FM_TRAIN_MADE];
-    uint64_t channels = fm_masks_channels(f), until = fm_decimal_ceil(&t->range.until, channels);
     bool done = false;
-    fm_run_phase(t->task.run, t->work.make, t->work.refine + t->work.measure);
-    while (!done) {
-        if (!t->walk.stepcost) /* else fm_walk_step reports its sweeps */
-            fm_run_report(t->task.run, fm_method_name(t->options->method),
-                          f->mask[f->count - 1].removed, until, "channels");
-        if (fm_task_stopped(&t->task, err) || fm_walk_step(&t->walk, f, &done, err) ||
+    fm_run_phase(t->task.run, t->work.make, t->work.measure);
+    while (!done)
+        if (fm_task_stopped(&t->task, err) || fm_walk_step(&t->walk, &t->masks, &done, err) ||
             save_if_due(t, err))
             return err->code;
-    }
     return FM_OK;
 }
 
-static int taken_walk(const struct fm_trainer *t)
+static int taken_exchange(const struct fm_trainer *t)
 {
-    return t->masks[FM_TRAIN_MADE].count - 1;
-}
-
-static void cost_walk(struct fm_estimate_sweep *sweep, const struct plan *p)
-{
-    sweep->count = p->targets;
-    sweep->rows =
-        (uint64_t)walk_sequences(&p->task->calib, p->options) * (uint64_t)p->task->calib.T;
-    sweep->lanes = 2;
-    sweep->backward = 1;
+    return t->masks.count - 1;
 }
 
 static void cost_exchange(struct fm_estimate_sweep *sweep, const struct plan *p)
@@ -1030,9 +790,16 @@ static void cost_exchange(struct fm_estimate_sweep *sweep, const struct plan *p)
     sweep->backward = FM_STEPCOST_LANES;
 }
 
-static void record_walk(cJSON *to, const struct fm_trainer *t)
+static void record_exchange(cJSON *to, const struct fm_trainer *t)
 {
     fm_json_add_uint(to, "walk_sequences", (uint64_t)t->walk.sequences);
+}
+
+static void save_exchange(struct fm_journal_item *item, size_t *items, struct fm_trainer *t)
+{
+    uint64_t values = 2 * (uint64_t)t->stepcost.X * (uint64_t)t->actions.count;
+    add_item(item, items, "worth", FM_F64, values, t->stepcost.value);
+    add_item(item, items, "worth.scale", FM_F64, 2, t->stepcost.scale);
 }
 
 /* Methods without gradients: begin makes the whole family. */
@@ -1040,25 +807,17 @@ static void record_walk(cJSON *to, const struct fm_trainer *t)
 static int begin_saliency(struct fm_trainer *t, struct fm_err *err)
 {
     const struct fm_ranking *r = &t->task.ranking;
-    return fm_masks_saliency(&t->masks[FM_TRAIN_MADE], &t->actions, r->scores, r->order,
-                             &t->range.step, &t->range.until, t->options->granularity, err);
+    return fm_masks_saliency(&t->masks, &t->actions, r->scores, r->order, &t->range.step,
+                             &t->range.until, t->options->granularity, err);
 }
 
 static int begin_uniform(struct fm_trainer *t, struct fm_err *err)
 {
-    return fm_masks_uniform(&t->masks[FM_TRAIN_MADE], &t->actions, &t->range.until, err);
-}
-
-static int begin_shuffle(struct fm_trainer *t, struct fm_err *err)
-{
-    return fm_masks_shuffle(&t->masks[FM_TRAIN_MADE], &t->input.masks,
-                            t->options->method == FM_METHOD_SHUFFLE_GLOBAL,
-                            t->task.run->inputs.seed, err);
+    return fm_masks_uniform(&t->masks, &t->actions, &t->range.until, err);
 }
 
 static const struct method methods[FM_METHODS] = {
-    [FM_METHOD_LEARNED] = {.has = FM_TRAIN_STEPS | FM_TRAIN_WIDTHS | FM_TRAIN_ENDS,
-                           .needs = FM_MEMBER_RANKING,
+    [FM_METHOD_LEARNED] = {.has = FM_TRAIN_STEPS | FM_TRAIN_WIDTHS,
                            .weighs = weighs_prior,
                            .choose = choose_tenths,
                            .begin = begin_learned,
@@ -1069,39 +828,20 @@ static const struct method methods[FM_METHODS] = {
                            .record = record_learned,
                            .save = save_learned,
                            .resumed = resumed_learned},
-    [FM_METHOD_WALK] = {.has = FM_TRAIN_WIDTHS | FM_TRAIN_ENDS,
-                        .needs = FM_MEMBER_RANKING,
-                        .weighs = weighs_always,
-                        .choose = choose_tenths,
-                        .begin = begin_walk,
-                        .make = make_walk,
-                        .taken = taken_walk,
-                        .cost = cost_walk,
-                        .record = record_walk},
-    [FM_METHOD_EXCHANGE] = {.has = FM_TRAIN_WIDTHS | FM_TRAIN_ENDS | FM_TRAIN_AROUND,
-                            .needs = FM_MEMBER_RANKING,
+    [FM_METHOD_EXCHANGE] = {.has = FM_TRAIN_WIDTHS,
                             .weighs = weighs_always,
                             .choose = choose_twentieths,
                             .begin = begin_exchange,
-                            .make = make_walk,
-                            .taken = taken_walk,
+                            .make = make_exchange,
+                            .taken = taken_exchange,
                             .cost = cost_exchange,
-                            .record = record_walk},
-    [FM_METHOD_SALIENCY] = {.has = FM_TRAIN_WIDTHS | FM_TRAIN_ENDS,
-                            .needs = FM_MEMBER_RANKING,
+                            .record = record_exchange,
+                            .save = save_exchange},
+    [FM_METHOD_SALIENCY] = {.has = FM_TRAIN_WIDTHS,
                             .weighs = weighs_always,
                             .choose = choose_tenths,
                             .begin = begin_saliency},
-    [FM_METHOD_UNIFORM] = {.has = FM_TRAIN_ENDS,
-                           .needs = FM_MEMBER_RANKING,
-                           .choose = choose_steps,
-                           .begin = begin_uniform},
-    [FM_METHOD_SHUFFLE_LAYER] = {.needs = FM_MEMBER_MASKS,
-                                 .choose = choose_inputs,
-                                 .begin = begin_shuffle},
-    [FM_METHOD_SHUFFLE_GLOBAL] = {.needs = FM_MEMBER_MASKS,
-                                  .choose = choose_inputs,
-                                  .begin = begin_shuffle},
+    [FM_METHOD_UNIFORM] = {.choose = choose_steps, .begin = begin_uniform},
 };
 
 int fm_train_methods(int has)
@@ -1120,20 +860,14 @@ static int digest_params(struct fm_trainer *t, struct fm_err *err)
 {
     const struct fm_train_options *o = t->options;
     char text[1024];
-    bool exchanges = t->method->has & FM_TRAIN_AROUND;
-    int walk = exchanges ? sequences_around(&t->task.calib, o) : walk_sequences(&t->task.calib, o);
-    exchanges = exchanges || o->refine > 0;
-    int n = snprintf(
-        text, sizeof text,
-        "method %s granularity %s step %s until %s steps %d samples %d prior %.17g schedule %s "
-        "adam %.17g %.17g %.17g tau %.17g %.17g entropy %.17g %.17g gain %.17g "
-        "lambda %.17g walk %d batch %d nested %d refine %d %d %d%s measure %s widths",
-        fm_method_name(o->method), fm_granularity_name(o->granularity), o->budget_step, o->until,
-        o->steps, o->samples, o->prior, schedule_name(o->schedule), o->lr, o->beta1, o->beta2,
-        o->tau_first, o->tau_last, o->entropy_first, o->entropy_last, o->gain, o->lambda_last, walk,
-        batch_of(t->task.run), o->nested, o->refine,
-        exchanges ? sequences_around(&t->task.calib, o) : o->around_sequences, o->refine_sequences,
-        exchanges ? " " FM_STEPCOST_RULE : "", o->measure_step);
+    int n = snprintf(text, sizeof text,
+                     "method %s granularity %s step %s until %s steps %d samples %d prior %.17g "
+                     "adam %.17g %.17g %.17g tau %.17g %.17g entropy %.17g %.17g gain %.17g "
+                     "around %d " FM_STEPCOST_RULE " batch %d measure %s widths",
+                     fm_method_name(o->method), fm_granularity_name(o->granularity), o->budget_step,
+                     o->until, o->steps, o->samples, o->prior, o->lr, o->beta1, o->beta2,
+                     o->tau_first, o->tau_last, o->entropy_first, o->entropy_last, o->gain,
+                     sequences_around(&t->task.calib, o), batch_of(t->task.run), o->measure_step);
     struct fm_digest widths =
         fm_digest_of(t->actions.width, (size_t)t->actions.count * sizeof *t->actions.width);
     char hex[FM_DIGEST_HEX];
@@ -1143,24 +877,11 @@ static int digest_params(struct fm_trainer *t, struct fm_err *err)
     return fm_task_params(&t->task, &t->params, text, err);
 }
 
-static int prepare_stepcost(struct fm_trainer *t, struct fm_err *err)
-{
-    const struct fm_config *c = t->task.config;
-    int size = fm_granularity_size(t->options->granularity, c->M, c->E);
-    int rc = fm_stepcost_init(&t->stepcost, &t->actions, c->M * c->E / size, err);
-    if (!rc && size == 1)
-        fm_stepcost_temper(&t->stepcost, t->task.ranking.tokens, c->E);
-    return rc;
-}
-
 static int prepare(struct fm_trainer *t, struct fm_err *err)
 {
     const struct fm_config *c = t->task.config;
-    for (int i = 0; i < FM_TRAIN_FAMILIES; i++)
-        fm_masks_init(&t->masks[i], c->M, c->E, c->I);
-    bool exchanges = t->method->has & FM_TRAIN_AROUND || t->options->refine > 0;
-    if (t->method->choose(t, err) || digest_params(t, err) ||
-        (exchanges && prepare_stepcost(t, err)) || t->method->begin(t, err))
+    fm_masks_init(&t->masks, c->M, c->E, c->I);
+    if (t->method->choose(t, err) || digest_params(t, err) || t->method->begin(t, err))
         return err->code;
     return resume(t, err);
 }
@@ -1173,7 +894,9 @@ static int run_all(struct fm_trainer *t, struct fm_train_report *report, struct 
     int steps = steps_taken(t) - t->resumed;
     report->seconds_step = steps > 0 ? (fm_clock_now() - began) / steps : 0;
     if (!rc)
-        rc = finish_family(t, err);
+        rc = fill_family(t, err);
+    if (!rc)
+        rc = measure_family(t, err);
     if (rc != FM_ESAVED || !t->task.run->outputs.state)
         return rc;
     int saved = save_state(t, err);
@@ -1185,9 +908,9 @@ static int run_all(struct fm_trainer *t, struct fm_train_report *report, struct 
 /* Move the result's arrays to the report. */
 static void fill_report(struct fm_train_report *report, struct fm_trainer *t)
 {
-    report->masks = t->masks[FM_TRAIN_RESULT];
+    report->masks = t->masks;
     fm_quality_kinds(&report->masks.kinds, &t->task.held);
-    t->masks[FM_TRAIN_RESULT] = (struct fm_masks){0};
+    t->masks = (struct fm_masks){0};
     report->actions = t->actions;
     report->steps = (int)t->learn.taken;
     report->resumed = t->resumed;
@@ -1200,8 +923,6 @@ static void record_options(cJSON *to, const struct fm_trainer *t)
     enum fm_granularity granularity = is_shaped(t) ? o->granularity : FM_PER_MODEL;
     char step[FM_DECIMAL_TEXT], until[FM_DECIMAL_TEXT], measure[FM_DECIMAL_TEXT];
     fm_json_add_string(to, "method", fm_method_name(o->method));
-    if (!(t->method->has & FM_TRAIN_ENDS))
-        return;
     fm_decimal_print(step, &t->range.step);
     fm_decimal_print(until, &t->range.until);
     fm_json_add_string(to, "granularity", fm_granularity_name(granularity));
@@ -1210,10 +931,6 @@ static void record_options(cJSON *to, const struct fm_trainer *t)
     fm_json_add_string(to, "until", until);
     fm_decimal_print(measure, &t->range.measure);
     fm_json_add_string(to, "measure_step", measure);
-    if (o->refine > 0)
-        fm_json_add_uint(to, "refine", (uint64_t)o->refine);
-    if (o->nested)
-        fm_json_add_bool(to, "nested", true);
     if (t->method->record)
         t->method->record(to, t);
 }
@@ -1347,16 +1064,14 @@ int fm_train(const struct fm_run_options *run, const struct fm_train_options *gi
     struct fm_trainer t = {.options = options, .method = &methods[options->method]};
     int rc = FM_OK;
     if (check_options(options, &t.range, err) ||
-        fm_task_open(&t.task, run, methods[options->method].needs, err) ||
+        fm_task_open(&t.task, run, FM_MEMBER_RANKING, err) ||
         check_criterion(options, &t.task, err) || choose_multiple(options, &t.task, err))
         rc = err->code;
     else
         rc = run_trainer(&t, report, err);
     fm_learn_release(&t.learn);
     fm_stepcost_release(&t.stepcost);
-    fm_budgets_release(&t.input);
-    for (int i = 0; i < FM_TRAIN_FAMILIES; i++)
-        fm_masks_release(&t.masks[i]);
+    fm_masks_release(&t.masks);
     fm_task_close(&t.task);
     return rc;
 }
@@ -1413,10 +1128,10 @@ int fm_train_estimate(const struct fm_run_options *run, const struct fm_train_op
     double reach = 0, beyond = 0;
     int rc = FM_OK;
     if (check_options(options, &t.range, err) || fm_task_open_inputs(&t.task, run, true, err) ||
-        fm_task_open_named(&t.task, t.method->needs, err) ||
+        fm_task_open_named(&t.task, FM_MEMBER_RANKING, err) ||
         (t.task.in.members &&
          (check_criterion(options, &t.task, err) || choose_multiple(options, &t.task, err))) ||
-        (t.method->has & FM_TRAIN_ENDS && estimate_reach(&reach, &beyond, &t, options, err))) {
+        estimate_reach(&reach, &beyond, &t, options, err)) {
         rc = err->code;
         goto out;
     }

@@ -3,8 +3,8 @@
  *
  * `learned` trains logits over the action set for every expert by straight-through Gumbel-softmax,
  * while a controller lowers the expected width linearly; the hardened masks on the way make up the
- * family.  `walk` narrows the cheapest experts by measured gradients; `exchange` does so with
- * better estimates.  The other methods need no gradients (lib/masks/masks.h).
+ * family.  `exchange` narrows the experts whose channels cost least by estimates from gradients.
+ * The other methods need no gradients (lib/masks/masks.h).
  */
 #ifndef FM_TRAIN_H
 #define FM_TRAIN_H
@@ -19,22 +19,19 @@ struct fm_train_report {
     struct fm_actions actions;
     struct fm_masks masks; /* with quality; as in the output stream */
     int steps;             /* taken by learned, including those after the last planned one */
-    int resumed;           /* steps, or masks of walk and exchange, restored from the state file */
+    int resumed;           /* steps, or masks of exchange, restored from the state file */
     bool reached;          /* the method itself came within a step of `until` */
     double came_to;        /* last budget of the method */
     double seconds;        /* of the whole run */
     struct fm_uptodate
         uptodate;        /* result of --if-changed; if up to date, nothing else is filled in */
-    double seconds_step; /* mean per step, or mask of walk and exchange; 0: no steps */
+    double seconds_step; /* mean per step, or mask of exchange; 0: no steps */
 };
 
 /* Features of a method, which determine the options that apply to it. */
 enum {
-    FM_TRAIN_STEPS = 1,  /* trains on batches in steps, and has the options of training */
-    FM_TRAIN_WIDTHS = 2, /* gives each expert a width: --granularity, --refine and --nested apply,
-                            and gaps are filled */
-    FM_TRAIN_ENDS = 4,   /* makes a family from an action set, up to --until */
-    FM_TRAIN_AROUND = 8  /* measures masks around the current one */
+    FM_TRAIN_STEPS = 1, /* trains on batches in steps, and has the options of training */
+    FM_TRAIN_WIDTHS = 2 /* gives each expert a width: --granularity applies, and gaps are filled */
 };
 /* Bits 1 << method of all methods that have all of these features. */
 int fm_train_methods(int has);
@@ -43,11 +40,10 @@ void fm_train_defaults(struct fm_train_options *options);
 void fm_train_report_release(struct fm_train_report *report); /* zeroed struct is fine */
 
 /*
- * Read the stage stream run->inputs.stream (with a ranking; for the shuffles also with masks), make
- * the family, measure it, and write the stream to run->outputs.path.  A step trains on
- * run->inputs.batch sequences (0: 8). FM_EUSAGE for invalid options, FM_ECONFIG if the stream
- * belongs to another model, FM_ESAVED when stopped with run->outputs.state.  *report as for
- * fm_rank.
+ * Read the stage stream run->inputs.stream (with a ranking), make the family, measure it, and write
+ * the stream to run->outputs.path.  A step trains on run->inputs.batch sequences (0: 8). FM_EUSAGE
+ * for invalid options, FM_ECONFIG if the stream belongs to another model, FM_ESAVED when stopped
+ * with run->outputs.state.  *report as for fm_rank.
  */
 int fm_train(const struct fm_run_options *run, const struct fm_train_options *options,
              struct fm_train_report *report, struct fm_err *err);

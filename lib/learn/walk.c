@@ -1,17 +1,10 @@
 /*
- * `walk` is a greedy method: the cost of narrowing an expert is the sum, over the channels it would
- * lose, of the mean square of each channel's effect on the loss.  Signed effects would cancel each
- * other; squares do not.  Costs are measured again at every budget, because they change as other
- * channels are removed; between two budgets the moves with the lowest cost per channel are taken
- * first.
+ * The loss is only the divergence from the full model, because the cross-entropy depends on single
+ * next tokens, which are noisy, and would fit the mask to the calibration text.
  *
- * `exchange` works in the same way with a better measure: the cost of steps, from gradients at
- * masks around the current one (lib/masks/stepcost.h).  It may also widen an expert again while it
- * narrows another.  It visits fewer budgets, about a twelfth of the remaining channels apart.  At
- * each of them experts are narrowed by the costs that are already known, then two rounds of
- * measuring and exchanging correct the mask.  Its loss is only the divergence from the full model,
- * because the cross-entropy depends on single next tokens, which are noisy, and would fit the mask
- * to the calibration text.
+ * At each budget experts are narrowed by the costs that are already known, then two rounds of
+ * measuring and exchanging correct the mask.  In an exchange, the gain of the step up exceeds the
+ * cost of the step down.
  */
 #include "lib/learn/walk.h"
 
@@ -22,100 +15,20 @@
 #include "lib/base/mem.h"
 #include "lib/learn/maskgrad.h"
 
-/* In an exchange, the gain of the step up must exceed MARGIN times the cost of the step down.  A
- * round makes at most X / PART + 1 exchanges between X experts or groups, because the cost of steps
- * is valid only near the current mask. */
-#define MARGIN 1
+/* A round makes at most X / PART + 1 exchanges between X experts or groups, because the cost of
+ * steps is valid only near the current mask. */
 #define PART 4
 #define ROUNDS 2 /* rounds of exchanges per mask */
 #define PART_LEFT 12
 
-/* The cheapest way to narrow one expert: the action, and its cost per channel. */
-struct move {
-    int from, to; /* actions; to < 0: no narrower one */
-    double cost;
-};
-
-static struct move cheapest_move(const double *squares, const struct fm_actions *actions, int from)
+/* Measure masks around widths (M, E), drawn with the number `sweep`, in one sweep, and add the
+ * results to w->stepcost, whose X items are groups of `size` experts. */
+static int measure_around(const struct fm_walk *w, const uint32_t *widths, int size, uint64_t sweep,
+                          struct fm_err *err)
 {
-    struct move best = {from, -1, 0};
-    double sum = 0;
-    for (int a = from; a > 0; a--) {
-        sum += squares[a];
-        double cost = sum / (double)(actions->width[from] - actions->width[a - 1]);
-        if (best.to < 0 || cost < best.cost)
-            best = (struct move){from, a - 1, cost};
-    }
-    return best;
-}
-
-/* Apply the cheapest moves one by one; ties go to the first expert. */
-static void apply_moves(uint32_t *widths, struct move *move, const double *squares,
-                        const struct fm_actions *actions, int X, uint64_t removed, uint64_t target)
-{
-    while (removed < target) {
-        int best = -1;
-        for (int x = 0; x < X; x++) {
-            if (move[x].to >= 0 && (best < 0 || move[x].cost < move[best].cost))
-                best = x;
-        }
-        if (best < 0)
-            return;
-        uint32_t width = actions->width[move[best].to];
-        removed += widths[best] - width;
-        widths[best] = width;
-        move[best] =
-            cheapest_move(squares + (size_t)best * (size_t)actions->count, actions, move[best].to);
-    }
-}
-
-int fm_walk_lower(uint32_t *widths, const double *squares, const struct fm_actions *actions, int X,
-                  uint64_t target, struct fm_err *err)
-{
-    struct move *move = fm_alloc((size_t)X, sizeof *move, "moves", err);
-    if (!move)
-        return FM_ENOMEM;
-    uint64_t removed = 0;
-    for (int x = 0; x < X; x++) {
-        int from = fm_actions_find(actions, widths[x]);
-        assert(from >= 0);
-        move[x] = cheapest_move(squares + (size_t)x * (size_t)actions->count, actions, from);
-        removed += actions->width[actions->count - 1] - widths[x];
-    }
-    apply_moves(widths, move, squares, actions, X, removed, target);
-    free(move);
-    return FM_OK;
-}
-
-/* Groups of tied experts are narrowed as one expert with the sum of their costs. */
-static int lower_groups(const struct fm_walk *w, uint32_t *widths, double *squares,
-                        const struct fm_masks *masks, uint64_t target, struct fm_err *err)
-{
-    int size = fm_granularity_size(w->granularity, masks->M, masks->E), X = masks->M * masks->E;
-    fm_granularity_gather(widths, (size_t)X, size);
-    fm_granularity_sum(squares, squares, (size_t)X, size, w->actions->count);
-    int rc = fm_walk_lower(widths, squares, w->actions, X / size,
-                           (target + (uint64_t)size - 1) / (uint64_t)size, err);
-    fm_granularity_spread(widths, (size_t)X, size);
-    return rc;
-}
-
-/* Narrow by the squares measured at the mask itself. */
-static int lower_by_squares(const struct fm_walk *w, uint32_t *widths, const struct fm_probe *probe,
-                            const struct fm_masks *masks, uint64_t target, struct fm_err *err)
-{
-    struct fm_maskgrad grad = {0};
-    int rc = fm_probe_gradients(probe, w->actions, FM_SUMS_SQUARES, widths, 1, &grad, err);
-    if (!rc)
-        rc = lower_groups(w, widths, grad.total, masks, target, err);
-    fm_maskgrad_release(&grad);
-    return rc;
-}
-
-int fm_walk_around(struct fm_stepcost *stepcost, const struct fm_probe *probe,
-                   const uint32_t *widths, int size, uint64_t sweep, struct fm_err *err)
-{
-    const struct fm_config *c = probe->task->config;
+    struct fm_stepcost *stepcost = w->stepcost;
+    const struct fm_probe probe = {w->task, w->sequences, sweep * (uint64_t)w->sequences};
+    const struct fm_config *c = w->task->config;
     size_t X = (size_t)c->M * (size_t)c->E, A = (size_t)stepcost->actions->count;
     struct fm_maskgrad grad = {0};
     uint32_t *groups = fm_alloc((1 + 2 * FM_STEPCOST_LANES) * X, sizeof *groups, "widths", err);
@@ -124,14 +37,13 @@ int fm_walk_around(struct fm_stepcost *stepcost, const struct fm_probe *probe,
     uint32_t *around = groups + X, *spread = around + FM_STEPCOST_LANES * X;
     memcpy(groups, widths, X * sizeof *groups);
     fm_granularity_gather(groups, X, size);
-    fm_stepcost_draw(stepcost, groups, around, probe->task->run->inputs.seed, sweep);
+    fm_stepcost_draw(stepcost, groups, around, w->task->run->inputs.seed, sweep);
     for (size_t s = 0; s < FM_STEPCOST_LANES; s++) {
         memcpy(spread + s * X, around + s * (size_t)stepcost->X,
                (size_t)stepcost->X * sizeof *groups);
         fm_granularity_spread(spread + s * X, X, size);
     }
-    int rc = fm_probe_gradients(probe, stepcost->actions, FM_SUMS_BOTH, spread, FM_STEPCOST_LANES,
-                                &grad, err);
+    int rc = fm_probe_gradients(&probe, stepcost->actions, spread, FM_STEPCOST_LANES, &grad, err);
     if (!rc) {
         fm_granularity_sum(grad.total, grad.total, FM_STEPCOST_LANES * X, size, (int)(2 * A));
         rc = fm_stepcost_add(stepcost, groups, around, grad.total, err);
@@ -145,8 +57,7 @@ int fm_walk_around(struct fm_stepcost *stepcost, const struct fm_probe *probe,
 static int exchange_round(const struct fm_walk *w, uint32_t *widths, size_t X, int size,
                           uint64_t sweep, uint64_t target, struct fm_err *err)
 {
-    struct fm_probe probe = {w->task, w->sequences, sweep * (uint64_t)w->sequences, 0};
-    int rc = fm_walk_around(w->stepcost, &probe, widths, size, sweep, err);
+    int rc = measure_around(w, widths, size, sweep, err);
     if (rc)
         return rc;
     struct fm_stepcost_pair *pair = fm_alloc(X, sizeof *pair, "moves", err);
@@ -154,7 +65,7 @@ static int exchange_round(const struct fm_walk *w, uint32_t *widths, size_t X, i
         return FM_ENOMEM;
     fm_granularity_gather(widths, X, size);
     fm_stepcost_lower(w->stepcost, widths, target);
-    int pairs = fm_stepcost_pairs(w->stepcost, widths, MARGIN, pair, err);
+    int pairs = fm_stepcost_pairs(w->stepcost, widths, pair, err);
     int most = (int)X / size / PART + 1;
     for (int i = 0; i < pairs && i < most; i++)
         fm_stepcost_exchange(w->stepcost, widths, &pair[i]);
@@ -172,19 +83,18 @@ static void report_sweep(const struct fm_walk *w, const struct fm_masks *masks, 
     fm_run_report(w->task->run, "exchange", sweep, sweeps, "sweeps");
 }
 
-/* Narrow by the cost of steps: first by the costs that are already known, then measure and
+/* Narrow widths to the target: first by the costs that are already known, then measure and
  * exchange. */
-static int lower_by_stepcost(const struct fm_walk *w, uint32_t *widths,
-                             const struct fm_masks *masks, uint64_t target, struct fm_err *err)
+static int lower(const struct fm_walk *w, uint32_t *widths, const struct fm_masks *masks,
+                 uint64_t target, struct fm_err *err)
 {
     int size = fm_granularity_size(w->granularity, masks->M, masks->E), rc = FM_OK;
     size_t X = (size_t)masks->M * (size_t)masks->E;
     uint64_t sweep = (uint64_t)(masks->count - 1) * ROUNDS + 1;
     target = (target + (uint64_t)size - 1) / (uint64_t)size;
     if (masks->count == 1) {
-        struct fm_probe first = {w->task, w->sequences, 0, 0};
         report_sweep(w, masks, 0);
-        rc = fm_walk_around(w->stepcost, &first, widths, size, 0, err);
+        rc = measure_around(w, widths, size, 0, err);
         if (rc)
             return rc;
     }
@@ -200,15 +110,15 @@ static int lower_by_stepcost(const struct fm_walk *w, uint32_t *widths,
 
 /* The number of the first budget that removes more than `removed` of n channels; after the last
  * budget, the number of budgets plus 1.  The cost of steps is valid near the mask where it was
- * measured, so exchange (`every` false) advances by up to 1 / PART_LEFT of the remaining channels,
- * and at least to the next budget. */
+ * measured, so a step advances by up to 1 / PART_LEFT of the remaining channels, and at least to
+ * the next budget. */
 static uint64_t next_budget(const struct fm_decimal *step, const struct fm_decimal *until,
-                            bool every, uint64_t removed, uint64_t n)
+                            uint64_t removed, uint64_t n)
 {
     uint64_t targets = fm_decimal_targets(step, until), i = 1;
     while (i <= targets && removed >= fm_decimal_target(step, until, i, n))
         i++;
-    while (!every && i < targets &&
+    while (i < targets &&
            fm_decimal_target(step, until, i + 1, n) - removed <= (n - removed) / PART_LEFT)
         i++;
     return i;
@@ -218,7 +128,7 @@ uint64_t fm_walk_sweeps(const struct fm_decimal *step, const struct fm_decimal *
 {
     uint64_t targets = fm_decimal_targets(step, until), sweeps = 1;
     for (uint64_t i = 0, removed = 0;; sweeps += ROUNDS) {
-        i = next_budget(step, until, false, removed, n);
+        i = next_budget(step, until, removed, n);
         if (i > targets)
             return sweeps;
         removed = fm_decimal_target(step, until, i, n);
@@ -228,7 +138,7 @@ uint64_t fm_walk_sweeps(const struct fm_decimal *step, const struct fm_decimal *
 int fm_walk_step(const struct fm_walk *w, struct fm_masks *masks, bool *done, struct fm_err *err)
 {
     uint64_t n = fm_masks_channels(masks), removed = masks->mask[masks->count - 1].removed;
-    uint64_t i = next_budget(w->step, w->until, !w->stepcost, removed, n);
+    uint64_t i = next_budget(w->step, w->until, removed, n);
     int X = masks->M * masks->E, rc = FM_OK;
     *done =
         i > fm_decimal_targets(w->step, w->until) ||
@@ -239,16 +149,11 @@ int fm_walk_step(const struct fm_walk *w, struct fm_masks *masks, bool *done, st
     if (!widths)
         return FM_ENOMEM;
     memcpy(widths, fm_masks_widths(masks, masks->count - 1), (size_t)X * sizeof *widths);
-    if (w->stepcost)
-        fm_stepcost_keep(w->stepcost);
-    struct fm_probe probe = {w->task, w->sequences, (i - 1) * (uint64_t)w->sequences, 1};
-    uint64_t target = fm_decimal_target(w->step, w->until, i, n);
-    rc = w->stepcost ? lower_by_stepcost(w, widths, masks, target, err)
-                     : lower_by_squares(w, widths, &probe, masks, target, err);
+    fm_stepcost_keep(w->stepcost);
+    rc = lower(w, widths, masks, fm_decimal_target(w->step, w->until, i, n), err);
     if (!rc)
-        rc = fm_masks_append(masks, widths, w->stepcost ? FM_METHOD_EXCHANGE : FM_METHOD_WALK,
-                             (int)i, err);
-    if (rc && w->stepcost)
+        rc = fm_masks_append(masks, widths, FM_METHOD_EXCHANGE, (int)i, err);
+    if (rc)
         fm_stepcost_restore(w->stepcost);
     free(widths);
     return rc;

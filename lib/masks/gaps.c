@@ -1,9 +1,8 @@
 /*
  * A descent goes from a mask to another in which no expert is wider.  One step lowers the group
  * whose next action loses the least score per channel.  To fill a gap, the descent starts with the
- * larger of each expert's widths in the two neighbouring masks.  To nest a family, it starts at the
- * previous mask and goes towards the smaller of each expert's widths in the previous and the next
- * mask.  Scores only order the steps inside a gap; its two ends were chosen by the method.
+ * larger of each expert's widths in the two neighbouring masks.  Scores only order the steps inside
+ * a gap; its two ends were chosen by the method.
  */
 #include "lib/masks/gaps.h"
 
@@ -128,34 +127,6 @@ int fm_gaps_fill(struct fm_masks *f, const struct fm_masks *from, const struct f
         rc = fill_gap(f, &way, from, b, err);
         if (!rc && b < from->count)
             rc = fm_masks_copy(f, from, b, err);
-    }
-    free(way.widths);
-    return rc;
-}
-
-int fm_gaps_nest(struct fm_masks *f, const struct fm_masks *from, const struct fm_gaps *gaps,
-                 struct fm_err *err)
-{
-    struct way way;
-    assert(f->count == 0 && from->count > 0);
-    int rc = open_way(&way, gaps, from, err);
-    if (!rc)
-        rc = fm_masks_copy(f, from, 0, err);
-    if (!rc)
-        begin_wide(&way, from, fm_masks_widths(from, 0), fm_masks_widths(from, 0));
-    for (int b = 1; !rc && b < from->count; b++) {
-        const uint32_t *next = fm_masks_widths(from, b);
-        for (size_t x = 0; x < way.X; x++)
-            way.towards[x] = next[x] < way.widths[x] ? next[x] : way.widths[x];
-        /* The smaller widths remove at least as much as `next`. */
-        bool arrived = go_down(&way, from->mask[b].removed);
-        assert(arrived);
-        if (way.removed <= f->mask[f->count - 1].removed)
-            continue;
-        if (memcmp(way.widths, next, way.X * sizeof *next) == 0)
-            rc = fm_masks_copy(f, from, b, err);
-        else
-            rc = fm_masks_append(f, way.widths, from->mask[b].method, from->mask[b].step, err);
     }
     free(way.widths);
     return rc;

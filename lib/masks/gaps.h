@@ -1,10 +1,7 @@
 /*
- * Two properties of a family that the user can request and that a method does not provide: a mask
- * at every budget, and nested masks (no expert is wider at a larger budget).
- *
- * Both are obtained by single steps from one mask of the family to the next.  A step gives one
- * group of experts its next narrower action; the step that loses the least score per channel comes
- * first.
+ * A mask at every budget, which a method need not provide: masks between two of the family are
+ * obtained by single steps from one to the next.  A step gives one group of experts its next
+ * narrower action; the step that loses the least score per channel comes first.
  */
 #ifndef FM_GAPS_H
 #define FM_GAPS_H
@@ -28,14 +25,6 @@ struct fm_gaps {
  * after the last one, of the last.
  */
 int fm_gaps_fill(struct fm_masks *f, const struct fm_masks *from, const struct fm_gaps *gaps,
-                 struct fm_err *err);
-
-/*
- * f = masks whose widths never grow with the budget, at the budgets of `from` or less than a single
- * step above.  Each is the previous one, narrowed towards the next mask of `from`; an expert that
- * is wider there keeps its width.  A mask that equals the next mask of `from` keeps its quality.
- */
-int fm_gaps_nest(struct fm_masks *f, const struct fm_masks *from, const struct fm_gaps *gaps,
                  struct fm_err *err);
 
 #endif

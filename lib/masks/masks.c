@@ -17,8 +17,7 @@
 /* More masks are useless; equal to FM_BUDGETS_MAX, the limit in lib/stage. */
 #define MASKS_MAX 10000
 
-static const char *const names[FM_METHODS] = {
-    "learned", "saliency", "walk", "uniform", "shuffle-layer", "shuffle-global", "exchange"};
+static const char *const names[FM_METHODS] = {"learned", "saliency", "uniform", "exchange"};
 
 const char *fm_method_name(enum fm_method method)
 {
@@ -35,9 +34,7 @@ int fm_method_parse(enum fm_method *method, const char *text, struct fm_err *err
         }
     }
     return fm_fail(err, FM_EUSAGE,
-                   "unknown method '%s'; use learned, saliency, walk, uniform, shuffle-layer, "
-                   "shuffle-global or exchange",
-                   text);
+                   "unknown method '%s'; use learned, saliency, uniform or exchange", text);
 }
 
 void fm_masks_init(struct fm_masks *f, int M, int E, int I)
@@ -150,19 +147,6 @@ int fm_masks_copy(struct fm_masks *f, const struct fm_masks *from, int b, struct
     return rc;
 }
 
-void fm_masks_replace(struct fm_masks *f, int b, const uint32_t *widths)
-{
-    uint64_t removed = fm_masks_removed(f, widths);
-    size_t X = experts_of(f);
-    assert(b > 0 && b < f->count && removed > f->mask[b - 1].removed);
-    assert(b + 1 == f->count || removed < f->mask[b + 1].removed);
-    if (memcmp(f->widths + (size_t)b * X, widths, X * sizeof *widths) == 0)
-        return;
-    memcpy(f->widths + (size_t)b * X, widths, X * sizeof *widths);
-    f->mask[b].removed = removed;
-    f->mask[b].quality = (struct fm_quality){0};
-}
-
 int fm_masks_full(struct fm_masks *f, enum fm_method method, struct fm_err *err)
 {
     assert(f->count == 0);
@@ -177,13 +161,11 @@ int fm_masks_full(struct fm_masks *f, enum fm_method method, struct fm_err *err)
 }
 
 int fm_masks_append_grown(struct fm_masks *f, const uint32_t *widths, enum fm_method method,
-                          int step, uint64_t grown, bool last, bool *added, struct fm_err *err)
+                          int step, uint64_t grown, bool last, struct fm_err *err)
 {
     assert(f->count > 0);
     uint64_t removed = fm_masks_removed(f, widths), before = f->mask[f->count - 1].removed;
     bool add = removed > before && (last || removed - before >= grown);
-    if (added)
-        *added = add;
     return add ? fm_masks_append(f, widths, method, step, err) : FM_OK;
 }
 
@@ -398,7 +380,6 @@ int fm_masks_shuffle(struct fm_masks *f, const struct fm_masks *from, bool globa
                      struct fm_err *err)
 {
     assert(f->M == from->M && f->E == from->E && f->I == from->I && f->count == 0);
-    enum fm_method method = global ? FM_METHOD_SHUFFLE_GLOBAL : FM_METHOD_SHUFFLE_LAYER;
     uint32_t *widths = fm_alloc(experts_of(f), sizeof *widths, "widths", err);
     uint32_t *order = fm_alloc(experts_of(f), sizeof *order, "permutation", err);
     int rc = widths && order ? FM_OK : FM_ENOMEM;
@@ -409,7 +390,7 @@ int fm_masks_shuffle(struct fm_masks *f, const struct fm_masks *from, bool globa
             permute(widths, before, order, M * E, seed, (uint32_t)b);
         for (uint32_t m = 0; !global && m < M; m++)
             permute(widths + m * E, before + m * E, order, E, seed, (uint32_t)b * M + m);
-        rc = fm_masks_append(f, widths, method, from->mask[b].step, err);
+        rc = fm_masks_append(f, widths, from->mask[b].method, from->mask[b].step, err);
     }
     free(widths);
     free(order);

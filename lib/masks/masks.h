@@ -7,8 +7,8 @@
  *
  * struct fm_masks is a family of masks: budgets in increasing order, with a width per expert and
  * the origin of each mask.  (For model families such as Mixtral or OLMoE see lib/family/family.h.)
- * The methods that need no gradient are here: saliency (the concave hull of the scores), uniform,
- * and the two shuffles that serve as controls.
+ * The methods that need no gradient are here: saliency (the concave hull of the scores) and
+ * uniform; and the two shuffles, which are controls for measurements.
  *
  * The budget of a mask is channels removed / (M E I); the mask records the number of channels,
  * which is exact.  A family begins with the full mask.
@@ -25,11 +25,8 @@
 enum fm_method {
     FM_METHOD_LEARNED,
     FM_METHOD_SALIENCY,
-    FM_METHOD_WALK,
     FM_METHOD_UNIFORM,
-    FM_METHOD_SHUFFLE_LAYER, /* controls, made from the family in the input stream */
-    FM_METHOD_SHUFFLE_GLOBAL,
-    FM_METHOD_EXCHANGE, /* a walk guided by the estimated cost of steps around the mask */
+    FM_METHOD_EXCHANGE, /* step by step, by the estimated cost of steps around the mask */
     FM_METHODS
 };
 
@@ -58,9 +55,8 @@ struct fm_quality {
 struct fm_mask {
     uint64_t removed; /* number of channels */
     enum fm_method method;
-    int step; /* learned: number of training steps so far; saliency, walk and exchange: number of
-                 the budget, from 1; shuffles: that of the shuffled mask; 0: the full mask, or a
-                 uniform one */
+    int step; /* learned: number of training steps so far; saliency and exchange: number of the
+                 budget, from 1; 0: the full mask, or a uniform one */
     struct fm_quality quality;
 };
 
@@ -108,18 +104,13 @@ int fm_masks_append(struct fm_masks *f, const uint32_t *widths, enum fm_method m
  * mask does. */
 int fm_masks_copy(struct fm_masks *f, const struct fm_masks *from, int b, struct fm_err *err);
 
-/* Replace the widths of mask b, which must stay between its neighbours.  If they differ from the
- * old ones, its quality is cleared. */
-void fm_masks_replace(struct fm_masks *f, int b, const uint32_t *widths);
-
 /* Append the full mask to an empty family. */
 int fm_masks_full(struct fm_masks *f, enum fm_method method, struct fm_err *err);
 
-/* Append widths if they remove at least `grown` more than the last mask or, with `last`, if they
- * remove more at all. f has at least the full mask. *added, if not NULL, is set to whether they
- * were appended. */
+/* Append widths if they remove at least `grown` more than the last mask or,
+ * with `last`, if they remove more at all. f has at least the full mask. */
 int fm_masks_append_grown(struct fm_masks *f, const uint32_t *widths, enum fm_method method,
-                          int step, uint64_t grown, bool last, bool *added, struct fm_err *err);
+                          int step, uint64_t grown, bool last, struct fm_err *err);
 
 /* The mask with the nearest budget (ties: the lower); -1 for an empty family. */
 int fm_masks_nearest(const struct fm_masks *f, const struct fm_decimal *budget);
@@ -154,7 +145,8 @@ int fm_masks_saliency(struct fm_masks *f, const struct fm_actions *actions, cons
 int fm_masks_uniform(struct fm_masks *f, const struct fm_actions *actions,
                      const struct fm_decimal *until, struct fm_err *err);
 
-/* Every mask of `from`, with its widths permuted within layers or over the whole model. */
+/* Every mask of `from`, with its widths permuted within layers or over the whole model, and without
+ * quality. */
 int fm_masks_shuffle(struct fm_masks *f, const struct fm_masks *from, bool global, uint64_t seed,
                      struct fm_err *err);
 

@@ -66,7 +66,9 @@ int fm_stepcost_init(struct fm_stepcost *w, const struct fm_actions *actions, in
     w->kept = w->weight + X;
     for (int x = 0; x < X; x++)
         w->weight[x] = 1;
-    fm_stepcost_clear(w);
+    for (size_t i = 0; i < 2 * n; i++)
+        w->value[i] = NAN; /* nothing is measured yet */
+    w->scale[FM_STEPCOST_RATIO] = 1;
     return FM_OK;
 }
 
@@ -74,14 +76,6 @@ void fm_stepcost_release(struct fm_stepcost *w)
 {
     free(w->value);
     *w = (struct fm_stepcost){0};
-}
-
-void fm_stepcost_clear(struct fm_stepcost *w)
-{
-    for (size_t i = 0; i < 2 * (size_t)w->X * (size_t)w->actions->count; i++)
-        w->value[i] = NAN;
-    w->scale[FM_STEPCOST_RATIO] = 1;
-    w->scale[FM_STEPCOST_TRUST] = 0;
 }
 
 void fm_stepcost_keep(struct fm_stepcost *w)
@@ -292,7 +286,7 @@ static int compare_moves(const void *pa, const void *pb)
     return a->cost != b->cost ? (a->cost < b->cost ? -1 : 1) : a->x - b->x;
 }
 
-int fm_stepcost_pairs(const struct fm_stepcost *w, const uint32_t *widths, double margin,
+int fm_stepcost_pairs(const struct fm_stepcost *w, const uint32_t *widths,
                       struct fm_stepcost_pair *pair, struct fm_err *err)
 {
     size_t X = (size_t)w->X;
@@ -316,7 +310,7 @@ int fm_stepcost_pairs(const struct fm_stepcost *w, const uint32_t *widths, doubl
             d++;
         } else if (taken[up[u].x] || up[u].x == down[d].x) {
             u++;
-        } else if (-up[u].cost > margin * down[d].cost) {
+        } else if (-up[u].cost > down[d].cost) {
             pair[pairs++] =
                 (struct fm_stepcost_pair){down[d].x, up[u].x, -up[u].cost - down[d].cost};
             taken[down[d].x] = taken[up[u].x] = true;

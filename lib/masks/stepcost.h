@@ -8,8 +8,8 @@
  * mask and up in the other, so that two masks give the values of every expert's next step down and
  * up.  The gradient at a single mask is useless: at small budgets it is noise around 0.
  *
- * Signed sums are noisy where they are small.  Sums of squares (the measure of the walk) are not,
- * but carry less information.  A cost is therefore shrunk towards `ratio` times the sum of squares,
+ * Signed sums are noisy where they are small.  Sums of squares are not, but carry less
+ * information.  A cost is therefore shrunk towards `ratio` times the sum of squares,
  * by the share of noise that its scatter between sweeps indicates (an estimate after James and
  * Stein).
  *
@@ -50,7 +50,6 @@ enum { FM_STEPCOST_RATIO, FM_STEPCOST_TRUST };
 int fm_stepcost_init(struct fm_stepcost *w, const struct fm_actions *actions, int X,
                      struct fm_err *err);
 void fm_stepcost_release(struct fm_stepcost *w); /* zeroed struct is fine */
-void fm_stepcost_clear(struct fm_stepcost *w);   /* Reset: nothing is measured. */
 
 /* Save the current state; restore it.  If a run is interrupted in the middle of a step, a resumed
  * run repeats all sweeps of that step. */
@@ -90,7 +89,7 @@ struct fm_stepcost_pair {
  * the step down, best first, with each expert in at most one.  Returns their number, or -1 if there
  * is no memory.
  */
-int fm_stepcost_pairs(const struct fm_stepcost *w, const uint32_t *widths, double margin,
+int fm_stepcost_pairs(const struct fm_stepcost *w, const uint32_t *widths,
                       struct fm_stepcost_pair *pair, struct fm_err *err);
 
 /* Apply a pair to widths (X). */

@@ -227,7 +227,6 @@ const meanings = {
   "shuffle-layer": "the family's widths, shuffled among the experts of each layer",
   "shuffle-global": "the family's widths, shuffled among the experts of all layers",
   "saliency": "masks by the scores of channels",
-  "walk": "masks by the gradients of widths, from one budget to the next",
   "learned": "masks trained by gradients through random widths",
   "exchange": "masks whose widths are exchanged as long as the divergence falls",
   "before": "the masks, before recovery",

@@ -338,8 +338,9 @@ static int check_sizes(struct reading *r, const struct fm_mask *mask, const stru
 /* Check that the step of a mask is at most the last one that its method can reach. */
 static int check_step(const struct reading *r, const struct fm_mask *mask, struct fm_err *err)
 {
-    bool listed = mask->method == FM_METHOD_WALK || mask->method == FM_METHOD_SALIENCY;
-    int64_t most = mask->method == FM_METHOD_UNIFORM ? 0 : listed ? FM_BUDGETS_MAX : r->steps_most;
+    int64_t most = mask->method == FM_METHOD_UNIFORM    ? 0
+                   : mask->method == FM_METHOD_SALIENCY ? FM_BUDGETS_MAX
+                                                        : r->steps_most;
     if (mask->step <= most)
         return FM_OK;
     return fm_fail(err, FM_EFORMAT, "step is %d, but method %s ends at %" PRId64, mask->step,

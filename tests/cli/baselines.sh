@@ -29,7 +29,7 @@ baselines "${both[@]}" --dry-run
 baselines "${both[@]}" --dry-run --only default+recover,default
 qwen=$GOLDEN/odd-qwen2
 baselines -n --model "$qwen" --tokens "$qwen/tokens.npy" --eval-tokens "$qwen/tokens.npy"
-baselines "${both[@]}" --budgets 0.2,0.39,0.42 --only reap,random,energy,saliency,walk+recover --steps 2 \
+baselines "${both[@]}" --budgets 0.2,0.39,0.42 --only reap,random,energy,saliency,exchange+recover --steps 2 \
     --plot losses.svg --over bytes
 grep -c '<polyline' losses.svg
 grep -o '>bytes of all tensors<' losses.svg

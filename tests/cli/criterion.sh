@@ -14,7 +14,7 @@ fm-rank --model "$odd" --tokens "$odd/tokens.npy" --criterion fisher -o none.fm
 train() {
     echo "-- $*"
     fm-train --model "$odd" --tokens "$odd/tokens.npy" --budget-step 0.25 --until 0.5 --force \
-        -o masks.fm "$@" 2>&1 >said | grep -v 'measure\|learn:\|walk:'
+        -o masks.fm "$@" 2>&1 >said | grep -v 'measure\|learn:'
     echo "status ${PIPESTATUS[0]}"
     tar xOf masks.fm manifest.json 2>/dev/null | grep -o '"method": *"[a-z]*"'
     rm -f masks.fm
@@ -22,8 +22,7 @@ train() {
 train energy.fm
 train --method uniform activation.fm
 train --method saliency energy.fm
-train --method walk activation.fm
-train --method exchange energy.fm
+train --method exchange activation.fm
 train --method learned energy.fm
 train --method learned --steps 2 energy.fm
 train --method learned --prior 0 --steps 2 energy.fm
@@ -40,8 +39,7 @@ plan() {
 plan fm-train energy.fm
 plan fm-train --method uniform energy.fm
 plan fm-train taylor.fm
-plan fm-train --method walk energy.fm
-plan fm-train --method shuffle-layer taylor.fm
+plan fm-train --method exchange energy.fm
 plan fm-train missing.fm
 plan fm-train - <taylor.fm
 plan fm-recover taylor.fm

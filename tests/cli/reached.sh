@@ -16,9 +16,7 @@ train() { # train OPTION...: print warnings, the status, and what --json and the
     train --method learned --steps 1
     train --method saliency --until 0.8 --actions 0.5,1
     train --method uniform --until 0.8 --width-multiple 16
-    train --method walk --until 0.3
-    fm-train -q --model "$odd" --tokens "$odd/tokens.npy" --precision f32 --method exchange --refine 1 \
-        --dry-run --assume-rate 1 --threads 2 | grep ^memory
+    train --method exchange --until 0.3
     for actions in 0.3,0.5,1 0.3,1; do
         echo "-- --actions $actions: the forecast, and the run"
         uniform=(--model "$odd" --tokens "$odd/tokens.npy" --method uniform --until 0.6 --actions "$actions")

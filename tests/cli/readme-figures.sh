@@ -5,7 +5,7 @@ import re, sys
 from pathlib import Path
 
 root = Path(sys.argv[1])
-METHODS = "uniform", "saliency", "walk", "learned", "exchange"
+METHODS = "uniform", "saliency", "learned", "exchange"
 rows = re.findall(rf"^\| ([\w-]+), ({'|'.join(METHODS)}) \|(.*)\|$", (root / "man/fm-train.1").read_text(), re.M)
 lost, table = {"saliency": [], "exchange": []}, {}
 for model, method, cells in rows:
@@ -29,10 +29,7 @@ def gain(of, b):
     return min(of[m][b] for m in METHODS[:-1]) - of["exchange"][b]
 
 def behind(of, b):
-    return of["saliency"][b] - min(of["learned"][b], of["walk"][b])
-
-def apart(of, b):
-    return abs(of["learned"][b] - of["walk"][b])
+    return of["saliency"][b] - of["learned"][b]
 
 def spread(of, b):
     x = [of[m][b] for m in METHODS[1:]]
@@ -42,13 +39,11 @@ guide = re.sub(r"\n(\.Cm )?", " ", (root / "man/fm-guide.7").read_text())
 for said in (
     "from %.3f above to %.3f below the best of the others with one half removed," % (-ends(gain, 5)[0], ends(gain, 5)[1]),
     "below it by %.3f to %.3f with three fifths," % ends(gain, 6),
-    "by %.3f to %.3f beyond that." % ends(gain, 7, 8), "within %.3f of one another up to one half" % (ends(apart, *range(1, 6))[1] + 5e-4),
-    "%.3f to %.3f above the lower of these two at one half" % ends(behind, 5),
+    "by %.3f to %.3f beyond that." % ends(gain, 7, 8),
+    "from %.3f below to %.3f above that of learned at one half" % (-ends(behind, 5)[0], ends(behind, 5)[1]),
     "and %.3f to %.3f above it at three fifths." % ends(behind, 6), "the methods differ by less than %.3f" % (ends(spread, 2)[1] + 5e-4),
     "took %.2f to %.2f times as long" % ends(lambda of, b: of["exchange"][9], 1),
-    "walk %.2f to %.2f and saliency %.2f to %.2f."
-    % (*ends(lambda of, b: of["walk"][9], 1), *ends(lambda of, b: of["saliency"][9], 1)),
+    "and saliency %.2f to %.2f times." % ends(lambda of, b: of["saliency"][9], 1),
 ):  # fmt: skip
     print("fm-guide(7):", "agrees with the table" if said in guide else f"must say: {said}")
-print("walk is ahead:", ends(lambda of, b: of["learned"][b] - of["walk"][b], 8)[0] > 0)
 PYTHON

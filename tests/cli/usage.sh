@@ -54,7 +54,7 @@ try fm-bench quality x
 
 # An option without effect in the current mode is a mistake, too.
 o=(--model x --tokens y)
-for option in --steps\ 9 --samples-per-batch\ 2 --prior\ 0 --lambda-schedule\ linear --lr\ 0.1 --batch\ 4; do
+for option in --steps\ 9 --samples-per-batch\ 2 --prior\ 0 --lr\ 0.1 --batch\ 4; do
     # shellcheck disable=SC2086 # an option and its value
     try fm-train "${o[@]}" $option
 done
@@ -63,8 +63,6 @@ try fm-rank "${o[@]}" --tokenizer t
 try fm-train "${o[@]}" --method uniform --prior 2
 try fm-train "${o[@]}" --method uniform --actions 0.5,1 --budget-step 0.1
 try fm-train "${o[@]}" --method saliency --batch 4
-try fm-train "${o[@]}" --method walk --lr 0.1
-try fm-train "${o[@]}" --method shuffle-global --until 0.5
 try fm-recover "${o[@]}" --strategy cross --budget 0.4
 try fm-verify x --tokens y
 try fm-verify x --batches 2

@@ -9,8 +9,8 @@
 #
 # Run make and `tests/judge/judge.sh --golden trained real` first: the latter makes the third split of
 # golden/tiny-mixtral, and all other models.  A METHOD is one of fm-train's; or `default`, for
-# fm-train without --method; or a method with more options: exchange+refine=8+nested is --method
-# exchange --refine=8 --nested.  The last METHOD is compared with the others.  With -w, for which the MODELs
+# fm-train without --method; or a method with more options: learned+prior=2+steps=100 is --method
+# learned --prior=2 --steps=100.  The last METHOD is compared with the others.  With -w, for which the MODELs
 # must be those trained on real text, their sampled.npy is a second calibration file with this weight; choose
 # another DIR.
 #
@@ -22,7 +22,7 @@ export LC_ALL=C
 cd "$(dirname "$0")/../.."
 dir=build/masks
 models=tiny-mixtral,choose-qwen2,choose-phimoe,confirm-mixtral,confirm-olmoe,real-qwen2,real-mixtral,real-olmoe
-methods=uniform,saliency,walk,learned,default
+methods=uniform,saliency,learned,default
 seeds=0,1,2
 weight=
 table=
@@ -118,8 +118,7 @@ list() {
     done
 }
 
-# Means over seeds, and the difference of the last method from the best of the others and, at 0.5 and
-# 0.6, from the better of walk and learned.
+# Means over seeds, and the difference of the last method from the best of the others.
 list | awk '
     function mean(model, method, b) { return sum[model, method, b] / count[model, method] }
     {
@@ -158,20 +157,16 @@ list | awk '
             }
             last = method[K]
             if (!count[model[m], last]) continue
-            above = below = "|"
+            above = "|"
             for (b = 1; b <= 8; b++) {
-                best = today = 1e9
+                best = 1e9
                 for (k = 1; k < K; k++) {
                     if (!count[model[m], method[k]]) continue
                     x = mean(model[m], method[k], b)
                     if (x < best) best = x
-                    if ((method[k] == "walk" || method[k] == "learned") && x < today) today = x
                 }
                 above = above sprintf(" %+.4f |", mean(model[m], last, b) - best)
-                less = b == 5 || b == 6 ? sprintf(" %+.4f", mean(model[m], last, b) - today) : ""
-                below = below less " |"
             }
             print "| minus the best other | " above " | |"
-            print "| minus the better of walk and learned | " below " | |"
         }
     }'

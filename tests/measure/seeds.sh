@@ -47,16 +47,13 @@ for s; do
     stage unranked-uniform "$s" fm-train original --method uniform --budget-step 0.2
     stage saliency "$s" fm-train rank --method saliency
     stage learned "$s" fm-train rank --method learned
-    stage shuffle-layer "$s" fm-train learned --method shuffle-layer
-    stage shuffle-global "$s" fm-train learned --method shuffle-global
     stage recovered "$s" fm-recover learned --budget 0.40
 done
 
 # Print lines "NAME SEED LOSS LOSS LOSS LOSS": losses are interpolated linearly between two masks; past
 # the last mask, its loss is used.  Of the two losses that fm-recover reports, the one after recovery is used.
 losses() {
-    for name in unranked-uniform ranked-uniform shuffle-global shuffle-layer saliency learned \
-        recovered; do
+    for name in unranked-uniform ranked-uniform saliency learned recovered; do
         for s; do
             awk -v name="$name" -v seed="$s" -F '[:,]' '
                 /^ *"budget":/ && n { rho[n] = $2 }
@@ -129,8 +126,6 @@ losses "$@" | tee "$dir/losses" | awk '
         print "\nmean difference, and the number of seeds in which the claim holds"
         claim("ranked-uniform", "unranked-uniform", 1, 4)
         claim("learned", "ranked-uniform", 1, 4)
-        claim("learned", "shuffle-layer", 1, 4)
-        claim("learned", "shuffle-global", 1, 4)
         claim("learned", "saliency", 1, 4)
         claim("recovered", "learned", 1, 4)
     }'

@@ -35,6 +35,7 @@ MODELS = {  # the fastest first
 STRATEGIES_ON = "choose-qwen2"
 MASKS = ("--steps", "200", "--until", "0.65", "--budget-step", "0.05")
 ADAPTER = ("--steps", "100")
+CONTROLS = ("shuffle-layer", "shuffle-global")  # of the learned masks, by fm-bench quality
 FEW = 4 * 128  # calibration tokens of the ranking by few samples
 COMMON = ("--seq-len", "128", "--shuffle", "--precision", "f32")
 
@@ -65,8 +66,7 @@ MAIN = (
     Cell("rank", "fm-rank"),
     train("learned", "rank"),
     train("uniform", "rank", "uniform"),
-    train("shuffle-layer", "learned", "shuffle-layer"),
-    train("shuffle-global", "learned", "shuffle-global"),
+    Cell("controls", "fm-bench", source="learned"),
     Cell("rank-original", "fm-rank", ("--order", "original")),
     train("unranked", "rank-original"),
     Cell("rank-shuffled", "fm-rank", ("--order", "original"), shuffled=True),
@@ -150,8 +150,13 @@ class Study:
         """The command as typed in the root of the tree, without the report."""
         folder, here = MODELS[model], self.dir / model
         of = here / f"checkpoint-{seed}" if cell.shuffled else folder
+        test = MADE / model / "test.npy"
+        if cell.tool == "fm-bench":
+            line = ["fm-bench", "quality", "--model", of, "--eval-tokens", test, "--seq-len", "128", "--precision", "f32",
+                    "--seed", seed, "--budgets", "all", here / f"{cell.source}-{seed}.stage"]
+            return [str(x) for x in line]
         line = [cell.tool, "--model", of, "--tokens", folder / "calib.npy", *COMMON, "--seed", seed,
-                "--eval-tokens", MADE / model / "test.npy", *cell.options,
+                "--eval-tokens", test, *cell.options,
                 "-o", here / f"{cell.name}-{seed}.stage"]
         return [str(x) for x in line] + ([str(here / f"{cell.source}-{seed}.stage")] if cell.source else [])
 
@@ -175,7 +180,11 @@ class Study:
         part.rename(to)
 
     def losses(self, model, name, seed):
-        """[(budget, loss)] of a cell, the full model first; None if the cell was not run."""
+        """[(budget, loss)] of a cell, or a control of fm-bench quality, the full model first; None if it was not run."""
+        if name in CONTROLS:
+            path = self.dir / model / f"controls-{seed}.json"
+            rows = json.loads(path.read_text())["rows"] if path.exists() else []
+            return [(row[name]["budget"], row[name]["ce"]) for row in rows] or None
         path = self.dir / model / f"{name}-{seed}.json"
         if not path.exists():
             return None

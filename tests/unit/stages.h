@@ -135,7 +135,7 @@ static inline struct fm_masks stages_family(const struct fm_actions *actions, in
            sizeof *widths * (size_t)(stages_config.M * stages_config.E));
     for (int b = 1; b < masks; b++) {
         widths[b * 4 % (stages_config.M * stages_config.E)] = actions->width[b % 3];
-        assert_ok(fm_masks_append(&f, widths, FM_METHOD_WALK, b, &err));
+        assert_ok(fm_masks_append(&f, widths, FM_METHOD_SALIENCY, b, &err));
         f.mask[b].quality = (struct fm_quality){1.5 + b, 0.25 * b, 1.0 / (b + 2), 321, b > 1, {0}};
     }
     return f;

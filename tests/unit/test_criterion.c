@@ -108,8 +108,7 @@ static int train_on_energy(enum fm_method method, double prior, struct fm_err *e
 
 TEST(other_scores_do_not_compare_experts)
 {
-    const enum fm_method refused[] = {FM_METHOD_SALIENCY, FM_METHOD_WALK, FM_METHOD_EXCHANGE,
-                                      FM_METHOD_LEARNED};
+    const enum fm_method refused[] = {FM_METHOD_SALIENCY, FM_METHOD_EXCHANGE, FM_METHOD_LEARNED};
     struct runs r;
     runs_init(&r, NULL, "energy.fm");
     runs_tokens(&r, 40, 11);

@@ -1,4 +1,4 @@
-/* Families without gaps, and nested families. */
+/* Families without gaps. */
 #include "lib/masks/gaps.h"
 #include "tests/unit/test.h"
 
@@ -29,7 +29,7 @@ static struct fm_gaps gaps_of(int size)
 static void add(struct fm_masks *f, const uint32_t *widths, int at)
 {
     struct fm_err err = {0};
-    assert_ok(fm_masks_append(f, widths, FM_METHOD_WALK, at, &err));
+    assert_ok(fm_masks_append(f, widths, FM_METHOD_EXCHANGE, at, &err));
     f->mask[f->count - 1].quality = (struct fm_quality){.ce = at, .positions = 1};
 }
 
@@ -39,7 +39,7 @@ static void make_family(struct fm_masks *f)
 {
     struct fm_err err = {0};
     fm_masks_init(f, M, E, I);
-    assert_ok(fm_masks_full(f, FM_METHOD_WALK, &err));
+    assert_ok(fm_masks_full(f, FM_METHOD_EXCHANGE, &err));
     f->mask[0].quality.positions = 1;
     add(f, (const uint32_t[X]){10, 50, 40, 100, 100, 100, 100, 100}, 7);
     add(f, (const uint32_t[X]){100, 50, 40, 100, 10, 40, 40, 20}, 9);
@@ -129,29 +129,6 @@ TEST(tied_experts_go_together)
             assert_int_equal(fm_masks_widths(&f, b)[x], fm_masks_widths(&f, b)[x / E * E]);
     fm_masks_release(&from);
     fm_masks_release(&f);
-}
-
-TEST(widths_of_a_nested_family_never_grow)
-{
-    struct fm_masks from, f, nested;
-    struct fm_gaps gaps = gaps_of(1);
-    make_family(&from);
-    fm_masks_init(&f, M, E, I);
-    fm_masks_init(&nested, M, E, I);
-    assert_ok(fm_gaps_fill(&f, &from, &gaps, &err));
-    assert_ok(fm_gaps_nest(&nested, &f, &gaps, &err));
-    has_every_target(&nested, 2 * FLIP);
-    for (int b = 1; b < nested.count; b++)
-        for (int x = 0; x < X; x++)
-            assert_true(fm_masks_widths(&nested, b)[x] <= fm_masks_widths(&nested, b - 1)[x]);
-    /* The method's first mask is still there, with its measurements. */
-    assert_true(nested.mask[5].quality.ce == 7);
-    /* The second one is not. */
-    for (int b = 6; b < nested.count; b++)
-        assert_int_equal(nested.mask[b].quality.positions, 0);
-    fm_masks_release(&from);
-    fm_masks_release(&f);
-    fm_masks_release(&nested);
 }
 
 TEST_MAIN(set_up, NULL)

@@ -168,14 +168,13 @@ TEST(pairs_gain_and_share_no_expert)
     uint32_t widths[X] = {30, 30, 30, 30, 30, 30};
     add_sweep(&w, widths, 0, 0);
     /* A step down costs 2 (x + 1), and a step up is worth x + 1. */
-    int pairs = fm_stepcost_pairs(&w, widths, 1, pair, &err);
+    int pairs = fm_stepcost_pairs(&w, widths, pair, &err);
     assert_int_equal(pairs, 2);
     assert_int_equal(pair[0].down, 0);
     assert_int_equal(pair[0].up, 5);
     assert_true(fabs(pair[0].gain - (6 - 2)) < 1e-9);
     assert_int_equal(pair[1].down, 1);
     assert_int_equal(pair[1].up, 4);
-    assert_int_equal(fm_stepcost_pairs(&w, widths, 2, pair, &err), 1);
     fm_stepcost_exchange(&w, widths, &pair[0]);
     assert_int_equal(widths[0], 20);
     assert_int_equal(widths[5], 40);

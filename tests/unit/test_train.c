@@ -39,7 +39,7 @@ static void assert_golden_dz(const struct fm_ops *ops)
     struct fm_sweep_options options = {.memory = 1 << 24};
     assert_ok(fm_sweep_new(&sweep, model, ops, 1, S * T, T, 2, &options, &err));
     assert_ok(
-        fm_maskgrad_init(&grad, ops, &actions, fm_model_config(model), 1, sweep, FM_SUMS_DZ, &err));
+        fm_maskgrad_init(&grad, ops, &actions, fm_model_config(model), 1, sweep, false, &err));
     struct fm_lane lane[2] = {
         {.teacher = -1, .ce = 1},
         {.widths = (uint32_t *)widths, .backward = true, .teacher = 0, .ce = 1, .kl = 1}};
@@ -75,33 +75,6 @@ TEST(mask_gradients_are_the_golden_ones)
     assert_golden_dz(fm_ops_ref());
     assert_ok(fm_ops_cpu(&cpu, FM_PRECISION_F32, &err));
     assert_golden_dz(cpu);
-}
-
-TEST(the_walk_takes_the_cheapest_channels)
-{
-    struct fm_actions a;
-    assert_ok(fm_actions_parse(&a, "0.25,0.5,1", 8, 1, &err));
-    /* Per channel, expert 0 costs 1 and then 3, and expert 1 costs 1 and then 9. */
-    const double squares[] = {100, 6, 4, 100, 18, 4};
-    uint32_t widths[] = {8, 8};
-    assert_ok(fm_walk_lower(widths, squares, &a, 2, 3, &err));
-    assert_int_equal(widths[0], 4);
-    assert_int_equal(widths[1], 8);
-    assert_ok(fm_walk_lower(widths, squares, &a, 2, 8, &err));
-    assert_int_equal(widths[0], 4);
-    assert_int_equal(widths[1], 4);
-    assert_ok(fm_walk_lower(widths, squares, &a, 2, 9, &err));
-    assert_int_equal(widths[0], 2);
-    assert_int_equal(widths[1], 4);
-    assert_ok(fm_walk_lower(widths, squares, &a, 2, 99, &err));
-    assert_int_equal(widths[1], 2);
-    /* Expert 0 has 4 channels at 5 and then 2 without cost, 3.33 on average, which is cheaper than
-     * expert 1's 4 channels at 4. */
-    const double bridged[] = {100, 0, 20, 100, 40, 16};
-    widths[0] = widths[1] = 8;
-    assert_ok(fm_walk_lower(widths, bridged, &a, 2, 1, &err));
-    assert_int_equal(widths[0], 2);
-    assert_int_equal(widths[1], 8);
 }
 
 static void must_train(const char *in, const char *out, enum fm_method method,
@@ -152,7 +125,7 @@ static void assert_family(const struct fm_train_report *report, int masks)
 
 TEST(every_method_makes_a_family)
 {
-    static const enum fm_method methods[] = {FM_METHOD_LEARNED, FM_METHOD_SALIENCY, FM_METHOD_WALK,
+    static const enum fm_method methods[] = {FM_METHOD_LEARNED, FM_METHOD_SALIENCY,
                                              FM_METHOD_UNIFORM, FM_METHOD_EXCHANGE};
     for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
         struct fm_train_report report = {0};
@@ -186,50 +159,18 @@ TEST(exchange_has_finer_actions)
     }
 }
 
-/* The number of tokens that a sweep of exchange reads is recorded only for methods that exchange.
- */
-TEST(a_state_records_only_options_in_use)
+/* A state belongs to a run with the same number of tokens in a sweep of exchange. */
+TEST(a_state_of_other_sweeps_is_refused)
 {
-    static const struct {
-        enum fm_method method;
-        int refine;
-        bool same;
-    } row[] = {
-        {FM_METHOD_WALK, 0, true}, {FM_METHOD_WALK, 1, false}, {FM_METHOD_EXCHANGE, 0, false}};
-    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
-        struct runs r;
-        struct fm_train_options options;
-        struct fm_train_report report = {0};
-        training_init(&r, &options, "ranked.fm", "state.fm", row[i].method);
-        options.refine = row[i].refine;
-        training_stop(&r, &options, 3);
-        options.around_tokens = 1000;
-        assert_int_equal(fm_train(&r.run, &options, &report, &err),
-                         row[i].same ? FM_OK : FM_ECONFIG);
-        fm_train_report_release(&report);
-        unlink(r.run.outputs.state);
-    }
-}
-
-TEST(shuffles_follow_the_family_of_the_stream)
-{
-    struct fm_train_report learned = {0}, shuffled = {0};
     struct runs r;
     struct fm_train_options options;
-    must_train("ranked.fm", "learned.fm", FM_METHOD_LEARNED, &learned);
-    for (int m = FM_METHOD_SHUFFLE_LAYER; m <= FM_METHOD_SHUFFLE_GLOBAL; m++) {
-        must_train("learned.fm", "shuffled.fm", (enum fm_method)m, &shuffled);
-        assert_family(&shuffled, 5);
-        assert_stream("shuffled.fm", &shuffled.masks);
-        assert_int_equal(shuffled.masks.count, learned.masks.count);
-        for (int b = 0; b < learned.masks.count; b++)
-            assert_int_equal(shuffled.masks.mask[b].removed, learned.masks.mask[b].removed);
-        fm_train_report_release(&shuffled);
-    }
-    fm_train_report_release(&learned);
-    training_init(&r, &options, "ranked.fm", "no.fm", FM_METHOD_SHUFFLE_LAYER);
-    assert_fails(fm_train(&r.run, &options, &shuffled, &err), FM_ECONFIG, "fm-train");
-    fm_train_report_release(&shuffled);
+    struct fm_train_report report = {0};
+    training_init(&r, &options, "ranked.fm", "state.fm", FM_METHOD_EXCHANGE);
+    training_stop(&r, &options, 3);
+    options.around_tokens = 1000;
+    assert_int_equal(fm_train(&r.run, &options, &report, &err), FM_ECONFIG);
+    fm_train_report_release(&report);
+    unlink(r.run.outputs.state);
 }
 
 /* Stop `method` after that many reports, resume, and compare with an uninterrupted run. */
@@ -244,7 +185,7 @@ static void assert_resumes(enum fm_method method, int reports)
 
 TEST(a_stopped_run_goes_on_to_the_same_bytes)
 {
-    static const enum fm_method methods[] = {FM_METHOD_LEARNED, FM_METHOD_WALK, FM_METHOD_EXCHANGE};
+    static const enum fm_method methods[] = {FM_METHOD_LEARNED, FM_METHOD_EXCHANGE};
     for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
         struct runs r;
         struct fm_train_options options;
@@ -272,7 +213,6 @@ static void on_alarm(int signal_number)
 static void prepare_exchange(struct runs *r, struct fm_train_options *options, const char *out)
 {
     training_init(r, options, "ranked.fm", out, FM_METHOD_EXCHANGE);
-    options->refine = 2;
     options->budget_step = "0.05";
 }
 
@@ -313,54 +253,6 @@ TEST(exchange_stopped_at_any_moment_goes_on)
     assert_true(within > 0);
 }
 
-/* While walking, refining, and measuring. */
-TEST(refining_goes_on_to_the_same_bytes)
-{
-    for (int reports = 3; reports <= 15; reports += 4) {
-        struct fm_train_report report = {0};
-        struct runs r;
-        struct fm_train_options options;
-        training_init(&r, &options, "ranked.fm", "refined.fm", FM_METHOD_EXCHANGE);
-        options.refine = 4;
-        options.nested = reports == 15;
-        options.budget_step = "0.05";
-        training_must(&r, &options, &report);
-        assert_family(&report, 9);
-        fm_train_report_release(&report);
-        training_init(&r, &options, "ranked.fm", "resumed.fm", FM_METHOD_EXCHANGE);
-        options.refine = 4;
-        options.nested = reports == 15;
-        options.budget_step = "0.05";
-        training_stop(&r, &options, reports);
-        training_go_on(&r, &options, "resumed.fm", "refined.fm");
-    }
-}
-
-/* The sequences by which rounds are accepted are among those that are measured here.  Refinement
- * ends when a round finds no improvement. */
-TEST(refining_lowers_the_loss_it_is_decided_by)
-{
-    const int rounds = 40, many = 1 << 30;
-    double mean[2] = {0, 0};
-    for (int refine = 0; refine < 2; refine++) {
-        struct fm_train_report report = {0};
-        struct runs r;
-        struct fm_train_options options;
-        training_init(&r, &options, "ranked.fm", "refined.fm", FM_METHOD_SALIENCY);
-        options.refine = refine ? rounds : 0;
-        r.run.inputs.eval_tokens[0] = r.run.inputs.tokens;
-        r.countdown = many;
-        training_must(&r, &options, &report);
-        assert_true(many - r.countdown < rounds);
-        const struct fm_masks *f = &report.masks;
-        for (int b = 1; b < f->count; b++)
-            mean[refine] += f->mask[b].quality.kl / (f->count - 1);
-        fm_train_report_release(&report);
-    }
-    print_message("mean KL: %.5f, refined %.5f\n", mean[0], mean[1]);
-    assert_true(mean[1] < mean[0]);
-}
-
 /* A step removes a twelfth of the rest, or reaches the next budget: 8 15 22 28 34 ...  78 79 80. */
 TEST(exchange_visits_few_budgets)
 {
@@ -372,25 +264,9 @@ TEST(exchange_visits_few_budgets)
     assert_int_equal(fm_walk_sweeps(&coarse, &until, 100000), 1 + 2 * 16);
 }
 
-TEST(nested_masks_are_contained_in_each_other)
-{
-    struct fm_train_report report = {0};
-    struct runs r;
-    struct fm_train_options options;
-    training_init(&r, &options, "ranked.fm", "nested.fm", FM_METHOD_LEARNED);
-    options.nested = true;
-    training_must(&r, &options, &report);
-    const struct fm_masks *f = &report.masks;
-    assert_family(&report, 5);
-    for (int b = 1; b < f->count; b++)
-        for (int x = 0; x < X; x++)
-            assert_true(fm_masks_widths(f, b)[x] <= fm_masks_widths(f, b - 1)[x]);
-    fm_train_report_release(&report);
-}
-
 TEST(two_threads_make_the_same_bytes)
 {
-    static const enum fm_method methods[] = {FM_METHOD_LEARNED, FM_METHOD_WALK, FM_METHOD_EXCHANGE};
+    static const enum fm_method methods[] = {FM_METHOD_LEARNED, FM_METHOD_EXCHANGE};
     struct runs r;
     struct fm_train_options options;
     struct fm_train_report report = {0};
@@ -443,14 +319,12 @@ TEST(temperature_and_entropy_go_from_first_to_last)
     }
 }
 
-TEST(schedule_multiple_and_prior_can_be_set)
+TEST(multiple_and_prior_can_be_set)
 {
     struct runs r;
     struct fm_train_options options;
     struct fm_train_report report = {0};
     training_init(&r, &options, "ranked.fm", "options.fm", FM_METHOD_LEARNED);
-    options.schedule = FM_LAMBDA_LINEAR;
-    options.lambda_last = 40;
     options.width_multiple = 10;
     options.prior = 0;
     training_must(&r, &options, &report);

@@ -36,7 +36,6 @@ static inline void training_init(struct runs *r, struct fm_train_options *o, con
     o->steps = 30;
     o->lr = 0.2;
     o->prior = 1;
-    o->walk_sequences = 3;
     o->around_sequences = 3;
     o->around_tokens = 0;
     runs_init(r, in, out);
