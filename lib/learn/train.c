@@ -18,7 +18,7 @@
 #include "lib/learn/criterion.h"
 #include "lib/learn/learn.h"
 #include "lib/learn/quality.h"
-#include "lib/learn/walk.h"
+#include "lib/learn/exchange.h"
 #include "lib/masks/gaps.h"
 #include "lib/state/journal.h"
 #include "lib/stage/budgets.h"
@@ -43,8 +43,8 @@ struct fm_trainer {
     struct fm_actions actions;
     struct range range;
     const struct method *method;
-    struct fm_learn learn; /* for learned */
-    struct fm_walk walk;   /* for exchange, like the costs */
+    struct fm_learn learn;       /* for learned */
+    struct fm_exchange exchange; /* for exchange, like the costs */
     struct fm_stepcost stepcost;
     struct fm_masks masks;
     struct fm_digest params;
@@ -753,13 +753,13 @@ static int begin_exchange(struct fm_trainer *t, struct fm_err *err)
         return err->code;
     if (size == 1)
         fm_stepcost_temper(&t->stepcost, t->task.ranking.tokens, c->E);
-    t->walk = (struct fm_walk){.task = &t->task,
-                               .actions = &t->actions,
-                               .step = &t->range.step,
-                               .until = &t->range.until,
-                               .granularity = t->options->granularity,
-                               .stepcost = &t->stepcost,
-                               .sequences = sequences_around(&t->task.calib, t->options)};
+    t->exchange = (struct fm_exchange){.task = &t->task,
+                                       .actions = &t->actions,
+                                       .step = &t->range.step,
+                                       .until = &t->range.until,
+                                       .granularity = t->options->granularity,
+                                       .stepcost = &t->stepcost,
+                                       .sequences = sequences_around(&t->task.calib, t->options)};
     return fm_masks_full(&t->masks, FM_METHOD_EXCHANGE, err);
 }
 
@@ -768,8 +768,8 @@ static int make_exchange(struct fm_trainer *t, struct fm_err *err)
     bool done = false;
     fm_run_phase(t->task.run, t->work.make, t->work.measure);
     while (!done)
-        if (fm_task_stopped(&t->task, err) || fm_walk_step(&t->walk, &t->masks, &done, err) ||
-            save_if_due(t, err))
+        if (fm_task_stopped(&t->task, err) ||
+            fm_exchange_step(&t->exchange, &t->masks, &done, err) || save_if_due(t, err))
             return err->code;
     return FM_OK;
 }
@@ -783,7 +783,7 @@ static void cost_exchange(struct fm_estimate_sweep *sweep, const struct plan *p)
 {
     const struct fm_config *c = p->task->config;
     sweep->count =
-        fm_walk_sweeps(p->step, p->until, (uint64_t)c->M * (uint64_t)c->E * (uint64_t)c->I);
+        fm_exchange_sweeps(p->step, p->until, (uint64_t)c->M * (uint64_t)c->E * (uint64_t)c->I);
     sweep->rows =
         (uint64_t)sequences_around(&p->task->calib, p->options) * (uint64_t)p->task->calib.T;
     sweep->lanes = 1 + FM_STEPCOST_LANES;
@@ -792,7 +792,7 @@ static void cost_exchange(struct fm_estimate_sweep *sweep, const struct plan *p)
 
 static void record_exchange(cJSON *to, const struct fm_trainer *t)
 {
-    fm_json_add_uint(to, "walk_sequences", (uint64_t)t->walk.sequences);
+    fm_json_add_uint(to, "walk_sequences", (uint64_t)t->exchange.sequences);
 }
 
 static void save_exchange(struct fm_journal_item *item, size_t *items, struct fm_trainer *t)

@@ -11,7 +11,7 @@
  *        |<------------ kept --------->|                                     (a = 2)
  *                       |<--- down --->|<---- up ---->|
  *
- * One mask of exchange (lib/learn/walk.c, fm_walk_step):
+ * One mask of exchange (lib/learn/exchange.c, fm_exchange_step):
  *
  *     fm_stepcost_lower  the steps down that cost least, until the target is met
  *

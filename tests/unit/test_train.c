@@ -6,7 +6,7 @@
 #include "lib/base/pool.h"
 #include "lib/learn/maskgrad.h"
 #include "lib/learn/train.h"
-#include "lib/learn/walk.h"
+#include "lib/learn/exchange.h"
 #include "lib/masks/logits.h"
 #include "lib/stage/budgets.h"
 #include "lib/stage/stage.h"
@@ -260,8 +260,8 @@ TEST(exchange_visits_few_budgets)
     assert_ok(fm_decimal_parse(&percent, "0.01", "", &err));
     assert_ok(fm_decimal_parse(&coarse, "0.05", "", &err));
     assert_ok(fm_decimal_parse(&until, "0.80", "", &err));
-    assert_int_equal(fm_walk_sweeps(&percent, &until, 100000), 1 + 2 * 22);
-    assert_int_equal(fm_walk_sweeps(&coarse, &until, 100000), 1 + 2 * 16);
+    assert_int_equal(fm_exchange_sweeps(&percent, &until, 100000), 1 + 2 * 22);
+    assert_int_equal(fm_exchange_sweeps(&coarse, &until, 100000), 1 + 2 * 16);
 }
 
 TEST(two_threads_make_the_same_bytes)

@@ -6,8 +6,8 @@
  * of the remaining channels, and at least enough for the next budget.  The masks between these are
  * filled in afterwards (lib/masks/gaps.h).
  */
-#ifndef FM_WALK_H
-#define FM_WALK_H
+#ifndef FM_EXCHANGE_H
+#define FM_EXCHANGE_H
 
 #include "lib/learn/probe.h"
 #include "lib/learn/task.h"
@@ -15,7 +15,7 @@
 #include "lib/masks/masks.h"
 #include "lib/masks/stepcost.h"
 
-struct fm_walk {
+struct fm_exchange {
     struct fm_task *task; /* borrowed, like all fields below */
     const struct fm_actions *actions;
     const struct fm_decimal *step, *until;
@@ -25,13 +25,14 @@ struct fm_walk {
 };
 
 /* Number of sweeps from the full mask, of n channels, to `until`. */
-uint64_t fm_walk_sweeps(const struct fm_decimal *step, const struct fm_decimal *until, uint64_t n);
+uint64_t fm_exchange_sweeps(const struct fm_decimal *step, const struct fm_decimal *until,
+                            uint64_t n);
 
 /*
  * Extend the family, which has at least the full mask, by one mask.  *done is set instead if
  * `until` is met or every expert has its narrowest width.
  */
-int fm_walk_step(const struct fm_walk *walk, struct fm_masks *masks, bool *done,
-                 struct fm_err *err);
+int fm_exchange_step(const struct fm_exchange *exchange, struct fm_masks *masks, bool *done,
+                     struct fm_err *err);
 
 #endif
