@@ -7,10 +7,8 @@
 #include <string.h>
 
 #include "cmd/show.h"
-#include "lib/base/clock.h"
 #include "lib/base/units.h"
 #include "lib/run/report.h"
-#include "lib/verify/verify.h"
 
 static cJSON *export_json(const struct fm_cli *cli, const struct fm_export_options *options,
                           const struct fm_export_report *r)
@@ -133,40 +131,6 @@ static void export_text(FILE *out, bool dry_run, const struct fm_export_options 
     source_lines(out, would, padding, r);
 }
 
-static void ignore(void *self, const char *item, const char *what)
-{
-    (void)self;
-    (void)item;
-    (void)what;
-}
-
-/*
- * --if-changed: check whether the directory is the export that these options make from this bundle.
- * Its texts are compared first, which is fast, then its weights with the bundle's digests.
- */
-static int look(struct fm_uptodate *uptodate, const struct fm_cli *cli,
-                const struct fm_export_options *options, struct fm_err *err)
-{
-    const struct fm_verify_options verify = {
-        .target = cli->run.outputs.path, .against = cli->run.inputs.stream, .finding = ignore};
-    struct fm_verify_report report = {0};
-    struct fm_err wrong = {0};
-    double began = fm_clock_now();
-    int rc = fm_export_same_texts(&uptodate->is, &cli->run, options, err);
-    if (!rc && uptodate->is) {
-        fm_run_note(&cli->run, "'%s' has these options; reading its weights again",
-                    cli->run.outputs.path);
-        int found = fm_verify(&cli->run, &verify, &report, &wrong);
-        uptodate->is = !found;
-        if (found == FM_ESAVED || found == FM_ENOMEM) { /* the check was not possible */
-            *err = wrong;
-            rc = found;
-        }
-    }
-    uptodate->seconds = fm_clock_now() - began;
-    return rc;
-}
-
 struct shown {
     const struct fm_cli *cli;
     const struct fm_export_options *options;
@@ -187,18 +151,8 @@ int fm_exporting(const struct fm_cli *cli, const struct fm_export_options *optio
                  struct fm_err *err)
 {
     struct fm_export_report r = {0};
-    struct fm_uptodate uptodate = {0};
     struct shown shown = {cli, options, &r};
     struct fm_run_options run = cli->run;
-    if (cli->run.outputs.if_changed &&
-        (!cli->run.inputs.stream || strcmp(cli->run.inputs.stream, "-") == 0))
-        return fm_fail(err, FM_EUSAGE,
-                       "--if-changed reads the bundle twice, but standard input can be read only "
-                       "once; name the bundle's file");
-    if (cli->run.outputs.if_changed && !cli->dry_run && look(&uptodate, cli, options, err))
-        return err->code;
-    if (uptodate.is)
-        return fm_show_uptodate(cli, &uptodate, err);
     if (cli->dry_run)
         return fm_export_plan(&run, options, &r, err) ? err->code : show_report(&shown, err);
     run.announce = (struct fm_announce){show_report, &shown};

@@ -97,9 +97,7 @@ static int pack(const struct fm_cli *cli, const struct fm_pack_options *options,
     if (cli->dry_run)
         return fm_pack_plan(&run, options, &r, err) ? err->code : show_report(&shown, err);
     run.announce = (struct fm_announce){show_report, &shown};
-    if (fm_pack(&run, options, &r, err))
-        return err->code;
-    return r.uptodate.is ? fm_show_uptodate(cli, &r.uptodate, err) : FM_OK;
+    return fm_pack(&run, options, &r, err);
 }
 
 static int bom(const struct fm_cli *cli, const struct fm_bom_options *options, struct fm_err *err)
@@ -176,7 +174,6 @@ enum { PACK = 1, LIST = 2, EXPORT = 4, BOM = 8 };
 static const struct fm_cli_scope scope[] = {
     {.name = "model", .modes = PACK | BOM},
     {.name = "output", .modes = PACK},
-    {.name = "if-changed", .modes = PACK | EXPORT},
     {.name = "dry-run", .modes = PACK | EXPORT},
     {.name = "no-sandbox", .modes = LIST | EXPORT | BOM},
     {.name = "force", .modes = PACK | EXPORT | BOM},
@@ -303,7 +300,7 @@ int fm_pack_main(int argc, char **argv)
         .often = "model output list export budget fit layout base-model bom from force dry-run "
                  "json help "
                  "version",
-        .groups = FM_CLI_MODEL | FM_CLI_OUTPUT | FM_CLI_OPTIONAL | FM_CLI_STAGE | FM_CLI_CONFINED,
+        .groups = FM_CLI_MODEL | FM_CLI_OUTPUT | FM_CLI_OPTIONAL | FM_CLI_CONFINED,
         .confined = reads_only,
         .run = {.outputs.path = "-", .inputs.stream = "-"},
         .operands_max = 1,

@@ -89,8 +89,7 @@ static int run(const struct fm_run_options *run, const void *options, void *repo
 static int work(const struct fm_cli *cli, const struct fm_rank_options *options,
                 struct fm_rank_report *report, struct fm_err *err)
 {
-    const struct fm_show_tool tool = {options,           report,   run,
-                                      &report->uptodate, describe, describe_json};
+    const struct fm_show_tool tool = {options, report, run, describe, describe_json};
     return fm_show_tool(cli, &tool, err);
 }
 
@@ -118,7 +117,7 @@ int fm_rank_main(int argc, char **argv)
         .often = "model tokens text eval-text seq-len max-tokens precision memory output state "
                  "force dry-run json help version",
         .groups = FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_EVAL | FM_CLI_MACHINE | FM_CLI_OUTPUT |
-                  FM_CLI_STATE | FM_CLI_RANKS | FM_CLI_STAGE,
+                  FM_CLI_STATE | FM_CLI_RANKS,
         .run = {.outputs.path = "-"},
     };
     fm_cli_begin(&cli, argc, argv, own, FM_CLI_COUNT(own));

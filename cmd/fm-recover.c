@@ -47,8 +47,7 @@ enum { SINGLE = 1, CROSS = 2, EXPERTS = 4, ROUTER = 8 };
 static int work(const struct fm_cli *cli, const struct fm_recover_options *options,
                 struct fm_recover_report *report, struct fm_err *err)
 {
-    const struct fm_show_tool tool = {options,           report,   run,
-                                      &report->uptodate, describe, describe_json};
+    const struct fm_show_tool tool = {options, report, run, describe, describe_json};
     int strategies = SINGLE | CROSS, trains = EXPERTS | ROUTER;
     if (fm_options_check(cli, trains | SINGLE << options->strategy, "with --strategy cross", err) ||
         fm_options_check(cli, strategies | EXPERTS << options->train, "with --train router", err))
@@ -86,7 +85,7 @@ int fm_recover_main(int argc, char **argv)
                  "precision memory "
                  "output state force dry-run json help version",
         .groups = FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_EVAL | FM_CLI_MACHINE | FM_CLI_OUTPUT |
-                  FM_CLI_STATE | FM_CLI_RANKS | FM_CLI_STAGE,
+                  FM_CLI_STATE | FM_CLI_RANKS,
         .run = {.outputs.path = "-", .inputs.stream = "-"},
         .operands_max = 1,
     };

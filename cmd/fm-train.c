@@ -73,8 +73,7 @@ static int run(const struct fm_run_options *run, const void *options, void *repo
 static int work(const struct fm_cli *cli, const struct fm_train_options *options,
                 struct fm_train_report *report, struct fm_err *err)
 {
-    const struct fm_show_tool tool = {options,           report,   run,
-                                      &report->uptodate, describe, describe_json};
+    const struct fm_show_tool tool = {options, report, run, describe, describe_json};
     if (check_method(cli, options, err))
         return err->code;
     return fm_show_tool(cli, &tool, err);
@@ -125,7 +124,7 @@ int fm_train_main(int argc, char **argv)
         .often = "model tokens text eval-text seq-len max-tokens method until granularity "
                  "precision memory output state force dry-run json help version",
         .groups = FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_EVAL | FM_CLI_MACHINE | FM_CLI_OUTPUT |
-                  FM_CLI_STATE | FM_CLI_RANKS | FM_CLI_STAGE,
+                  FM_CLI_STATE | FM_CLI_RANKS,
         .run = {.outputs.path = "-", .inputs.stream = "-"},
         .operands_max = 1,
         .scope = scope,

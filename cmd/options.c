@@ -17,7 +17,6 @@
 #include "lib/base/names.h"
 #include "lib/base/pool.h"
 #include "lib/export/ownexport.h"
-#include "lib/stage/uptodate.h"
 
 #define OPTIONS_MAX FM_CLI_GIVEN_MAX
 
@@ -75,10 +74,10 @@ struct shared {
 /* Section of --help for each group of shared options. */
 static const char *heading_of(int group)
 {
-    return group & (FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_EVAL)    ? "Model and tokens"
-           : group & (FM_CLI_MACHINE | FM_CLI_RANKS)               ? "Machine"
-           : group & (FM_CLI_OUTPUT | FM_CLI_STAGE | FM_CLI_STATE) ? "Output"
-                                                                   : "Every tool";
+    return group & (FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_EVAL) ? "Model and tokens"
+           : group & (FM_CLI_MACHINE | FM_CLI_RANKS)            ? "Machine"
+           : group & (FM_CLI_OUTPUT | FM_CLI_STATE)             ? "Output"
+                                                                : "Every tool";
 }
 
 /* Add the inputs: the first rows under "Model and tokens". */
@@ -217,10 +216,6 @@ static int add_others(struct shared *rows, struct fm_cli *cli)
         {FM_CLI_OUTPUT,
          {"output", 'o', FM_CLI_RESULT, &run->outputs.path, "FILE",
           "file to write; - is standard output", 0, 0, 0},
-         0},
-        {FM_CLI_STAGE,
-         {"if-changed", 0, FM_CLI_FLAG, &run->outputs.if_changed, NULL,
-          "do nothing if the output was made from the same inputs and options", 0, 0, 0},
          0},
         {FM_CLI_STATE,
          {"state", 0, FM_CLI_JOURNAL, &run->outputs.state, "FILE",
@@ -550,10 +545,8 @@ static void collect(struct fm_cli *cli, const struct table *t)
 {
     static char what[OPTIONS_MAX][32]; /* "--state" */
     struct fm_guard *g = &cli->guard;
-    *g = (struct fm_guard){.tool = cli->tool,
-                           .force = cli->force,
-                           .replaces = cli->run.outputs.force,
-                           .directory = fm_ownexport_check};
+    *g = (struct fm_guard){
+        .tool = cli->tool, .force = cli->run.outputs.force, .directory = fm_ownexport_check};
     for (int i = 0; i < t->rows; i++) {
         const struct fm_cli_option *o = t->row[i];
         snprintf(what[i], sizeof what[i], "--%s", o->name);
@@ -564,32 +557,6 @@ static void collect(struct fm_cli *cli, const struct table *t)
     for (int i = cli->first ? 1 : 0; i < cli->operands && i < cli->operands_max; i++)
         fm_guard_reads(g, "the operand", cli->operand[i], false);
     fm_guard_reads(g, "standard input", "-", false);
-}
-
-/* The directory of --export, or NULL. */
-static const char *exported_to(const struct table *t)
-{
-    for (int i = 0; i < t->rows; i++)
-        if (t->row[i]->kind == FM_CLI_EXPORT && *(const char *const *)t->row[i]->value)
-            return *(const char *const *)t->row[i]->value;
-    return NULL;
-}
-
-/* Apply --if-changed, which may replace a file that the tool made, or a directory that --force may
- * replace. */
-static void find_output(struct fm_cli *cli, const struct table *t)
-{
-    struct fm_run_options *run = &cli->run;
-    const char *directory = exported_to(t);
-    cli->force = run->outputs.force;
-    if (!run->outputs.if_changed)
-        return;
-    if (directory && strcmp(directory, "-") == 0)
-        refuse(cli, "--if-changed needs a directory; --export - has none", "", "");
-    if (!directory && (!run->outputs.path || strcmp(run->outputs.path, "-") == 0))
-        refuse(cli, "--if-changed needs --output FILE", "", "");
-    run->outputs.force =
-        run->outputs.force || directory || fm_uptodate_is_own(run->outputs.path, cli->tool);
 }
 
 /* Look up a model by its hub name in the cache of this machine. */
@@ -633,7 +600,6 @@ bool fm_options_parse(struct fm_cli *cli, int argc, char **argv, const struct fm
         return false;
     parse_words(cli, &t, argc, argv);
     find_model(cli);
-    find_output(cli, &t);
     collect(cli, &t);
     if (chosen.help && *chosen.help)
         print_help(cli, &t);

@@ -54,7 +54,6 @@ enum fm_cli_group {
     FM_CLI_STATE = 1 << 6,    /* --state --assume-rate */
     FM_CLI_OPTIONAL = 1 << 7, /* --model and --tokens may be absent */
     FM_CLI_RANKS = 1 << 8,    /* the run may be one of many ranks */
-    FM_CLI_STAGE = 1 << 9,    /* --if-changed */
     FM_CLI_CONFINED = 1 << 10, /* --no-sandbox */
     FM_CLI_FAMILY = 1 << 11    /* no options of its own: it passes the others to the stages */
 };
@@ -67,7 +66,6 @@ struct fm_cli {
     int groups;
     struct fm_run_options run;
     bool json, dry_run, quiet, no_sandbox;
-    bool force; /* --force was given; run.outputs.force is also set if --if-changed may replace */
     char **operand;
     int operands, operands_max;
     const struct fm_cli_scope *scope; /* ends with {0}; or NULL */

@@ -296,24 +296,6 @@ static void add_ranks(cJSON *json, const struct fm_comm *comm)
     }
 }
 
-int fm_show_uptodate(const struct fm_cli *cli, const struct fm_uptodate *uptodate,
-                     struct fm_err *err)
-{
-    struct fm_cli_text text;
-    char took[32];
-    if (fm_cli_text_open(&text, err))
-        return err->code;
-    fm_units_time(took, uptodate->seconds);
-    fputs("up to date: ", text.out);
-    fm_printable_write(text.out, cli->run.outputs.path);
-    fprintf(text.out, " was made from these inputs and options; reading them again took %s\n",
-            took);
-    cJSON *o = fm_report_begin(cli->tool);
-    fm_json_add_bool(o, "up_to_date", true);
-    fm_json_add_double(o, "seconds", uptodate->seconds);
-    return fm_cli_result(cli, &text, o, err);
-}
-
 struct shown {
     const struct fm_cli *cli;
     const struct fm_show_tool *tool;
@@ -343,10 +325,9 @@ int fm_show_tool(const struct fm_cli *cli, const struct fm_show_tool *tool, stru
                    ? show_estimate(cli, &estimate, err)
                    : err->code;
     run.announce = (struct fm_announce){show_report, &shown};
-    if ((speaks && fm_run_check_stream(&run, err)) ||
-        tool->run(&run, tool->options, tool->report, NULL, err))
-        return err->code;
-    return tool->uptodate->is && speaks ? fm_show_uptodate(cli, tool->uptodate, err) : FM_OK;
+    return speaks && fm_run_check_stream(&run, err)
+               ? err->code
+               : tool->run(&run, tool->options, tool->report, NULL, err);
 }
 
 /* The loss on all held-out text (kind -1), or on one kind. */

@@ -11,7 +11,6 @@
 #include "lib/family/extra.h"
 #include "lib/learn/estimate.h"
 #include "lib/masks/masks.h"
-#include "lib/stage/uptodate.h"
 
 /* The options and report of fm-rank, fm-train and fm-recover, and their functions. */
 struct fm_show_tool {
@@ -20,7 +19,6 @@ struct fm_show_tool {
     /* If `estimate` is not NULL, fill only that. */
     int (*run)(const struct fm_run_options *run, const void *options, void *report,
                struct fm_estimate *estimate, struct fm_err *err);
-    const struct fm_uptodate *uptodate; /* a field of the report */
     void (*text)(FILE *out, const void *report);
     cJSON *(*json)(const void *report);
 };
@@ -40,10 +38,6 @@ void fm_show_stored_json(cJSON *o, const char *storage, uint64_t stored, uint64_
  * "dry_run": true. */
 void fm_show_cost(FILE *out, const struct fm_estimate *estimate);
 void fm_show_cost_json(cJSON *o, const struct fm_estimate *estimate);
-
-/* Print, as the result, that the output is up to date. */
-int fm_show_uptodate(const struct fm_cli *cli, const struct fm_uptodate *uptodate,
-                     struct fm_err *err);
 
 /* With --dry-run print the estimate; otherwise check the output and run the tool.  Its result is
  * printed before the output gets its final name. */

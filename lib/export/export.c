@@ -11,11 +11,9 @@
 #include "formats/file/file.h"
 #include "lib/base/clock.h"
 #include "lib/base/units.h"
-#include "lib/export/card.h"
 #include "lib/export/exportwriter.h"
 #include "lib/export/foresee.h"
 #include "lib/export/plan.h"
-#include "lib/export/record.h"
 #include "lib/export/trust.h"
 #include "lib/masks/choose.h"
 #include "lib/stage/stage.h"
@@ -139,74 +137,24 @@ static int plan(struct fm_exportplan *p, const struct fm_run_options *run,
     return check_space(r, run->outputs.path, err);
 }
 
-/* ---- is it up to date? ---- */
-
-/* Compare the part of a card that the owner may not edit. */
-static bool same_card(const char *card, const char *want)
-{
-    char *a = NULL, *b = NULL;
-    struct fm_err none = {0};
-    bool same = !fm_card_compared(&a, card, &none) && !fm_card_compared(&b, want, &none) &&
-                strcmp(a, b) == 0;
-    free(a);
-    free(b);
-    return same;
-}
-
-static int compare_text(bool *same, const struct fm_exportplan *p, size_t i, const char *directory,
-                        struct fm_err *err)
-{
-    const struct fm_planned_file *f = &p->file[i];
-    const char *want = NULL;
-    char *owned = NULL, *text = NULL;
-    size_t size = 0;
-    struct fm_err none = {0};
-    size_t most = (size_t)f->bytes + FM_EXPORT_CARD_MAX;
-    int rc = fm_exportplan_header(p, i, &want, &owned, err);
-    *same = *same && !rc && !fm_file_slurp_in(directory, f->name, most, &text, &size, &none);
-    if (*same && strcmp(f->name, FM_EXPORT_JSON) == 0)
-        *same = !fm_record_compared(&text, &size, &none);
-    if (*same)
-        *same = strcmp(f->name, FM_EXPORT_CARD) == 0
-                    ? same_card(text, want)
-                    : size == f->header_bytes && memcmp(text, want, size) == 0;
-    free(text);
-    free(owned);
-    return rc;
-}
-
-static int compare_texts(bool *same, const struct fm_exportplan *p, const char *directory,
-                         struct fm_err *err)
-{
-    int rc = FM_OK;
-    *same = true;
-    for (size_t i = 0; i < p->files && !rc && *same; i++)
-        if (!p->file[i].weights)
-            rc = compare_text(same, p, i, directory, err);
-    return rc;
-}
-
 /* ---- the whole export ---- */
 
-/* If `same` is not NULL, set it to whether the directory has the planned texts, and do not warn. */
 static int export(const struct fm_run_options *run, const struct fm_export_options *options,
-                  bool write, bool *same, struct fm_export_report *report, struct fm_err *err)
+                  bool write, struct fm_export_report *report, struct fm_err *err)
 {
     struct fm_opened opened = {0};
     struct fm_checkpoint cp = {0};
     struct fm_exportplan p = {0};
     const char *path = run->inputs.stream ? run->inputs.stream : "-";
     int rc = FM_OK, needs = FM_OPENED_WEIGHTS | (options->no_check ? 0 : FM_OPENED_CHECKSUMS);
-    bool foreseen = !write && !same && fm_foresee_is_checkpoint(path);
+    bool foreseen = !write && fm_foresee_is_checkpoint(path);
     if (fm_exportplan_check(options, err) ||
         (foreseen ? fm_foresee_open(&opened, &cp, path, options->weights, err)
                   : fm_opened_open(&opened, path, (unsigned)needs, err)) ||
         fm_exportplan_check_parts(options, &opened, err) ||
         fm_exportplan_begin(&p, &opened, options, err) || plan(&p, run, report, err))
         rc = err->code;
-    if (!rc && same)
-        rc = compare_texts(same, &p, run->outputs.path, err);
-    else if (!rc)
+    if (!rc)
         fm_trust_tell(&p, run);
     if (!rc && write)
         rc = fm_exportwriter_write(&p, run, err);
@@ -236,22 +184,12 @@ int fm_export(const struct fm_run_options *run, const struct fm_export_options *
     struct fm_run_options own = *run;
     own.announce = (struct fm_announce){announce, &timed};
     *report = (struct fm_export_report){0};
-    return export(&own, options, true, NULL, report, err);
+    return export(&own, options, true, report, err);
 }
 
 int fm_export_plan(const struct fm_run_options *run, const struct fm_export_options *options,
                    struct fm_export_report *report, struct fm_err *err)
 {
     *report = (struct fm_export_report){0};
-    return export(run, options, false, NULL, report, err);
-}
-
-int fm_export_same_texts(bool *same, const struct fm_run_options *run,
-                         const struct fm_export_options *options, struct fm_err *err)
-{
-    struct fm_export_report report = {0};
-    struct fm_run_options quiet = *run;
-    quiet.progress = (struct fm_progress){0}; /* fm_export reports the member */
-    *same = false;
-    return export(&quiet, options, false, same, &report, err);
+    return export(run, options, false, report, err);
 }

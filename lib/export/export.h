@@ -99,10 +99,4 @@ int fm_export(const struct fm_run_options *run, const struct fm_export_options *
 int fm_export_plan(const struct fm_run_options *run, const struct fm_export_options *options,
                    struct fm_export_report *report, struct fm_err *err);
 
-/* Set *same to whether the directory run->outputs.path, which may be missing, has the texts that
- * fm_export would write; recorded figures and what the owner added to the card do not count.
- * Weights are compared by fm_verify. */
-int fm_export_same_texts(bool *same, const struct fm_run_options *run,
-                         const struct fm_export_options *options, struct fm_err *err);
-
 #endif

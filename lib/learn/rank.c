@@ -405,7 +405,6 @@ static void record(cJSON *manifest, struct scorer *s, enum fm_rank_order order, 
     fm_json_add_uint(result, "batches", (uint64_t)report->batches);
     fm_json_add_double(result, "ce", report->ce);
     fm_json_add_uint(result, "experts_without_tokens", (uint64_t)report->coverage.unreached);
-    fm_uptodate_record(entry, &report->uptodate);
 }
 
 static int write_stream(struct scorer *s, enum fm_rank_order order, int batch,
@@ -502,8 +501,6 @@ static int estimate_stream(uint64_t *bytes, struct scorer *s, enum fm_rank_order
     struct fm_bundle_sizes sizes = {0};
     cJSON *model = NULL;
     char dropped[FM_STAGE_DROPPED_BYTES];
-    if (task->run->outputs.if_changed)
-        memset(longest.uptodate.inputs, '0', FM_DIGEST_HEX - 1);
     if (fm_stage_model_identity(&model, &task->dir, c, fm_model_dtype(task->model), &sums, err))
         return err->code;
     cJSON *manifest = fm_stage_manifest(FM_STAGE_RANK, NULL, model, dropped);
@@ -673,14 +670,7 @@ static int run_task(struct scorer *s, const struct fm_rank_options *options,
     if (group > 1)
         snprintf(text + n, sizeof text - (size_t)n, " group %d", group);
     if (fm_task_params(task, &s->params, text, err) ||
-        fm_uptodate_check(&report->uptodate, task->run,
-                          &(struct fm_uptodate_inputs){TOOL, &s->params, order_name(order), NULL,
-                                                       &task->dir, true},
-                          err))
-        return err->code;
-    if (report->uptodate.is)
-        return FM_OK;
-    if (fm_ranking_init(s->ranking, c->M, c->E, c->I, err))
+        fm_ranking_init(s->ranking, c->M, c->E, c->I, err))
         return err->code;
     s->ranking->group = group;
     if (resume(s, batches, err))

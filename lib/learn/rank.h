@@ -15,7 +15,6 @@
 #include "lib/learn/criterion.h"
 #include "lib/learn/estimate.h"
 #include "lib/run/run.h"
-#include "lib/stage/uptodate.h"
 
 enum fm_rank_order {
     FM_ORDER_SCORE,   /* highest score first, ties to the lower channel */
@@ -50,8 +49,6 @@ struct fm_rank_report {
     struct fm_coverage coverage; /* tokens per expert */
     int resumed;                 /* number of batches restored from the state file */
     double seconds;
-    struct fm_uptodate
-        uptodate; /* result of --if-changed; if up to date, nothing else is filled in */
 };
 
 void fm_rank_defaults(struct fm_rank_options *options);

@@ -42,7 +42,6 @@ struct recovery {
     struct fm_digest params;
     struct fm_journal_clock clock;
     int resumed;
-    struct fm_uptodate uptodate;
 };
 
 enum { CE, KL, AGREE, POSITIONS, KIND, QUALITIES = KIND + FM_KINDS_MAX };
@@ -523,7 +522,6 @@ static void record(cJSON *manifest, const struct recovery *r)
     fm_json_add_double(result, "loss_last", r->tune.loss);
     if (r->budgets.masks.mask[0].removed == 0 && r->before[POSITIONS] > 0)
         fm_json_add_double(result, FM_STAGE_ORIGINAL_CE, r->before[CE]);
-    fm_uptodate_record(entry, &r->uptodate);
 }
 
 static void record_adapter(cJSON *manifest, const struct recovery *r)
@@ -606,8 +604,6 @@ static int make_all(struct recovery *r, struct fm_recover_report *report, struct
 static int run_task(struct recovery *r, struct fm_recover_report *report, struct fm_err *err)
 {
     const struct fm_run_options *run = r->task.run;
-    const struct fm_uptodate_inputs inputs = {TOOL,        &r->params,   NULL,
-                                              &r->task.in, &r->task.dir, false};
     struct fm_estimate estimate;
     int rc = open_masks(r, err);
     if (rc)
@@ -617,10 +613,9 @@ static int run_task(struct recovery *r, struct fm_recover_report *report, struct
     r->work_measure = estimate.flops - r->work_steps;
     if (fm_estimate_check(&estimate, run, fm_stage_copied_bytes(FM_STAGE_RECOVER, &r->task.in),
                           err) ||
-        prepare(r, err) || fm_uptodate_check(&r->uptodate, run, &inputs, err))
+        prepare(r, err))
         return err->code;
-    report->uptodate = r->uptodate;
-    return r->uptodate.is ? FM_OK : make_all(r, report, err);
+    return make_all(r, report, err);
 }
 
 int fm_recover(const struct fm_run_options *run, const struct fm_recover_options *options,

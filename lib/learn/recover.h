@@ -10,7 +10,6 @@
 #include "lib/learn/estimate.h"
 #include "lib/masks/masks.h"
 #include "lib/run/run.h"
-#include "lib/stage/uptodate.h"
 
 struct fm_recover_report {
     struct fm_masks masks;    /* with the figures before recovery */
@@ -20,8 +19,6 @@ struct fm_recover_report {
     double loss_first, loss_last; /* of the first and the last step; they are of different text, so
                                      their difference does not measure progress */
     double seconds, seconds_step;
-    struct fm_uptodate
-        uptodate; /* result of --if-changed; if up to date, nothing else is filled in */
 };
 
 void fm_recover_defaults(struct fm_recover_options *options, enum fm_recover_train train);

@@ -949,7 +949,6 @@ static void record(cJSON *manifest, const struct fm_trainer *t,
         fm_json_add_bool(result, "reached", false);
         fm_json_add_double(result, "came_to", report->came_to);
     }
-    fm_uptodate_record(entry, &report->uptodate);
 }
 
 static int write_stream(struct fm_trainer *t, const struct fm_train_report *report,
@@ -984,13 +983,9 @@ static int make_masks(struct fm_trainer *t, struct fm_train_report *report, stru
                           fm_stage_copied_bytes(FM_STAGE_TRAIN, &t->task.in), err))
         return err->code;
     take_work(t, &estimate);
-    const struct fm_uptodate_inputs inputs = {TOOL,        &t->params,   NULL,
-                                              &t->task.in, &t->task.dir, false};
-    if (prepare(t, err) || fm_uptodate_check(&report->uptodate, t->task.run, &inputs, err))
-        return err->code;
-    if (report->uptodate.is)
-        return FM_OK;
-    int rc = run_all(t, report, err);
+    int rc = prepare(t, err);
+    if (!rc)
+        rc = run_all(t, report, err);
     if (!rc)
         fill_report(report, t);
     return rc;
@@ -999,10 +994,7 @@ static int make_masks(struct fm_trainer *t, struct fm_train_report *report, stru
 static int run_trainer(struct fm_trainer *t, struct fm_train_report *report, struct fm_err *err)
 {
     struct fm_comm *comm = t->task.run->machine.comm;
-    int rc = make_masks(t, report, err);
-    if (!rc && report->uptodate.is)
-        return FM_OK;
-    rc = fm_comm_agree(comm, rc, err);
+    int rc = fm_comm_agree(comm, make_masks(t, report, err), err);
     if (rc)
         return rc;
     rc = fm_comm_share_tallies(comm, err);

@@ -13,7 +13,6 @@
 #include "lib/learn/estimate.h"
 #include "lib/masks/masks.h"
 #include "lib/run/run.h"
-#include "lib/stage/uptodate.h"
 
 struct fm_train_report {
     struct fm_actions actions;
@@ -23,9 +22,7 @@ struct fm_train_report {
     bool reached;          /* the method itself came within a step of `until` */
     double came_to;        /* last budget of the method */
     double seconds;        /* of the whole run */
-    struct fm_uptodate
-        uptodate;        /* result of --if-changed; if up to date, nothing else is filled in */
-    double seconds_step; /* mean per step, or mask of exchange; 0: no steps */
+    double seconds_step;   /* mean per step, or mask of exchange; 0: no steps */
 };
 
 /* Features of a method, which determine the options that apply to it. */

@@ -318,7 +318,6 @@ static cJSON *make_manifest(const struct fm_packing *p)
     cJSON *result = fm_json_add_object(entry, "result");
     fm_json_add_uint(result, "segments", (uint64_t)p->seg.S);
     fm_json_add_uint(result, "merged", p->report->merged);
-    fm_uptodate_record(entry, &p->report->uptodate);
     return manifest;
 }
 
@@ -645,18 +644,12 @@ int fm_pack(const struct fm_run_options *run, const struct fm_pack_options *opti
     double start = fm_clock_now();
     struct fm_packing p = {.run = run, .options = options, .report = report};
     struct replaced old = {{NULL}};
-    char parts[48];
     *report = (struct fm_pack_report){0};
-    snprintf(parts, sizeof parts, "part-size %llu", (unsigned long long)options->part_bytes);
-    const struct fm_uptodate_inputs inputs = {
-        "fm-pack", NULL, options->part_bytes ? parts : NULL, &p.in, &p.cp.dir, false};
     int rc = FM_OK;
-    if (check_name(run, err) || open_inputs(&p, err) ||
-        fm_uptodate_check(&report->uptodate, run, &inputs, err) ||
-        (!report->uptodate.is && write_bundle(&p, &old, err)))
+    if (check_name(run, err) || open_inputs(&p, err) || write_bundle(&p, &old, err))
         rc = err->code;
     report->seconds = fm_clock_now() - start;
-    if (rc || report->uptodate.is)
+    if (rc)
         goto out;
     rc = fm_run_announce(run, err);
     if (rc)

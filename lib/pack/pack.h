@@ -28,7 +28,6 @@
 #include "lib/family/extra.h"
 #include "lib/model/packed.h"
 #include "lib/run/run.h"
-#include "lib/stage/uptodate.h"
 
 /* Options of a bundle in addition to those of every tool. */
 struct fm_pack_options {
@@ -59,7 +58,6 @@ struct fm_pack_report {
     bool adapter;          /* an adapter is merged */
     uint64_t merged;       /* weights that the adapter changed */
     double seconds;
-    struct fm_uptodate uptodate; /* result of --if-changed; if up to date, nothing was written */
 };
 
 /*

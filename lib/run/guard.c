@@ -264,14 +264,9 @@ static int check_target(const struct fm_guard *g, const struct fm_guard_write *w
 {
     struct stat st;
     if (w->kind == FM_GUARD_RESULT)
-        return fm_output_check(w->path, g->force || g->replaces, err);
-    /* With --if-changed an export that is up to date is kept, whatever other files its directory
-     * has; otherwise the directory is checked again before anything is written. */
-    if (w->kind == FM_GUARD_DIRECTORY && g->replaces && !g->force && stat(w->path, &st) == 0 &&
-        S_ISDIR(st.st_mode))
-        return FM_OK;
+        return fm_output_check(w->path, g->force, err);
     if (w->kind == FM_GUARD_DIRECTORY)
-        return g->directory(w->path, g->force || g->replaces, err);
+        return g->directory(w->path, g->force, err);
     if (w->kind == FM_GUARD_LOCK)
         return FM_OK; /* checked by formats/file/lock.h */
     if (w->kind == FM_GUARD_FOLDER && stat(w->path, &st) == 0)

@@ -10,7 +10,7 @@
  * a file that is read is replaced.
  *
  * - No existing file is replaced without --force, except that a tool may replace a plot or state
- * that it made and, with --if-changed, its earlier result.
+ * that it made.
  *
  * The names come from the option table (cmd/options.c).  The content of a file identifies the tool
  * that made it: lib/state/journal.h, lib/bench/plot.h.
@@ -55,11 +55,10 @@ struct fm_guard_write {
     fm_guard_own *own;
 };
 
-/* Set tool, force, replaces and directory, zero the rest, then use the two functions below. */
+/* Set tool, force and directory, zero the rest, then use the two functions below. */
 struct fm_guard {
     const char *tool;
     bool force;
-    bool replaces; /* like force, but only for the result: --if-changed */
     fm_guard_directory *directory;
     struct fm_guard_read read[FM_GUARD_READS_MAX];
     int reads;

@@ -50,7 +50,6 @@ struct fm_announce {
 struct fm_outputs {
     const char *path;  /* -o FILE, "-": standard output */
     bool force;        /* replace an existing output */
-    bool if_changed;   /* run only if the output was not made from the same inputs and options */
     const char *state; /* --state FILE, or NULL */
 };
 

@@ -20,7 +20,7 @@ holds() { # holds PERCENT COMMAND...: plan it, run it, and compare
 }
 tiny=$GOLDEN/tiny-mixtral
 data=(-q -m "$tiny" -t "$tiny/calib.npy" --seq-len 128 --max-tokens 1024 --precision f32)
-holds 2 fm-rank "${data[@]}" --if-changed
+holds 2 fm-rank "${data[@]}"
 mv size stage
 holds 20 fm-train "${data[@]}" --method saliency stage
 mv size stage

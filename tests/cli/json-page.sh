@@ -9,8 +9,6 @@ mkdir plan rank train recover pack export list verify quality baselines
 fm-rank "${data[@]}" -n >plan/rank 2>/dev/null
 fm-rank -q -n -m "$GOLDEN/tiny-mixtral" --text "$GOLDEN/text/rows.jsonl" --json >plan/text 2>/dev/null
 fm-rank "${data[@]}" -o ranked >rank/rank 2>/dev/null
-fm-rank "${data[@]}" -o once --if-changed >/dev/null 2>&1
-fm-rank "${data[@]}" -o once --if-changed >rank/again 2>/dev/null
 fm-train "${data[@]}" --method saliency --budget-step 0.2 -n ranked >plan/train
 fm-train "${data[@]}" --method saliency --budget-step 0.2 -o trained ranked >train/train
 fm-train "${data[@]}" --method saliency --actions 0.5,1 -o short ranked >train/short 2>/dev/null

@@ -13,8 +13,6 @@ for options in '--layout ragged' '--layout ragged --base-model me/mine' '--layou
     # shellcheck disable=SC2086 # options are words
     fm-pack -q --export out --budget 0.3 $options family.fm >/dev/null 2>&1
     echo "$options: $(fm-verify -q out --against family.fm 2>&1 | sed 's/.*items, .*B: //' | tr '\n' ';')"
-    # shellcheck disable=SC2086
-    fm-pack --export out --if-changed --budget 0.3 $options family.fm 2>/dev/null | tail -n 1
     rm -r out
 done
 fm-pack -q --export out --budget 0.3 --base-model me/mine family.fm >/dev/null 2>&1
