@@ -890,7 +890,6 @@ static const struct fm_cli_scope scope[] = {
     {.name = "quiet", .modes = ALL},
     {.name = "no-sandbox", .modes = IN_EXPORT | 1 << VERIFY},
     {.name = "json", .modes = FM_CLI_ABSENT},
-    {.name = "report", .modes = FM_CLI_ABSENT},
     {.name = "force", .modes = FM_CLI_ABSENT},
     {.groups = FM_CLI_TOKENS | FM_CLI_EVAL | FM_CLI_MACHINE, .modes = LEARNING},
     {0},

@@ -10,6 +10,8 @@ NAME is
     signals  SIGTERM, SIGINT, SIGHUP, SIGSTOP and SIGCONT at random times
     readers  an output is read while it is replaced
     flips    one bit of a bundle, a stream, an export or a signature is flipped; prints a table of the checks that found it
+    family   signals to fm-family at random times, kill -9 of it, of its child, of both; two at once on one folder;
+             each followed by the same command
     configs  one key of a config.json is missing, of another type, negative, huge, duplicated, ...
     all      all of these in turn; --seconds is their total
 
@@ -630,8 +632,128 @@ class Configs(Sweep):
         return title, what
 
 
+class Family(Sweep):
+    """Of eight cases in a row five are signals, two kill -9, and one starts fm-family twice on one work folder.
+
+    Afterwards the same command must end with status 0 and the bytes of an undisturbed run; a killed parent's
+    child may hold the work folder for some time (status 79).
+    """
+
+    COMMAND = f"fm-family {MODEL} --tokens {MODEL}/tokens.npy --device ref -T 1 -q -b 0.4 -o out"
+    OTHER = f"fm-family {MODEL} --tokens {MODEL}/tokens.npy --device ref -T 1 -q --max-tokens 92 -b 0.4 --work out.work -o out.b"
+    SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
+
+    def plan(self, place):
+        self.course = Course("fm-family", self.COMMAND)
+        self.other = Course("fm-family, other options", self.OTHER)
+        began = time.monotonic()
+        status = place.run(self.course)
+        self.seconds = time.monotonic() - began
+        if status != 0:
+            sys.exit(f"fm-family fails without a fault: status {status}: {place.sentence()}")
+        self.want = self.made(place)
+
+    @staticmethod
+    def made(place):
+        """All files of both folders, except the record, which has times and inodes."""
+        both = {name: tree(place.folder / name) or {} for name in ("out", "out.work")}
+        both["out.work"].pop(".fm-family", None)
+        return both
+
+    def begin(self, place, course):
+        environment = dict(os.environ, PATH=f"{BUILD}/bin:{os.environ['PATH']}", LC_ALL="C")
+        with open(place.folder / "stdout", "wb") as out, open(place.folder / "stderr", "ab") as err:
+            return subprocess.Popen(course.argv, cwd=place.folder, env=environment, stdin=subprocess.DEVNULL,
+                                    stdout=out, stderr=err, start_new_session=True)
+
+    @staticmethod
+    def wait(p):
+        try:
+            return p.wait(LIMIT)
+        except subprocess.TimeoutExpired:
+            os.killpg(p.pid, signal.SIGKILL)
+            p.wait()
+            return "timed out"
+
+    def case(self, number, place):
+        chance = random.Random(number)
+        (place.folder / "stderr").unlink(missing_ok=True)
+        for name in ("out", "out.b", "out.work"):
+            remove(place.folder / name)
+        return (self.stop if number % 8 < 5 else self.kill if number % 8 < 7 else self.twice)(chance, place)
+
+    def stop(self, chance, place):
+        signals = [(chance.choice(self.SIGNALS), chance.uniform(0, 1.1 * self.seconds))]
+        if chance.random() < 0.2:
+            signals.append((chance.choice(self.SIGNALS), chance.uniform(0, 0.05)))
+        group = chance.random() < 0.3
+        title = f"{', '.join(f'{s.name} after {t:.4f} s' for s, t in signals)}{' to the group' if group else ''}"
+        p = self.begin(place, self.course)
+        for sig, after in signals:
+            time.sleep(after)
+            if p.poll() is None:
+                (os.killpg if group else os.kill)(p.pid, sig)
+        status = self.wait(p)
+        early = not (place.folder / "out.work").exists() and status in [-s for s, _ in signals]
+        if status not in (0, 75) and not early:
+            return title, f"status {status}: {place.sentence()}"
+        if status == 0 and self.made(place) != self.want:
+            return title, "status 0, different bytes"
+        return title, self.after(place, False)
+
+    def kill(self, chance, place):
+        whom, after = chance.choice(("parent", "child", "group")), chance.uniform(0, 1.1 * self.seconds)
+        title = f"kill -9 of the {whom} after {after:.4f} s"
+        p = self.begin(place, self.course)
+        time.sleep(after)
+        if p.poll() is None and whom == "group":
+            os.killpg(p.pid, signal.SIGKILL)
+        elif p.poll() is None:
+            with open(f"/proc/{p.pid}/task/{p.pid}/children") as file:
+                children = file.read().split()
+            for pid in [p.pid] if whom == "parent" else map(int, children[:1]):
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+        status = self.wait(p)
+        if status not in ((0, 71) if whom == "child" else (0, -signal.SIGKILL)):
+            return title, f"status {status}: {place.sentence()}"
+        return title, self.after(place, True)
+
+    def twice(self, chance, place):
+        second = chance.choice((self.course, self.other))
+        after = chance.uniform(0, 1.1 * self.seconds)
+        title = f"{second.title} started {after:.4f} s later"
+        p = self.begin(place, self.course)
+        time.sleep(after)
+        q = self.begin(place, second)
+        status = [self.wait(p), self.wait(q)]
+        if any(s not in (0, 78, 79) for s in status) or 0 not in status:
+            return title, f"statuses {status}: {place.sentence()}"
+        if second is self.other and status == [0, 0]:
+            return title, "two runs with different options share stages"
+        for course, s in ((self.course, status[0]), (second, status[1])):
+            if s == 0 and self.wait(self.begin(place, course)) != 0:
+                return title, f"again, after statuses {status}: {place.sentence()}"
+        return title, self.after(place, False) if status[0] == 0 else ""
+
+    def after(self, place, killed):
+        """Run the same command; returns what is wrong, or ''."""
+        until = time.monotonic() + LIMIT
+        status = self.wait(self.begin(place, self.course))
+        while killed and status == 79 and time.monotonic() < until:
+            status = self.wait(self.begin(place, self.course))
+        if status != 0:
+            return f"again: status {status}: {place.sentence()}"
+        made = self.made(place)
+        if made != self.want:
+            return f"again: different files: {sorted(n for k in made for n in made[k] if made[k][n] != self.want[k].get(n))}"
+        return f"again: {place.left()} left" if place.left() else ""
+
+
 KINDS = {"faults": Faults, "kill": Kill, "disk": Disk, "signals": Signals, "readers": Readers, "flips": Flips,
-         "configs": Configs}
+         "family": Family, "configs": Configs}
 
 
 def sweep(name, places, first, cases, seconds):
