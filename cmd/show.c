@@ -160,6 +160,18 @@ void fm_show_cost_json(cJSON *o, const struct fm_estimate *p)
     fm_json_add_double(o, "seconds_least", p->forecast.seconds_least);
 }
 
+/* How little memory suffices, if it is less than what the run uses. */
+static void enough_text(FILE *out, const struct fm_estimate *p)
+{
+    char option[32], what[96];
+    if (p->enough == 0 || p->enough >= p->memory)
+        return;
+    fm_units_option(option, p->enough);
+    snprintf(what, sizeof what, "is enough: --memory %s, %.0f %% more operations than with all",
+             option, 100 * p->enough_more);
+    fm_show_bytes(out, "", p->enough, what);
+}
+
 static void estimate_text(FILE *out, const struct fm_estimate *p)
 {
     if (p->method)
@@ -178,6 +190,7 @@ static void estimate_text(FILE *out, const struct fm_estimate *p)
     if (p->text)
         separator_text(out, &p->separator);
     fm_show_bytes(out, "memory", p->memory, "resident, at most");
+    enough_text(out, p);
     fm_show_bytes(out, "spill", p->spill, "temporary files");
     read_text(out, p);
     fm_show_stored(out, p->storage, p->stored, p->written);
@@ -218,6 +231,8 @@ static cJSON *estimate_json(const struct fm_cli *cli, const struct fm_estimate *
         fm_json_add_string(o, "longest_why", p->exact);
     }
     fm_json_add_uint(o, "memory", p->memory);
+    if (p->enough)
+        fm_json_add_uint(o, "memory_enough", p->enough);
     fm_json_add_uint(o, "spill", p->spill);
     fm_json_add_uint(o, "read", p->read);
     fm_show_stored_json(o, p->storage, p->stored, p->written);

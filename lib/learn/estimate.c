@@ -258,6 +258,34 @@ void fm_estimate_fit(struct fm_estimate *estimate, struct fm_model *const *model
     estimate->least = least > memory ? least : 0;
 }
 
+/* Whether `e`, the plan for a limit of `memory`, is as good as `best`, with `more` operations. */
+static bool is_enough(const struct fm_estimate *e, uint64_t memory, const struct fm_estimate *best,
+                      double more)
+{
+    return e->memory <= memory && e->spill <= best->spill && e->read <= best->read &&
+           e->flops <= best->flops * (1 + more);
+}
+
+uint64_t fm_estimate_enough(fm_estimate_maker *make, void *self, uint64_t memory, double more)
+{
+    struct fm_estimate best, other;
+    make(&best, self, memory);
+    /* More memory never makes a plan worse, so the limits can be bisected, here to one per cent. */
+    uint64_t low = 0, high = best.memory < memory ? best.memory : memory;
+    make(&other, self, high);
+    if (!is_enough(&other, high, &best, more))
+        return memory;
+    while (high - low > high / 100 + 1) {
+        uint64_t middle = low + (high - low) / 2;
+        make(&other, self, middle);
+        if (is_enough(&other, middle, &best, more))
+            high = middle;
+        else
+            low = middle;
+    }
+    return high;
+}
+
 int fm_estimate_fits(const struct fm_estimate *estimate, const struct fm_run_options *run,
                      struct fm_err *err)
 {

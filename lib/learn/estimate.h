@@ -49,10 +49,14 @@ struct fm_estimate {
     uint64_t state;  /* bytes of a state file of fm-recover, with --state */
     uint64_t memory; /* largest number of resident bytes */
     uint64_t least;  /* smallest memory limit that the run can keep; 0: the given limit suffices */
-    uint64_t spill;  /* bytes beyond --memory, in temporary files */
-    uint64_t read;   /* bytes of weights that the run reads */
-    bool turned;     /* the last sweep had a backward pass, whose last layer is still in memory */
-    double values;   /* the number of these weights */
+    uint64_t
+        enough; /* the memory limit at which the run neither spills nor reads more; 0: unknown */
+    double enough_more; /* the share of additional operations at that limit, because fewer inner
+                           values are kept */
+    uint64_t spill;     /* bytes beyond --memory, in temporary files */
+    uint64_t read;      /* bytes of weights that the run reads */
+    bool turned;   /* the last sweep had a backward pass, whose last layer is still in memory */
+    double values; /* the number of these weights */
     char codes[FM_ESTIMATE_CODES];  /* whether bundles will keep the codes; "" for unquantised
                                        weights */
     char storage[FM_STORAGE_NAMES]; /* "fp8": storage of the checkpoint; "": unquantised */
@@ -135,6 +139,12 @@ void fm_estimate_add(struct fm_estimate *estimate, const struct fm_model *model,
 typedef void fm_estimate_maker(struct fm_estimate *estimate, void *self, uint64_t memory);
 void fm_estimate_fit(struct fm_estimate *estimate, struct fm_model *const *model, uint64_t memory,
                      fm_estimate_maker *make, void *self);
+
+/*
+ * The smallest memory limit, at most `memory`, at which the run computes at most `more` times
+ * additional operations (INFINITY: any number), and spills and reads no more, than within `memory`.
+ */
+uint64_t fm_estimate_enough(fm_estimate_maker *make, void *self, uint64_t memory, double more);
 
 /* FM_EUSAGE if the run cannot stay within its limit of memory; only a warning if that limit is not
  * firm (lib/run/machine.h). */

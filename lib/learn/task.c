@@ -6,6 +6,7 @@
  */
 #include "lib/learn/task.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +23,10 @@
 #include "lib/stage/stage.h"
 
 #define LOCK_SECONDS 3
+/* By default a run uses the memory with which it computes at most this share of operations more
+ * than with half of the machine's: the last inner values that are kept take much memory and save
+ * little. */
+#define SLOWER 0.1
 
 /* Lock the state file.  Killed ranks can outlive their launcher, so a run that is restarted at once
  * may find the lock still held: wait for a short time. */
@@ -186,8 +191,20 @@ static void plan_within(struct fm_estimate *estimate, void *self, uint64_t memor
 void fm_task_plan(struct fm_estimate *estimate, struct fm_task *task, fm_task_planner *plan,
                   void *self)
 {
+    struct planned planned = {task, plan, self};
     fm_estimate_fit(estimate, (struct fm_model *[]){task->model, NULL}, task->memory, plan_within,
-                    &(struct planned){task, plan, self});
+                    &planned);
+    if (estimate->least)
+        return;
+    double flops = estimate->flops;
+    uint64_t enough = fm_estimate_enough(plan_within, &planned, task->memory, INFINITY);
+    if (!task->run->machine.memory)
+        task->memory = fm_estimate_enough(plan_within, &planned, task->memory, SLOWER);
+    plan_within(estimate, &planned, enough);
+    double more = estimate->flops / flops - 1;
+    plan_within(estimate, &planned, task->memory);
+    estimate->enough = enough;
+    estimate->enough_more = more;
 }
 
 int fm_task_estimate_end(const struct fm_task *task, enum fm_stage stage,

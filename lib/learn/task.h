@@ -71,7 +71,8 @@ int fm_task_open_inputs(struct fm_task *task, const struct fm_run_options *run, 
 int fm_task_open_named(struct fm_task *task, const char *needs, struct fm_err *err);
 
 /* Compute *estimate with `plan`, and keep fewer layers resident if that is necessary to stay within
- * task->memory (fm_estimate_fit).  `plan` must change nothing but *estimate. */
+ * task->memory (fm_estimate_fit).  If the user set no limit, task->memory is reduced to what keeps
+ * the speed.  `plan` must change nothing but *estimate. */
 typedef void fm_task_planner(struct fm_estimate *estimate, struct fm_task *task, void *self);
 void fm_task_plan(struct fm_estimate *estimate, struct fm_task *task, fm_task_planner *plan,
                   void *self);

@@ -136,6 +136,33 @@ TEST(padding_is_not_counted)
     fm_model_close(m);
 }
 
+static struct fm_estimate plan_ranking(uint64_t memory)
+{
+    struct runs r;
+    struct fm_rank_options options;
+    struct fm_estimate plan;
+    struct fm_err err = {0};
+    char path[64];
+    fm_rank_defaults(&options);
+    start(&r, "odd-mixtral", path, 40, memory);
+    r.run.machine.memory_firm = false;
+    assert_ok(fm_rank_estimate(&r.run, &options, &plan, &err));
+    return plan;
+}
+
+/* Without a limit a run takes less than everything that it could use, and computes little more. */
+TEST(the_default_memory_keeps_the_speed)
+{
+    struct fm_estimate all = plan_ranking((uint64_t)4 << 30), usual = plan_ranking(0);
+    struct fm_estimate enough = plan_ranking(all.enough), less = plan_ranking(all.enough / 50 * 49);
+    assert_true(usual.memory < all.memory && usual.spill == 0 && usual.read == all.read);
+    assert_true(usual.flops > all.flops && usual.flops <= 1.1 * all.flops);
+    assert_true(enough.memory <= all.enough && enough.spill == 0 && enough.read == all.read);
+    assert_true(fabs(enough.flops / all.flops - 1 - all.enough_more) < 1e-12);
+    assert_true(all.enough < usual.memory && all.enough_more > 0.1);
+    assert_true(less.least > 0 || less.spill > 0 || less.read > all.read);
+}
+
 /* Plan and run a method whose masks keep nearly all channels, as the plan assumes on average, and
  * compare their products to a few per cent; the plan is made for the steps that were taken. */
 static void count_training(enum fm_method method, uint64_t memory, const char *step,
