@@ -1,5 +1,4 @@
-/* fm-pack: make the bundle, list its members, export one member of the family, or write a bill
- * of materials. */
+/* fm-pack: make the bundle, list its members, or export one member of the family. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,7 +12,6 @@
 #include "lib/export/plan.h"
 #include "lib/export/runtimes.h"
 #include "lib/pack/pack.h"
-#include "lib/publish/bom.h"
 #include "lib/run/report.h"
 
 struct shown {
@@ -100,39 +98,6 @@ static int pack(const struct fm_cli *cli, const struct fm_pack_options *options,
     return fm_pack(&run, options, &r, err);
 }
 
-static int bom(const struct fm_cli *cli, const struct fm_bom_options *options, struct fm_err *err)
-{
-    struct fm_bom_report r = {0};
-    struct fm_cli_text text;
-    char bytes[32];
-    int rc = options->target ? fm_bom_write(&cli->run, options, &r, err)
-                             : fm_fail(err, FM_EUSAGE,
-                                       "--bom needs a BUNDLE or the DIR of an "
-                                       "export; see fm-pack --help");
-    if (!rc)
-        rc = fm_cli_text_open(&text, err);
-    if (!rc) {
-        fm_units_bytes(bytes, r.bytes);
-        fm_printable_write(text.out, r.path);
-        fprintf(text.out, ": %llu file%s, %s, parent ", (unsigned long long)r.files,
-                r.files == 1 ? "" : "s", bytes);
-        fm_printable_write(text.out, r.parent);
-        fprintf(text.out, "%s%s%s\n", r.revision[0] ? " at " : "", r.revision,
-                strcmp(r.parent, "unknown") == 0 ? "; name it with --base-model ORG/NAME" : "");
-        cJSON *o = fm_report_begin("fm-pack bom");
-        fm_json_add_string(o, "bom", r.path);
-        fm_json_add_uint(o, "files", r.files);
-        fm_json_add_uint(o, "bytes", r.bytes);
-        fm_json_add_string(o, "parent", r.parent);
-        if (r.revision[0])
-            fm_json_add_string(o, "revision", r.revision);
-        fm_json_add_double(o, "seconds", r.seconds);
-        rc = fm_cli_result(cli, &text, o, err);
-    }
-    free(r.path);
-    return rc;
-}
-
 /* Choose the member by --budget or --fit; without these, a layout with all members starts
  * at full width. */
 static int choose(struct fm_export_options *o, struct fm_err *err)
@@ -169,20 +134,20 @@ static int read_cap(struct fm_export_options *o, const char *text, struct fm_err
                         text);
 }
 
-enum { PACK = 1, LIST = 2, EXPORT = 4, BOM = 8 };
+enum { PACK = 1, LIST = 2, EXPORT = 4 };
 
 static const struct fm_cli_scope scope[] = {
-    {.name = "model", .modes = PACK | BOM},
+    {.name = "model", .modes = PACK},
     {.name = "output", .modes = PACK},
     {.name = "dry-run", .modes = PACK | EXPORT},
-    {.name = "no-sandbox", .modes = LIST | EXPORT | BOM},
-    {.name = "force", .modes = PACK | EXPORT | BOM},
+    {.name = "no-sandbox", .modes = LIST | EXPORT},
+    {.name = "force", .modes = PACK | EXPORT},
     {0},
 };
 
 /* The options of the command line. */
 static struct {
-    bool list, bom;
+    bool list;
     const char *directory, *cap;
     char layouts[256]; /* names of layouts, for --layout */
     char weights[256]; /* names of weight formats, for --weights */
@@ -190,7 +155,6 @@ static struct {
     struct fm_pack_options packing;
     struct fm_export_options options;
     struct fm_listing_options listing;
-    struct fm_bom_options bill;
 } asked = {.layout = -1, .pad = 1, .weights = "keep|bf16", .weight = -1, .options = {.budget = -1}};
 
 /* Refuse options that have no effect in the chosen mode, then run it. */
@@ -198,21 +162,13 @@ static int run_mode(struct fm_cli *cli, bool list, const char *directory,
                     const struct fm_listing_options *listing, const struct fm_pack_options *packing,
                     struct fm_export_options *o, int server, struct fm_err *err)
 {
-    if (list + (directory != NULL) + asked.bom > 1)
-        return fm_fail(err, FM_EUSAGE, "give only one of --list, --export and --bom");
+    if (list && directory)
+        return fm_fail(err, FM_EUSAGE, "give only one of --list and --export");
     if (list) {
         if (fm_options_check(cli, LIST, "with --list", err))
             return err->code;
         cli->run.outputs.path = NULL;
         return fm_listing_print(cli, listing, err);
-    }
-    if (asked.bom) {
-        if (fm_options_check(cli, BOM, "with --bom", err))
-            return err->code;
-        cli->run.outputs.path = NULL;
-        asked.bill.target = cli->operands ? cli->operand[0] : NULL;
-        asked.bill.base_model = o->base_model;
-        return bom(cli, &asked.bill, err);
     }
     if (!directory && o->quantise)
         return fm_fail(err, FM_EUSAGE,
@@ -266,11 +222,7 @@ static const struct fm_cli_option own[] = {
     {"pad-multiple", 0, FM_CLI_INT, &asked.pad, "M",
      "round widths up to a multiple of M (default: 1)", 1, 1 << 20, EXPORT},
     {"base-model", 0, FM_CLI_TEXT, &asked.options.base_model, "ORG/NAME",
-     "name of the original model, for the card or the bill", 0, 0, EXPORT | BOM},
-    {"bom", 0, FM_CLI_FLAG, &asked.bom, NULL, "write a bill of materials of BUNDLE or an export", 0,
-     0, 0},
-    {"from", 0, FM_CLI_READ, &asked.bill.bundle, "BUNDLE",
-     "with --bom: the bundle that DIR was exported from", 0, 0, BOM},
+     "name of the original model, for the card", 0, 0, EXPORT},
     {"allow-code", 0, FM_CLI_FLAG, &asked.options.allow_code, NULL,
      "keep code of the checkpoint's author, and keys that load code", 0, 0, EXPORT},
     {"keep-config", 0, FM_CLI_LIST, asked.options.keep_config, "KEY",
@@ -284,7 +236,7 @@ static const struct fm_cli_option own[] = {
 static bool reads_only(const struct fm_cli *cli)
 {
     (void)cli;
-    return asked.list || asked.directory || asked.bom;
+    return asked.list || asked.directory;
 }
 
 int fm_pack_main(int argc, char **argv)
@@ -294,17 +246,15 @@ int fm_pack_main(int argc, char **argv)
         .synopsis = "--model DIR [options] [STAGE] > family.fm\n"
                     "       fm-pack --list BUNDLE\n"
                     "       fm-pack --export DIR --budget R|--fit SIZE "
-                    "[options] BUNDLE\n"
-                    "       fm-pack --bom [--model DIR] BUNDLE | --from BUNDLE DIR",
-        .about = "Pack a family into one bundle, list it, export it, write its bill of materials.",
-        .often = "model output list export budget fit layout base-model bom from force dry-run "
+                    "[options] BUNDLE",
+        .about = "Pack a family into one bundle, list it, export it.",
+        .often = "model output list export budget fit layout base-model force dry-run "
                  "json help "
                  "version",
         .groups = FM_CLI_MODEL | FM_CLI_OUTPUT | FM_CLI_OPTIONAL | FM_CLI_CONFINED,
         .confined = reads_only,
         .run = {.outputs.path = "-", .inputs.stream = "-"},
         .operands_max = 1,
-        .makes = "bom",
         .scope = scope,
     };
     fm_layouts_choices(asked.layouts, sizeof asked.layouts);

@@ -168,45 +168,27 @@ static char *cut_last(char *path)
     return slash + 1;
 }
 
-/* If `path` ends in models--NAME/snapshots/REVISION, cut off the last two components, set
- * *revision, and return models--NAME; else return NULL. */
-static const char *cut_snapshot(char *path, const char **revision)
+/* If `path` ends in models--NAME/snapshots/REVISION, cut off the last two components; else false.
+ */
+static bool cut_snapshot(char *path)
 {
     const char *name;
-    if (!(*revision = cut_last(path)) || !(name = cut_last(path)) || strcmp(name, "snapshots") != 0)
-        return NULL;
+    if (!cut_last(path) || !(name = cut_last(path)) || strcmp(name, "snapshots") != 0)
+        return false;
     const char *slash = strrchr(path, '/');
-    return slash && strncmp(slash + 1, "models--", 8) == 0 ? slash + 1 : NULL;
-}
-
-bool fm_hfcache_origin(char *name, size_t name_size, char *revision, size_t revision_size,
-                       const char *path)
-{
-    char real[PATH_MAX], found[PATH_MAX];
-    const char *rev, *repository = realpath(path, real) ? cut_snapshot(real, &rev) : NULL;
-    const char *dashes = repository ? strstr(repository + 8, "--") : NULL;
-    if (!dashes)
-        return false;
-    snprintf(found, sizeof found, "%.*s/%s", (int)(dashes - repository - 8), repository + 8,
-             dashes + 2);
-    if (!fm_hfcache_is_name(found) || strlen(found) >= name_size || !*rev ||
-        strlen(rev) >= revision_size || strspn(rev, LETTERS) != strlen(rev))
-        return false;
-    strcpy(name, found);
-    strcpy(revision, rev);
-    return true;
+    return slash && strncmp(slash + 1, "models--", 8) == 0;
 }
 
 bool fm_hfcache_is_own_blob(const char *target, const char *home)
 {
     char folder[PATH_MAX], repository[PATH_MAX];
-    const char *name, *revision;
+    const char *name;
     if (strlen(target) >= PATH_MAX || strlen(home) >= PATH_MAX)
         return false;
     strcpy(folder, target);
     strcpy(repository, home);
     return cut_last(folder) && (name = cut_last(folder)) && strcmp(name, "blobs") == 0 &&
-           cut_snapshot(repository, &revision) && strcmp(folder, repository) == 0;
+           cut_snapshot(repository) && strcmp(folder, repository) == 0;
 }
 
 /* What a directory holds, by the names of its entries. */

@@ -23,14 +23,6 @@ bool fm_hfcache_is_name(const char *name);
 int fm_hfcache_find(char *path, size_t size, const char *name, struct fm_err *err);
 
 /*
- * The name and revision of the checkpoint directory `path`, with links followed, if it is a
- * snapshot in a cache: models--ORG--NAME/snapshots/REVISION.  False, with both strings unchanged,
- * if it is not, or they do not fit.
- */
-bool fm_hfcache_origin(char *name, size_t name_size, char *revision, size_t revision_size,
-                       const char *path);
-
-/*
  * True if the file `target` belongs to the snapshot directory `home`: the cache stores the files of
  * models--NAME/snapshots/REVISION as models--NAME/blobs/DIGEST and links to them.  Both paths are
  * as realpath(3) returns them.

@@ -43,7 +43,8 @@ const char *fm_card_line(const char *from, const char *begin)
     return NULL;
 }
 
-const char *fm_card_next(const char *line)
+/* The line after the one that contains `line`; the text's NUL if that is the last. */
+static const char *next_line(const char *line)
 {
     line += strcspn(line, "\n");
     return line + (*line == '\n');
@@ -54,9 +55,9 @@ const char *fm_card_marked(const char *from, const struct fm_card_marks *marks, 
     const char *begin, *again;
     for (begin = fm_card_line(from, marks->begin); begin; begin = again) {
         *end = fm_card_line(begin, marks->end);
-        again = fm_card_line(fm_card_next(begin), marks->begin);
+        again = fm_card_line(next_line(begin), marks->begin);
         if (*end && (!again || *end < again)) {
-            *end = fm_card_next(*end);
+            *end = next_line(*end);
             return begin;
         }
     }
@@ -72,7 +73,7 @@ int fm_card_compared(char **text, const char *card, struct fm_err *err)
                        "must have the lines '%.20s ... -->' and '%.21s' once each, with fm-pack's "
                        "text between them",
                        generated.begin, generated.end);
-    at = fm_card_next(at);
+    at = next_line(at);
     while ((begin = fm_card_marked(at, &fm_card_figures, &next)) && next <= end) {
         fm_text_add(&t, at, (size_t)(begin - at));
         at = *next == '\n' ? next + 1 : next;

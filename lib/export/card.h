@@ -18,8 +18,6 @@ extern const struct fm_card_marks fm_card_figures, fm_card_index;
 
 /* The first line from `from` on that begins with `begin`, or NULL. */
 const char *fm_card_line(const char *from, const char *begin);
-/* The line after the one that contains `line`; the text's NUL if that is the last. */
-const char *fm_card_next(const char *line);
 /* The beginning of the first part between marks, or NULL; *end is set to its end.  The part
  * includes the marks.  A mark without its counterpart is ignored. */
 const char *fm_card_marked(const char *from, const struct fm_card_marks *marks, const char **end);

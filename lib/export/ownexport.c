@@ -1,7 +1,7 @@
 /*
  * --force replaces an export, but never files that the user added to it: a file belongs to the
- * export only if fm-export.json lists it, or if it is the export's signature or bill of materials,
- * which are invalid for a different export.
+ * export only if fm-export.json lists it, or if it is the export's signature, which is invalid for
+ * a different export.
  */
 #include "lib/export/ownexport.h"
 
@@ -24,7 +24,7 @@ static bool has(const void *self, const char *name)
     const cJSON *suite = cJSON_GetObjectItemCaseSensitive(r->json, "suite");
     if (!cJSON_IsString(suite) || strcmp(suite->valuestring, "fm") != 0)
         return false;
-    if (strcmp(name, FM_OMS_NAME) == 0 || strcmp(name, FM_EXPORT_BOM) == 0)
+    if (strcmp(name, FM_OMS_NAME) == 0)
         return true;
     cJSON_ArrayForEach(file, files)
     {

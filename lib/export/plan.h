@@ -271,6 +271,5 @@ void fm_exportplan_place(struct fm_exportplan *p, const struct fm_tensor *placed
 #define FM_EXPORT_CARD "README.md"
 #define FM_EXPORT_CARD_MAX ((size_t)4 << 20) /* bytes that the owner may add to the card */
 #define FM_EXPORT_MODELING "modeling_fm.py"
-#define FM_EXPORT_BOM "bom.cdx.json" /* a bill of materials (lib/publish/bom.h) */
 
 #endif

@@ -153,23 +153,6 @@ static int walk(struct walk *w, const char *below, int level, struct fm_err *err
     return rc;
 }
 
-/* f->path is one part of a bundle: add all parts of that bundle, by their paths. */
-static int add_parts(struct fm_files *f, int parts, struct fm_err *err)
-{
-    for (int k = 1; k <= parts; k++) {
-        struct stat st;
-        char *path = fm_partname_other(f->path, k, err);
-        if (!path)
-            return err->code;
-        int rc = stat(path, &st) == 0 ? add_entry(f, path, (uint64_t)st.st_size, err)
-                                      : fm_fail_errno(err, "cannot examine '%s'", path);
-        free(path);
-        if (rc)
-            return rc;
-    }
-    return FM_OK;
-}
-
 int fm_files_no_part(const char *path, struct fm_err *err)
 {
     int number, parts;
@@ -192,9 +175,8 @@ int fm_files_list(struct fm_files *f, const char *path, const struct fm_files_ru
     f->directory = S_ISDIR(st.st_mode);
     if (!f->directory && !S_ISREG(st.st_mode))
         return fm_fail(err, FM_EFORMAT, "'%s' is neither a file nor a directory", path);
-    int number, parts;
-    if (!f->directory && fm_partname_parse(path, &number, &parts) && parts > 1)
-        return rule->parts ? add_parts(f, parts, err) : fm_files_no_part(path, err);
+    if (!f->directory && fm_files_no_part(path, err))
+        return err->code;
     if (!f->directory)
         return add_entry(f, FM_OMS_FILE, (uint64_t)st.st_size, err);
     if (!realpath(path, w.home))

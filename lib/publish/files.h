@@ -1,7 +1,6 @@
 /*
- * This room, lib/publish: files to publish with a bundle or an export: signatures and bills of
- * materials.  It reads bundles and exports and does not change them.  In reading order: files (the
- * files of a directory and their SHA-256), sign (signatures), bom (bills of materials).
+ * This room, lib/publish: signatures of bundles and exports, which it reads and does not change. In
+ * reading order: files (the files of a directory and their SHA-256), sign (signatures).
  *
  * The files of a directory at any depth, or one file, and their SHA-256 digests.  Files that a hub
  * and its client keep beside a repository's files are ignored: at the top, `.cache` and names that
@@ -19,8 +18,7 @@
 #include "lib/run/run.h"
 
 struct fm_files_entry {
-    char *name; /* path relative to the directory; "." for a single file; for a part of a bundle,
-                   its path */
+    char *name; /* path relative to the directory; "." for a single file */
     uint64_t bytes;
     struct fm_sha256 digest; /* valid once the file has been hashed */
     bool hash;               /* to be hashed; set by fm_files_list */
@@ -45,14 +43,13 @@ struct fm_files_rule {
     const void *self;
     /* A file that must not be in the directory (a private key), or 0. */
     uint64_t dev, ino;
-    bool parts; /* a part of a bundle stands for all parts; otherwise it is refused */
 };
 
 /*
  * List the files at `path`, which f borrows.  FM_ENOENT, FM_EPERM.  FM_EFORMAT for a path that is
  * neither a file nor a directory, a name that cannot be signed (formats/sign/oms.h), too many
  * files, or too deep a directory.  FM_ECONFIG for a link that must not be followed.  FM_EUSAGE if
- * the directory has the private key, and for one part of a bundle unless rule->parts.  Call
+ * the directory has the private key, and for one part of a bundle.  Call
  * fm_files_release in every case.
  */
 int fm_files_list(struct fm_files *f, const char *path, const struct fm_files_rule *rule,

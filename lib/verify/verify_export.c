@@ -179,9 +179,9 @@ static bool is_file(const void *self, const char *name)
 }
 
 /* Files that are not compared: those that the hub and its client put beside a repository's files,
- * results of benchmarks, and those that lib/publish adds to an export. */
-static const char *const hubs[] = {".cache",         ".eval_results", ".git",
-                                   ".gitattributes", FM_OMS_NAME,     FM_EXPORT_BOM};
+ * results of benchmarks, and a signature. */
+static const char *const hubs[] = {".cache", ".eval_results", ".git", ".gitattributes",
+                                   FM_OMS_NAME};
 #define HUBS (sizeof hubs / sizeof *hubs)
 
 /* The index of a name in that list; HUBS if it is not in it. */

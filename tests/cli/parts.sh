@@ -83,14 +83,6 @@ fm-pack -q --model "$odd" -o other/new-00001-of-00002.fm -n trained
 echo "status $?"
 rm -r other
 
-echo "== a bill of all parts"
-fm-pack --bom --base-model me/mine $first | sed 's/, [0-9.]* kB,/, SIZE,/'
-grep '"name": "family' $first.bom.cdx.json
-for part in p/family-*.fm; do sha256sum <"$part" | cut -c1-64; done | grep -cFf - "$first".bom.cdx.json
-fm-pack --bom p/family-00002-of-00003.fm
-echo "status $?"
-rm $first.bom.cdx.json
-
 echo "== sets that cannot be made"
 fm-pack -q --model "$odd" --part-size 20kB -o x.fm trained 2>&1 | sed 's/[0-9]\{5\} bytes/N bytes/'
 fm-pack -q --model "$odd" --part-size 130kB trained >x

@@ -54,7 +54,6 @@ SETUP = [
     f"fm-recover {REF} --steps 1 -o recovered trained",
     f"fm-pack --model {MODEL} -q -o family.fm recovered",
     "fm-pack -q --export out40 --budget 0.4 --layout ragged family.fm",
-    "fm-pack -T 1 -q --bom --from family.fm out40",
     "openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out key.pem",
     "openssl pkey -in key.pem -pubout -out key.pub",
     "fm-verify -T 1 -q --sign key.pem family.fm",
@@ -88,7 +87,6 @@ COURSES = [
     Course("verify a pipe", "fm-verify -T 1 -q -", "family.fm", pipe=True),
     Course("verify an export", "fm-verify -T 1 -q out40 --against family.fm"),
     Course("sign", "fm-verify -T 1 -q --force --sign key.pem family.fm"),
-    Course("bill of materials", "fm-pack -T 1 -q --force --bom --from family.fm out40"),
     Course("verify a signature", "fm-verify -T 1 -q --trusted key.pub family.fm"),
     Course("bench", f"fm-bench quality --tokens {MODEL}/tokens.npy -T 1 -q --plot out --device ref "
            "--budgets 0.4 family.fm"),

@@ -180,38 +180,6 @@ TEST(follows_links_inside_and_into_a_cache)
     is_refused(snapshot, NULL, FM_ENOENT, "cannot examine 'tokenizer.json'");
 }
 
-/* The name and revision are taken from the path of a snapshot, and from no other path. */
-TEST(origin_is_that_of_a_snapshot)
-{
-    static const char *const made[] = {
-        "hub",
-        "hub/models--a--b--c",
-        "hub/models--a--b--c/snapshots",
-        "hub/models--a--b--c/snapshots/0123",
-        "hub/models--a--b--c/blobs",
-        "hub/models--alone",
-        "hub/models--alone/snapshots",
-        "hub/models--alone/snapshots/0123",
-    };
-    char name[8] = "n", revision[8] = "r";
-    for (size_t i = 0; i < sizeof made / sizeof *made; i++)
-        scratch_mkdir(made[i]);
-    assert_false(
-        fm_hfcache_origin(name, 8, revision, 8, scratch("hub/models--alone/snapshots/0123")));
-    assert_false(fm_hfcache_origin(name, 8, revision, 8, scratch("hub/models--a--b--c/blobs")));
-    assert_false(fm_hfcache_origin(name, 8, revision, 8, scratch("absent")));
-    assert_false(fm_hfcache_origin(name, 8, revision, 8, "/"));
-    const char *snapshot = scratch("hub/models--a--b--c/snapshots/0123");
-    assert_false(fm_hfcache_origin(name, 6, revision, 8, snapshot));
-    assert_false(fm_hfcache_origin(name, 8, revision, 4, snapshot));
-    assert_string_equal(name, "n");
-    assert_string_equal(revision, "r");
-    link_to(snapshot, "", "current");
-    assert_true(fm_hfcache_origin(name, 7, revision, 5, scratch("current")));
-    assert_string_equal(name, "a/b--c");
-    assert_string_equal(revision, "0123");
-}
-
 /* A private file to which a link in a downloaded checkpoint points must not become part of a
  * bundle, unless a pattern names the link. */
 TEST(refuses_links_that_lead_elsewhere)
