@@ -203,6 +203,10 @@ static void estimate_text(FILE *out, const struct fm_estimate *p)
                   "at most, estimated: fm-pack's bundle and one export of it");
     for (int i = 0; i < p->carried_count; i++)
         fm_show_bytes(out, "carried", p->carried[i].bytes, p->carried[i].name);
+    for (int i = 0; i < p->left_count; i++)
+        fprintf(out, "%-9s%12s  %s\n", "left out", "", p->left[i]);
+    if (p->left_more)
+        fprintf(out, "%-9s%12s  and %d more\n", "left out", "", p->left_more);
     fprintf(out, "%-9s%12llu  over the model\n", "sweeps", (unsigned long long)p->sweeps);
     fprintf(out, "%-9s%12.3g  in matrix products, %s\n", "flops", p->flops, p->precision);
     if (p->kinds)
@@ -249,6 +253,9 @@ static cJSON *estimate_json(const struct fm_cli *cli, const struct fm_estimate *
         fm_json_add_string(file, "name", p->carried[i].name);
         fm_json_add_uint(file, "bytes", p->carried[i].bytes);
     }
+    cJSON *left = p->left_count ? fm_json_add_array(o, "left_out") : NULL;
+    for (int i = 0; left && i < p->left_count; i++)
+        fm_json_add_string(left, NULL, p->left[i]);
     if (p->held) {
         fm_json_add_uint(o, "tokens_held", p->held);
         fm_json_add_uint(o, "tokens_used", p->used);

@@ -6,12 +6,11 @@
 #include "formats/file/carried.h"
 
 #include <inttypes.h>
-#include <stdbool.h>
 #include <string.h>
 
 #include "lib/base/names.h"
 
-static bool is_weight_file(const char *name)
+bool fm_carried_is_weights(const char *name)
 {
     static const char *const tails[] = {".safetensors", ".bin",  ".pt",       ".pth",
                                         ".ckpt",        ".gguf", ".h5",       ".msgpack",
@@ -33,7 +32,7 @@ const char *fm_carried_refuse(const char *name)
         return "its name has characters other than letters, digits, '.', '_' and '-'";
     if (name[0] == '.')
         return "it is hidden";
-    return is_weight_file(name) ? "it is a weight file" : NULL;
+    return fm_carried_is_weights(name) ? "it is a weight file" : NULL;
 }
 
 int fm_carried_add(struct fm_carried_sum *sum, const char *name, uint64_t size, struct fm_err *err)

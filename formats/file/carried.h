@@ -7,6 +7,7 @@
 #ifndef FM_CARRIED_H
 #define FM_CARRIED_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -21,6 +22,9 @@
  * name of a weight file (safetensors, bin, pt, pth, ckpt, gguf, onnx, h5, msgpack, ot, index.json,
  * consolidated.*). */
 const char *fm_carried_refuse(const char *name);
+
+/* Whether this is the name of a weight file. */
+bool fm_carried_is_weights(const char *name);
 
 /* Running totals of the carried files; zero it first. */
 struct fm_carried_sum {

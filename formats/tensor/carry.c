@@ -25,21 +25,40 @@ static const char *const wanted[] = {
     /* configs */
     "config.json", "*_config.json", "configuration.json", "params.json",
     /* tokenizers */
-    "tokenizer.*", "tekken.json", "vocab.*", "merges.txt", "added_tokens.json",
+    "tokenizer.*", "*_tokenizer.model", "tekken.json", "vocab.*", "merges.txt", "added_tokens.json",
     "special_tokens_map.json", "spiece.model", "sentencepiece*.model", "*.tiktoken",
+    "tiktoken.model", "*.spm",
     /* chat templates */
     "*.jinja", "chat_template.json",
-    /* licences, readme */
-    "LICENSE*", "LICENCE*", "NOTICE*", "COPYING*", "USE_POLICY*", "README*",
     /* code */
     "*.py", NULL};
 
-static bool matches(const char *const *pattern, const char *name)
+/* In any case. */
+static const char *const documents[] = {"*licen[sc]e*", "*notice*",     "copying*", "*copyright*",
+                                        "*use_policy*", "*use-policy*", "readme*",  NULL};
+
+static bool matches(const char *const *pattern, const char *name, int flags)
 {
     for (; pattern && *pattern; pattern++)
-        if (fnmatch(*pattern, name, 0) == 0)
+        if (fnmatch(*pattern, name, flags) == 0)
             return true;
     return false;
+}
+
+/* Note the name of what is not carried, unless it is hidden or weights. */
+static int leave(struct fm_hfdir *dir, const char *name, bool directory, struct fm_err *err)
+{
+    char text[NAME_MAX + 2];
+    if (name[0] == '.' || (!directory && fm_carried_is_weights(name)))
+        return FM_OK;
+    if (dir->left_count == FM_CARRIED_MAX) {
+        dir->left_more++;
+        return FM_OK;
+    }
+    snprintf(text, sizeof text, "%s%s", name, directory ? "/" : "");
+    char **to = &dir->left[dir->left_count];
+    dir->left_count += (*to = fm_strdup(text, err)) != NULL;
+    return *to ? FM_OK : err->code;
 }
 
 /* FM_ECONFIG if the link `name` leads to a file outside the checkpoint. */
@@ -98,14 +117,15 @@ static int add(struct fm_hfdir *dir, const char *name, const char *const *patter
                struct fm_carried_sum *sum, struct fm_err *err)
 {
     struct stat link, st;
-    bool asked = matches(pattern, name);
-    if (fm_carried_refuse(name) || !(asked || matches(wanted, name)))
-        return FM_OK;
+    bool asked = matches(pattern, name, 0);
+    bool taken = !fm_carried_refuse(name) &&
+                 (asked || matches(wanted, name, 0) || matches(documents, name, FNM_CASEFOLD));
     if (fstatat(dir->fd, name, &link, AT_SYMLINK_NOFOLLOW) != 0 ||
         fstatat(dir->fd, name, &st, 0) != 0)
-        return fm_fail_errno(err, "cannot examine '%s'", name);
-    if (!S_ISREG(st.st_mode))
-        return FM_OK;
+        return taken ? fm_fail_errno(err, "cannot examine '%s'", name)
+                     : leave(dir, name, false, err);
+    if (!taken || !S_ISREG(st.st_mode))
+        return leave(dir, name, S_ISDIR(st.st_mode), err);
     if (S_ISLNK(link.st_mode) && !asked && check_link(dir, name, err))
         return err->code;
     bool config = strcmp(name, "config.json") == 0;
@@ -153,6 +173,7 @@ int fm_carry_list(struct fm_hfdir *dir, const char *const *pattern, struct fm_er
         rc = fm_fail_errno(err, "cannot list the directory");
     closedir(d);
     fm_names_sort(dir->carried, dir->carried_count, sizeof *dir->carried);
+    fm_names_sort(dir->left, dir->left_count, sizeof *dir->left);
     if (!rc)
         return check_patterns(dir, pattern, err);
     return fm_within(err, "%s", dir->path);

@@ -3,10 +3,12 @@
  * export: what a runtime needs besides the weights, and what the author asks to keep with them:
  *
  *     configs             config.json, *_config.json, configuration.json, params.json
- *     tokenizers          tokenizer.*, tekken.json, vocab.*, merges.txt, added_tokens.json,
- *                         special_tokens_map.json, spiece.model, sentencepiece*.model, *.tiktoken
+ *     tokenizers          tokenizer.*, *_tokenizer.model, tekken.json, vocab.*, merges.txt,
+ *                         added_tokens.json, special_tokens_map.json, spiece.model,
+ *                         sentencepiece*.model, *.tiktoken, tiktoken.model, *.spm
  *     chat templates      *.jinja, chat_template.json
- *     licences, readme    LICENSE*, LICENCE*, NOTICE*, COPYING*, USE_POLICY*, README*
+ *     licences, readme    *license*, *licence*, *notice*, copying*, *copyright*, *use_policy*,
+ *                         *use-policy*, readme*; in any case
  *     code                *.py: what auto_map names.  It is carried, never run, and exported only
  *                         if the user asks for it (lib/export/trust.h)
  *
@@ -25,13 +27,13 @@
 #define FM_CARRY_PATTERNS_MAX 16 /* limit of the --carry options of a command */
 
 /*
- * Fill dir->carried, sorted by name, with the bytes of each file: at most FM_CARRIED_MAX files with
- * FM_CARRIED_BYTES_MAX bytes together. pattern: additional names as patterns of fnmatch(3), ended
- * by NULL; or NULL. Directories, and names that formats/file/carried.h refuses (hidden files and
- * weights among them), are never carried.  FM_EIO: a file that a tool may have read since
- * fm_hfdir_open has changed, so that the stream would have another one than was used.  FM_ECONFIG:
- * too many files, or a link out of the checkpoint.  FM_EUSAGE: a pattern that matches no file of
- * the directory.
+ * Fill dir->carried, with the bytes of each file, and dir->left, both sorted by name.  dir->carried
+ * has at most FM_CARRIED_MAX files with FM_CARRIED_BYTES_MAX bytes together. pattern: additional
+ * names as patterns of fnmatch(3), ended by NULL; or NULL. Directories, and names that
+ * formats/file/carried.h refuses (hidden files and weights among them), are never carried.  FM_EIO:
+ * a file that a tool may have read since fm_hfdir_open has changed, so that the stream would have
+ * another one than was used.  FM_ECONFIG: too many files, or a link out of the checkpoint.
+ * FM_EUSAGE: a pattern that matches no file of the directory.
  */
 int fm_carry_list(struct fm_hfdir *dir, const char *const *pattern, struct fm_err *err);
 

@@ -306,6 +306,8 @@ void fm_hfdir_close(struct fm_hfdir *dir)
     }
     for (size_t i = 0; i < dir->carried_count; i++)
         free(dir->carried[i].name), free(dir->carried[i].text);
+    for (size_t i = 0; i < dir->left_count; i++)
+        free(dir->left[i]);
     if (dir->fd >= 0)
         close(dir->fd);
     free(dir->shard);

@@ -54,6 +54,10 @@ struct fm_hfdir {
                                    hf_quant_config.json or formats/tensor/gptq.h */
     struct fm_carried *carried; /* sorted by name; empty before fm_carry_list */
     size_t carried_count;
+    /* Sorted names of what is not carried, except weights and hidden files; a directory's ends with
+     * '/'.  At most FM_CARRIED_MAX; left_more: how many more there are. */
+    char *left[FM_CARRIED_MAX];
+    size_t left_count, left_more;
     struct stat read[FM_HFDIR_READ]; /* state at open of fm_hfdir_read; zero: not there */
     struct fm_place *place;          /* every tensor, sorted by name */
     size_t places;

@@ -84,6 +84,8 @@ struct fm_estimate {
     struct fm_forecast forecast;                     /* filled in for --dry-run */
     struct fm_estimate_file carried[FM_CARRIED_MAX]; /* the carried files, for the first stage */
     int carried_count;
+    char left[FM_CARRIED_MAX][FM_CARRIED_NAME_MAX + 2]; /* what is not carried, as printable text */
+    int left_count, left_more;
 };
 
 /* One kind of sweep of a run. */

@@ -20,6 +20,7 @@
 #include "formats/json/json.h"
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
+#include "lib/base/printable.h"
 #include "lib/block/storage.h"
 #include "lib/data/provenance.h"
 #include "lib/engine/reduction.h"
@@ -516,7 +517,7 @@ static int estimate_stream(uint64_t *bytes, struct scorer *s, enum fm_rank_order
     return rc;
 }
 
-/* List the names and sizes of the files that the stream will carry. */
+/* List the names and sizes of the files that the stream will carry, and the names of others. */
 static void estimate_carried(struct fm_estimate *estimate, const struct fm_hfdir *dir)
 {
     for (size_t i = 0; i < dir->carried_count; i++) {
@@ -524,6 +525,12 @@ static void estimate_carried(struct fm_estimate *estimate, const struct fm_hfdir
         snprintf(file->name, sizeof file->name, "%s", dir->carried[i].name);
         file->bytes = dir->carried[i].size;
     }
+    for (size_t i = 0; i < dir->left_count; i++) {
+        char *name = estimate->left[estimate->left_count++];
+        snprintf(name, sizeof *estimate->left, "%s", dir->left[i]);
+        fm_printable(name, false);
+    }
+    estimate->left_more = (int)dir->left_more;
 }
 
 struct planned {
@@ -699,6 +706,19 @@ static int find_carried(struct fm_task *task, const char *const *pattern, struct
     return rc == FM_EUSAGE ? fm_within(err, "--carry") : rc;
 }
 
+/* Templates beside the default one, which tokenizers save in a directory. */
+#define TEMPLATES "additional_chat_templates/"
+
+static void warn_templates(const struct fm_task *task)
+{
+    for (size_t i = 0; i < task->dir.left_count; i++)
+        if (strcmp(task->dir.left[i], TEMPLATES) == 0)
+            fm_run_warn(task->run,
+                        "%s is not carried: exports have only the default chat template; copy the "
+                        "directory into them",
+                        TEMPLATES);
+}
+
 /* List the files to carry, and check that all ranks have the same patterns; rank 0 writes its own
  * files. */
 static int list_carried(struct fm_task *task, const char *const *pattern, struct fm_err *err)
@@ -734,6 +754,7 @@ int fm_rank(const struct fm_run_options *run, const struct fm_rank_options *opti
     if (note[0])
         fm_run_warn(run, "%s", note);
     rc = list_carried(&task, options->carry, err);
+    warn_templates(&task);
     if (!rc)
         rc = run_task(&s, options, report, err);
 out:

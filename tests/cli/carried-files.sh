@@ -28,7 +28,20 @@ rank model --tokens model/tokens.npy --carry LICENSE -o asked
 members asked
 echo "-- the messages of a dry run"
 rm model/LICENSE && echo free >model/LICENSE
-fm-rank --model model --tokens model/tokens.npy --dry-run | grep '^carried'
+mkdir model/additional_chat_templates && echo "{{ tools }}" >model/additional_chat_templates/tool_use.jinja
+echo "aGVsbG8= 0" >model/tiktoken.model
+echo theirs >model/THIRD_PARTY_NOTICES.md
+echo mine >model/notes.txt
+ln -s nowhere model/broken.txt
+fm-rank --model model --tokens model/tokens.npy --dry-run | grep '^carried\|^left out'
 fm-rank --model model --tokens model/tokens.npy --dry-run --json | python3 -c '
 import json, sys
-print(json.load(sys.stdin)["carried"])'
+said = json.load(sys.stdin)
+print(said["carried"], said["left_out"])'
+echo "-- from the checkpoint to an export"
+rank model --tokens model/tokens.npy -o ranked
+fm-train -q --model model --tokens model/tokens.npy --method uniform -f -o trained ranked >/dev/null &&
+    fm-pack -q --model model -o family.fm trained >/dev/null &&
+    fm-pack -q --export out --budget 0.4 --layout padded family.fm >/dev/null
+ls out
+fm-verify -q --against family.fm out | sed 's/[0-9.]* [kM]B/SIZE/'

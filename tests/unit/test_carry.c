@@ -46,6 +46,20 @@ static void carries(const char *name, const char *const *pattern, const char *na
     fm_hfdir_close(&dir);
 }
 
+static void leaves(const char *name, const char *const *pattern, const char *names)
+{
+    struct fm_hfdir dir;
+    char got[1024] = "";
+    list(&dir, name, pattern);
+    for (size_t i = 0; i < dir.left_count; i++) {
+        strcat(got, i ? " " : "");
+        strcat(got, dir.left[i]);
+    }
+    assert_string_equal(got, names);
+    assert_int_equal(dir.left_more, 0);
+    fm_hfdir_close(&dir);
+}
+
 static void is_refused(const char *name, const char *const *pattern, int code, const char *text)
 {
     struct fm_hfdir dir;
@@ -60,10 +74,27 @@ static void is_refused(const char *name, const char *const *pattern, int code, c
 TEST(carries_what_a_runtime_needs)
 {
     const char *name = make();
-    const char *const wanted[] = {"tokenizer.json",      "README.md",     "LICENSE.txt",
-                                  "chat_template.jinja", "modeling_x.py", "generation_config.json",
-                                  "merges.txt",          "qwen.tiktoken", "tokenizer.model.v3",
-                                  "Notice.txt.md",       "NOTICE"};
+    const char *const wanted[] = {"tokenizer.json",
+                                  "README.md",
+                                  "LICENSE.txt",
+                                  "chat_template.jinja",
+                                  "modeling_x.py",
+                                  "generation_config.json",
+                                  "merges.txt",
+                                  "qwen.tiktoken",
+                                  "tokenizer.model.v3",
+                                  "Notice.txt.md",
+                                  "NOTICE",
+                                  "License.txt",
+                                  "MODEL_LICENSE",
+                                  "tiktoken.model",
+                                  "LICENSE-MODEL",
+                                  "THIRD_PARTY_NOTICES.md",
+                                  "Copyright",
+                                  "readme.txt",
+                                  "Llama_Use_Policy.md",
+                                  "source.spm",
+                                  "x_tokenizer.model"};
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
         scratch_put(name, wanted[i], "x");
     const char *const left[] = {"pytorch_model.bin",
@@ -82,14 +113,15 @@ TEST(carries_what_a_runtime_needs)
         scratch_put(name, left[i], "x");
     scratch_check(mkfifo(scratch(scratch_inside(name, "tokenizer.fifo")), 0600) == 0, "mkfifo");
     scratch_mkdir(scratch_inside(name, "onnx"));
-    carries(name, NULL,
-            "LICENSE.txt NOTICE README.md chat_template.jinja config.json generation_config.json "
-            "merges.txt modeling_x.py qwen.tiktoken tokenizer.json tokenizer.model.v3");
     carries(
-        name, (const char *const[]){"notes.*", "calib.npy", NULL},
-        "LICENSE.txt NOTICE README.md calib.npy chat_template.jinja config.json "
-        "generation_config.json merges.txt modeling_x.py notes.txt qwen.tiktoken tokenizer.json "
-        "tokenizer.model.v3");
+        name, NULL,
+        "Copyright LICENSE-MODEL LICENSE.txt License.txt Llama_Use_Policy.md MODEL_LICENSE NOTICE "
+        "Notice.txt.md README.md THIRD_PARTY_NOTICES.md chat_template.jinja config.json "
+        "generation_config.json merges.txt modeling_x.py qwen.tiktoken readme.txt source.spm "
+        "tiktoken.model tokenizer.json tokenizer.model.v3 x_tokenizer.model");
+    leaves(name, NULL, "a b.txt calib.npy id_rsa notes.txt onnx/ tokenizer.fifo tokens.npy");
+    leaves(name, (const char *const[]){"notes.*", "calib.npy", NULL},
+           "a b.txt id_rsa onnx/ tokenizer.fifo tokens.npy");
     is_refused(name, (const char *const[]){"*.doc", NULL}, FM_EUSAGE, "has no file '*.doc'");
     is_refused(name, (const char *const[]){"model.gguf", NULL}, FM_EUSAGE, "that can be copied");
 }
@@ -154,6 +186,21 @@ TEST(carries_as_many_files_as_the_limit)
     scratch_check(unlink(scratch(scratch_inside(name, "LICENSE-00"))) == 0, "unlink");
     scratch_check(truncate(scratch(scratch_inside(name, "README")), 268435457) == 0, "truncate");
     is_refused(name, NULL, FM_ECONFIG, "one file too many");
+}
+
+TEST(counts_what_is_left_out_beyond_the_limit)
+{
+    const char *name = make();
+    char file[32];
+    for (int i = 0; i < FM_CARRIED_MAX + 3; i++) {
+        snprintf(file, sizeof file, "n%02d.txt", i);
+        scratch_put(name, file, "");
+    }
+    struct fm_hfdir dir;
+    list(&dir, name, NULL);
+    assert_int_equal(dir.left_count, FM_CARRIED_MAX);
+    assert_int_equal(dir.left_more, 3);
+    fm_hfdir_close(&dir);
 }
 
 TEST(follows_links_inside_and_into_a_cache)
