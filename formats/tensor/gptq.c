@@ -37,14 +37,25 @@ static int take_zeros(struct fm_tensor *t, const struct fm_shard *s, int group, 
                       struct fm_err *err)
 {
     const int32_t *zeros;
-    uint32_t want = minus_one ? 0x77777777 : 0x88888888;
+    uint32_t want = minus_one ? 0x77777777 : 0x88888888, other = want ^ 0xffffffff;
     int rc = read_integers(&zeros, t, s, err);
-    for (size_t i = 0; i < t->size / sizeof *zeros && !rc; i++)
-        if ((uint32_t)zeros[i] != want)
-            rc = fm_fail(err, FM_ECONFIG,
-                         "tensor '%s' has zero points other than 8 (sym false); use the model's "
-                         "BF16 original",
-                         t->name);
+    size_t n = t->size / sizeof *zeros, good = 0, swapped = 0;
+    for (size_t i = 0; i < n && !rc; i++) {
+        good += (uint32_t)zeros[i] == want;
+        swapped += (uint32_t)zeros[i] == other;
+    }
+    if (!rc && good < n && swapped == n)
+        rc = fm_fail(err, FM_ECONFIG,
+                     "tensor '%s' has %d for all zero points, which mean %d with checkpoint_format "
+                     "%s and 8 with %s; if the model is symmetric, set checkpoint_format to %s in "
+                     "quantization_config",
+                     t->name, minus_one ? 8 : 7, minus_one ? 9 : 7, minus_one ? "gptq" : "gptq_v2",
+                     minus_one ? "gptq_v2" : "gptq", minus_one ? "gptq_v2" : "gptq");
+    else if (!rc && good < n)
+        rc = fm_fail(err, FM_ECONFIG,
+                     "tensor '%s' has zero points other than 8 (sym false); use the model's "
+                     "BF16 original",
+                     t->name);
     t->sizes[0] = 8 * (int64_t)t->shape[1];
     t->sizes[1] = (int64_t)group * (int64_t)t->shape[0];
     t->form = FM_TENSOR_SIZES;

@@ -323,6 +323,13 @@ static int open_file(struct fm_tokenizer **t, const struct fm_run_options *run, 
     char *path = fm_file_join(run->inputs.model, "tokenizer.json", err);
     int rc = path ? fm_tokenizer_open(t, path, err) : err->code;
     free(path);
+    if (rc == FM_ENOENT)
+        return fm_fail(err, FM_ENOENT,
+                       "'%s' has no tokenizer.json to encode text with; give tokens with --tokens, "
+                       "a command with --tokenizer-cmd, or --tokenizer FILE, which transformers "
+                       "writes for many SentencePiece and tiktoken models "
+                       "(AutoTokenizer.from_pretrained, then save_pretrained)",
+                       run->inputs.model);
     return rc;
 }
 

@@ -1,7 +1,7 @@
 /*
  * Reads the licence of a model card from the few forms of YAML that cards use: a word, or a list
- * on several lines or in brackets, with either kind of line ending.  A value in any other form is
- * left out.
+ * on several lines or in brackets, with either kind of line ending, and comments.  A value in any
+ * other form is left out.
  */
 #include "lib/export/frontmatter.h"
 
@@ -20,6 +20,19 @@ static struct span trim(struct span s)
     while (s.end > s.at && strchr(" \t\r", s.end[-1]))
         s.end--;
     return s;
+}
+
+/* Leave out a comment: a # at the start or after white space, outside of quotes. */
+static struct span uncomment(struct span s)
+{
+    char quote = '\0';
+    for (const char *at = s.at; at < s.end; at++) {
+        if (quote ? *at == quote : *at == '"' || *at == '\'')
+            quote = quote ? '\0' : *at;
+        else if (!quote && *at == '#' && (at == s.at || at[-1] == ' ' || at[-1] == '\t'))
+            s.end = at;
+    }
+    return trim(s);
 }
 
 /* The line at *next, without its end; *next is advanced past it. */
@@ -85,7 +98,9 @@ static void add_flow(struct list *l, struct span s)
 static void add_block(struct list *l, const char *next)
 {
     while (*next && !l->failed) {
-        struct span line = trim(take_line(&next));
+        struct span line = uncomment(take_line(&next));
+        if (line.at == line.end && *next)
+            continue;
         if (line.end - line.at < 2 || line.at[0] != '-' || line.at[1] != ' ')
             break;
         add_word(l, "- ", (struct span){line.at + 2, line.end});
@@ -122,7 +137,7 @@ bool fm_frontmatter_repeat(char *text, size_t capacity, const char *card, const 
             line.at[size] != ':')
             continue;
         struct list l = {.text = text, .capacity = capacity, .used = before};
-        add_value(&l, key, trim((struct span){line.at + size + 1, line.end}), card);
+        add_value(&l, key, uncomment((struct span){line.at + size + 1, line.end}), card);
         if (l.failed)
             text[before] = '\0';
         return !l.failed;

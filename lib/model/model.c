@@ -101,12 +101,12 @@ static int check_groups(const struct fm_model *m, struct fm_err *err)
     return FM_OK;
 }
 
-/* Whether experts are fused, as transformers 5 keeps them in memory. */
-static bool has_fused(const struct fm_tensors *t)
+/* Whether the name of a tensor contains `part`. */
+static bool has_name(const struct fm_tensors *t, const char *part)
 {
     for (size_t i = 0; i < t->files; i++)
         for (size_t k = 0; k < t->file[i].st->count; k++)
-            if (strstr(t->file[i].st->tensor[k].name, ".experts.gate_up_proj"))
+            if (strstr(t->file[i].st->tensor[k].name, part))
                 return true;
     return false;
 }
@@ -185,8 +185,15 @@ static int find_place(struct fm_model *m, struct fm_model_tensor *p, const struc
     char codes[FM_ST_NAME_BYTES_MAX + 1];
     if (!p->at.tensor && fm_stored_codes(codes, &m->config, name))
         p->at.tensor = fm_source_find(&m->tensors, codes, &p->at.file);
-    if (!p->at.tensor && e >= 0 && has_fused(&m->tensors))
-        return fm_fail(err, FM_ECONFIG,
+    if (!p->at.tensor && e < 0 && fm_weights_is_expert(w) && has_name(&m->tensors, ".experts.0."))
+        return fm_fail(
+            err, FM_ECONFIG,
+            "%s: its experts are separate (experts.0), but '%s' must have all experts of "
+            "the layer for %s; use the original checkpoint, or join the experts as "
+            "transformers saves them",
+            m->path, name, m->config.type);
+    if (!p->at.tensor && e >= 0 && has_name(&m->tensors, ".experts.gate_up_proj"))
+        return fm_fail(err, FM_ECONFIG, /* as transformers 5 keeps them in memory */
                        "%s: its experts are fused (experts.gate_up_proj); save the model from "
                        "transformers with save_original_format=True",
                        m->path);

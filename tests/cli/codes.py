@@ -346,6 +346,8 @@ GPTQ = {
     "negative-order": gptq_poke("g_idx", 3, b"\xff"),
     "asymmetric": gptq_poke("qzeros", 3, b"\x76"),
     "v1-said-v2": lambda tensors, quant: quant.update(checkpoint_format="gptq_v2"),
+    "v2-said-v1": lambda tensors, quant: (quant.update(checkpoint_format="gptq"), tensors.update(
+        {k: (d, s, b"\x88" * len(x)) for k, (d, s, x) in tensors.items() if k.endswith("qzeros")})),
     "eight-bits": lambda tensors, quant: quant.update(bits=8),
     "no-groups": lambda tensors, quant: quant.update(group_size=-1),
     "other-group": lambda tensors, quant: quant.update(group_size=16),

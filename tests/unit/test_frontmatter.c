@@ -20,6 +20,12 @@ TEST(values_of_every_form_are_repeated)
         {"---\nlicense: https://example.org/l.md\n---\n", "license: https://example.org/l.md\n"},
         {"---\nlicense: mit", "license: mit\n"},
         {"---\nlicense:mit\n---\n", "license: mit\n"},
+        {"---\nlicense: mit # as upstream\n---\n", "license: mit\n"},
+        {"---\r\nlicense: 'mit'\t# as upstream\r\n---\r\n", "license: mit\n"},
+        {"---\nlicense: \"mit\" # it's \"free\"\n---\n", "license: mit\n"},
+        {"---\nlicense: [mit, 'apache-2.0'] # both\n---\n", "license:\n- mit\n- apache-2.0\n"},
+        {"---\nlicense: # both\n# first\n- mit # a\n\n  # second\n- apache-2.0\n---\n",
+         "license:\n- mit\n- apache-2.0\n"},
     };
     for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
         char text[128] = "a: b\n", want[128];
@@ -38,6 +44,9 @@ TEST(other_values_are_not_repeated)
         "---\n---\nlicense: mit\n",
         "---\nmy_license: mit\n---\n",
         "---\nlicense: a b\n---\n",
+        "---\nlicense: # mit\n---\n",
+        "---\n# license: mit\n---\n",
+        "---\nlicense: 'mit # x'\n---\n",
         "---\nlicense:\n---\n",
         "---\nlicense:\n-mit\n---\n",
         "---\nlicense: []\n---\n",
