@@ -223,17 +223,10 @@ $(BUILD)/tests/%: tests/%.cc
 	@mkdir -p $(@D)
 	$(call say,CXX,$(@:.o=))$(CXX) -std=c++17 -U_FORTIFY_SOURCE -I. -Wall -Wextra -O2 -g -fno-strict-aliasing -Wno-unknown-pragmas -Wno-psabi -MMD -MP -MF $@.d -o $@ $<
 $(TEST_C:%=$(BUILD)/%.o) $(TEST_CC:tests/%.cc=$(BUILD)/tests/%): | deps-check
-# The check of the GPU side (tests/gpu): a program for a GPU, from the objects that are installed, and the
-# same program for the host, linked with strict mocks of the driver, the runtime and cuBLAS.
+# The check of the GPU side (tests/gpu): a program for a GPU, from the objects that are installed.
 GPU_O = $(patsubst %.cu,$(BUILD)/%.cu.o,$(wildcard tests/gpu/*.cu)) $(CLIP_O)
-DOUBLE_O = $(patsubst %.cc,$(BUILD)/%.cc.o,$(filter-out %_cublas.cc %_test.cc,$(wildcard tests/gpu/double_*.cc)))
-DOUBLES := $(addprefix $(BUILD)/tests/gpu/,gpu_check_double double_test libcublas.so.13)
 $(BUILD)/tests/gpu/%.cu.o: GENCODE = -gencode arch=compute_80,code=[sm_80,compute_80]
 $(BUILD)/tests/gpu/gpu_probe.cu.o: GENCODE = -gencode arch=compute_80,code=[sm_80,compute_80] -gencode arch=compute_90a,code=sm_90a
-$(BUILD)/tests/gpu/%.cc.o: tests/gpu/%.cc
-	@mkdir -p $(@D)
-	$(call say,CXX,$(@:.o=))$(CXX) -std=c++17 -I. -I$(CUDA_HOME)/include -Wall -Wextra -O2 -g -fPIC -fno-strict-aliasing -Wno-unknown-pragmas \
-		-Wno-psabi -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
 $(BUILD)/tests/gpu/gpu_check: $(GPU_O)
 	$(call say,LD,$@)$(LINK) -o $@ $^ $(CUDA_LIBS) -lm -lpthread
 # The same with waits that end after two seconds and report which thread waited for what.
@@ -245,17 +238,8 @@ $(BUILD)/watch/%.cu.o: %.cu
 	$(call say,NVCC,$(@:.o=))$(NVCC) -I. $(NVFLAGS) -std=c++17 $(GENCODE) -Xcompiler -fPIC -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
 $(BUILD)/tests/gpu/gpu_check_watch: $(GPU_O:$(BUILD)/$(WATCHED)=$(BUILD)/watch/$(WATCHED))
 	$(call say,LD,$@)$(LINK) -o $@ $^ $(CUDA_LIBS) -lm -lpthread
-$(BUILD)/tests/gpu/gpu_check_double: $(GPU_O) $(DOUBLE_O)
-	$(call say,LD,$@)$(CXX) -rdynamic -o $@ $^ -ldl -lm -lpthread
-$(BUILD)/tests/gpu/double_test: $(BUILD)/tests/gpu/double_test.cc.o $(filter-out $(BUILD)/tests/%,$(GPU_O)) $(DOUBLE_O)
-	$(call say,LD,$@)$(CXX) -rdynamic -o $@ $^ -ldl -lm -lpthread
-# The library with the doubles, for the modelling file (tests/judge/gpujudge.py).
-$(BUILD)/tests/gpu/libfm_clip_double.so: $(CLIP_O) $(DOUBLE_O)
-	$(call say,LD,$@)$(CXX) -shared -Wl,-Bsymbolic -o $@ $^ -ldl -lm -lpthread
-$(BUILD)/tests/gpu/libcublas.so.13: $(BUILD)/tests/gpu/double_cublas.cc.o
-	$(call say,LD,$@)$(CXX) -shared -Wl,-soname,$(@F) -o $@ $<
 gpu-build: $(BUILD)/tests/gpu/gpu_check $(BUILD)/libfm_clip.so
-gpu-more: $(BUILD)/tests/gpu/gpu_check_watch $(DOUBLES)
+gpu-more: $(BUILD)/tests/gpu/gpu_check_watch
 -include $(wildcard $(BUILD)/tests/gpu/*.d $(BUILD)/watch/kernels/clip/cuda/*.d)
 
 # Libraries that tests preload into the tools: to make calls fail, to count reads, to misbehave.
@@ -286,7 +270,7 @@ demo: $(DEMO_TOOLS:%=$(BUILD)/bin/%)
 tests: all $(TESTS) $(PRELOADED) $(MEASURES)
 
 # Lint comes last, so that a misplaced space does not keep the tests from running.
-check: deps-check all $(TESTS) $(PRELOADED) $(MEASURES) $(if $(HAVE_CUDA),$(DOUBLES)) $(if $(MPI_PKG),mpi-check)
+check: deps-check all $(TESTS) $(PRELOADED) $(MEASURES) $(if $(MPI_PKG),mpi-check)
 	@BUILD="$(BUILD)" SAN="$(SAN)" MPI_BUILD="$(CURDIR)/$(MPI_BUILD)" bash tests/run.sh; status=$$?; \
 		$(MAKE) --no-print-directory lint && exit $$status
 
@@ -334,7 +318,7 @@ study: all
 
 # Versions of clang-format differ; the tree is formatted with version 14, which is in Debian 12.
 STYLED = $(wildcard $(addsuffix /*.[ch],lib/* lib/*/* formats/* kernels/* kernels/clip/cuda cmd tests/*) \
-	$(addsuffix /*.cu*,kernels/* kernels/clip/cuda tests/gpu) tests/unit/*.cc tests/gpu/*.cc)
+	$(addsuffix /*.cu*,kernels/* kernels/clip/cuda tests/gpu) tests/unit/*.cc)
 lint: deps-check
 	@python3 tests/rooms.py && python3 tests/rooms.py --table
 	@python3 tests/signposts.py

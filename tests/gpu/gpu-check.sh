@@ -6,8 +6,7 @@
 #
 #   tests/gpu/gpu-check.sh [PART...]      all parts, in this order, or those named:
 #
-#   host       needs no GPU: the CPU path; where there is no GPU, also `small` on fakes of the
-#              driver, the runtime and cuBLAS
+#   host       needs no GPU: the CPU path
 #   probes     copies, products, tails and maps one by one (seconds)
 #   small      tiny and small cases of the fused paths
 #   replays    2,000 graph replays over random ids and widths, two streams on one layer
@@ -30,8 +29,6 @@
 # Nothing is written outside $OUT and the build folder: caches of CUDA, Triton and others go to
 # $OUT/cache.
 #
-# FM_GPU_DOUBLE=1: run the parts of gpu_check on the fakes instead of a GPU (as `make check` does).
-#
 # Status 0; 1 if something is wrong; 77 if there is no nvcc (nothing has run) or no GPU (only `host`
 # has run).
 set -u
@@ -39,7 +36,6 @@ cd "$(dirname "$0")/../.." || exit 1
 export LC_ALL=C
 BUILD=${BUILD:-build}
 out=${OUT:-$BUILD/gpu-check}
-double=${FM_GPU_DOUBLE:-}
 bad=0
 all="host probes small replays edges model torch quick profile baselines memcheck"
 parts=${*:-$all}
@@ -87,7 +83,6 @@ now() { # milliseconds
 }
 
 seconds_max=${FM_GPU_SECONDS:-590}
-[ -z "$double" ] || seconds_max=${FM_GPU_SECONDS:-6000} # a CPU is slow, and runs other programs, too
 began_all=$(now) ahead=0
 declare -A limit # limits of the runs in milliseconds; ahead: the sum of those to come
 while read -r name part seconds; do
@@ -149,10 +144,10 @@ show() {
 checker() {
     local name=$1 status
     shift
-    run "$name" "$BUILD/tests/gpu/$program" "$@"
+    run "$name" "$BUILD/tests/gpu/gpu_check" "$@"
     status=$?
     [ $status = 124 ] || [ $status = 137 ] || return 0
-    [ -x "$BUILD/tests/gpu/gpu_check_watch" ] && [ -z "$double" ] || return 0
+    [ -x "$BUILD/tests/gpu/gpu_check_watch" ] || return 0
     limit[watched]=$((seconds_max * 1000 - ($(now) - began_all) - ahead))
     [ "${limit[watched]}" -le 15000 ] || limit[watched]=15000
     ahead=$((ahead + limit[watched]))
@@ -166,38 +161,24 @@ if ! command -v "${NVCC:-nvcc}" >/dev/null && [ ! -x /usr/local/cuda/bin/nvcc ];
     echo "gpu-check: no nvcc here: nothing of the GPU side can be built"
     exit 77
 fi
-if [ -z "$double" ]; then
-    # gpu-more may not build with other compilers; the check is useful without it
-    # shellcheck disable=SC2016 # $0 is the inner shell's
-    run build sh -c 'make -k --no-print-directory -j"$0" gpu-build gpu-more; make -s gpu-build' "$(nproc)" || {
-        echo "gpu-check: the build failed or took too long; to give it time: make -j gpu-build gpu-more"
-        exit 1
-    }
-    for program in gpu_check_double gpu_check_watch; do
-        [ -x "$BUILD/tests/gpu/$program" ] ||
-            echo "build: $program was not built" | tee -a "$out/summary.txt"
-    done
-fi
+# gpu-more may not build with other compilers; the check is useful without it
+# shellcheck disable=SC2016 # $0 is the inner shell's
+run build sh -c 'make -k --no-print-directory -j"$0" gpu-build gpu-more; make -s gpu-build' "$(nproc)" || {
+    echo "gpu-check: the build failed or took too long; to give it time: make -j gpu-build gpu-more"
+    exit 1
+}
+[ -x "$BUILD/tests/gpu/gpu_check_watch" ] || echo "build: gpu_check_watch was not built" | tee -a "$out/summary.txt"
 
 # --- parts that need no GPU
 
-if wants host && [ -z "$double" ] && [ -x "$BUILD/tests/gpu/gpu_check_double" ]; then
-    run host "$BUILD/tests/gpu/gpu_check_double" host
-fi
-program=gpu_check
-if [ -n "$double" ]; then
-    program=gpu_check_double
-    export LD_LIBRARY_PATH="$BUILD/tests/gpu"
-elif command -v nvidia-smi >/dev/null; then
+! wants host || run host "$BUILD/tests/gpu/gpu_check" host
+if command -v nvidia-smi >/dev/null; then
     show machine nvidia-smi --query-gpu=name,driver_version,clocks.max.sm,memory.total,mig.mode.uptodate --format=csv
 fi
-run there "$BUILD/tests/gpu/$program" there
+run there "$BUILD/tests/gpu/gpu_check" there
 case $? in
 0) ;;
 77)
-    ahead=0 limit[ideal]=60000
-    ! wants host || [ ! -x "$BUILD/tests/gpu/gpu_check_double" ] ||
-        run ideal env LD_LIBRARY_PATH="$BUILD/tests/gpu" "$BUILD/tests/gpu/gpu_check_double" small
     echo "gpu-check: NO GPU HERE. The code was built; what runs on a GPU was not tested."
     [ $bad = 0 ] && exit 77
     exit 1
@@ -210,14 +191,10 @@ esac
 
 # --- parts that need a GPU, the cheapest first
 
-replays=2000 amount=quick
-[ -z "$double" ] || replays=15 amount=tiny
 python=$(command -v python3)
 
 python_run() { # python_run NAME SCRIPT ARGUMENTS...
-    if [ -n "$double" ]; then
-        return # PyTorch has no double
-    elif [ -n "$python" ]; then
+    if [ -n "$python" ]; then
         run "$1" "$python" "${@:2}"
     else
         echo "$1: left out, no python3 here" | tee -a "$out/summary.txt"
@@ -230,31 +207,30 @@ if wants small; then
     checker small small
     FM_CLIP_CUDA_SIMPLE=1 checker simple tiny
 fi
-! wants replays || checker replays replays $replays
+! wants replays || checker replays replays 2000
 ! wants edges || checker edges edges
 ! wants model || python_run model tests/gpu/gpu_model.py "$BUILD/libfm_clip.so"
 ! wants torch || python_run torch tests/gpu/gpu_check.py "$BUILD/libfm_clip.so" "$out/errors.json"
-[ -z "$double" ] || export FM_DOUBLE="memory=8589934592"
 if wants quick; then
-    checker quick bench "$out/quick.json" $amount
+    checker quick bench "$out/quick.json" quick
     python_run pytorch tests/gpu/gpu_baselines.py "$out/quick.json" "$out/baselines.json"
 fi
-if wants profile && [ -z "$double" ]; then
+if wants profile; then
     ncu=$(command -v ncu /usr/local/cuda/bin/ncu | head -n 1)
     if [ -n "$ncu" ]; then
         run profile "$ncu" --set full -k regex:product -c 8 -f -o "$out/profile" \
-            "$BUILD/tests/gpu/$program" profile
+            "$BUILD/tests/gpu/gpu_check" profile
     else
         echo "profile: left out, no ncu here" | tee -a "$out/summary.txt"
     fi
 fi
 ! wants baselines || checker baselines baselines
-if wants memcheck && [ -z "$double" ]; then
+if wants memcheck; then
     sanitizer=$(command -v compute-sanitizer /usr/local/cuda/bin/compute-sanitizer | head -n 1)
     if [ -n "$sanitizer" ]; then
-        run memcheck "$sanitizer" --tool memcheck --error-exitcode 9 "$BUILD/tests/gpu/$program" small
-        show racecheck "$sanitizer" --tool racecheck --error-exitcode 9 "$BUILD/tests/gpu/$program" tiny
-        show synccheck "$sanitizer" --tool synccheck --error-exitcode 9 "$BUILD/tests/gpu/$program" tiny
+        run memcheck "$sanitizer" --tool memcheck --error-exitcode 9 "$BUILD/tests/gpu/gpu_check" small
+        show racecheck "$sanitizer" --tool racecheck --error-exitcode 9 "$BUILD/tests/gpu/gpu_check" tiny
+        show synccheck "$sanitizer" --tool synccheck --error-exitcode 9 "$BUILD/tests/gpu/gpu_check" tiny
     else
         echo "memcheck: left out, no compute-sanitizer here" | tee -a "$out/summary.txt"
     fi

@@ -26,9 +26,8 @@ static const shape shapes[] = {{"mixtral-8x7b", 4096, 14336, 8, 2},
                                {"qwen2-57b-a14b", 3584, 2560, 64, 8},
                                {"qwen3-30b-a3b", 2048, 768, 128, 8},
                                {"phi-3.5-moe", 4096, 6400, 16, 2}};
-static const shape tiny = {"tiny", 136, 200, 8, 2};
 
-/* What is measured: everything, a quick selection, or just enough to test the benchmark itself. */
+/* What is measured: everything, or a quick selection. */
 struct plan {
     std::vector<shape> shapes;
     std::vector<int> tokens, budgets; /* budgets: rows of `shares` */
@@ -39,8 +38,6 @@ struct plan {
 static plan plan_of(const std::string &which)
 {
     const std::vector<int> every = {FM_CLIP_NAIVE, FM_CLIP_BUCKET, FM_CLIP_MMA, FM_CLIP_HOPPER};
-    if (which == "tiny")
-        return {{tiny}, {3, 70}, {0, 3}, every, 2};
     const std::vector<int> fused = {FM_CLIP_HOPPER, FM_CLIP_MMA};
     if (which == "quick")
         return {{shapes[0]}, {16, 64, 256, 4096}, {0, 2, 3}, fused, 9};

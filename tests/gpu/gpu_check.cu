@@ -11,7 +11,7 @@
  *   gpu_check edges           one token, one slot, one expert, a layer of more than 2^31 numbers
  *   gpu_check baselines       some of these small cases on the benchmark's baselines
  *   gpu_check real            sizes of real models; some tokens are checked
- *   gpu_check bench FILE all|quick|tiny
+ *   gpu_check bench FILE all|quick
  *                             write times and limits to FILE as JSON, and print a table
  *   gpu_check profile         a few runs with 64 and 4096 tokens, for a profiler
  *
@@ -498,7 +498,7 @@ static int run_part(const std::string &mode, const char *word)
         real_sizes();
     else {
         fprintf(stderr, "usage: gpu_check host|there|probes|tiny|small|replays N|edges|"
-                        "baselines|real|bench FILE all|quick|tiny|profile\n");
+                        "baselines|real|bench FILE all|quick|profile\n");
         return 2;
     }
     printf("%d checks, %d failures; cases per path:", checks, failures);

@@ -250,8 +250,7 @@ definition define(const test_layer &l, const test_call &c, const std::vector<int
  * is 1e-6: sums have hundreds of terms, and the bound does not account for cancellation in the
  * gate and up products.  The baselines also round gate and up products and each expert's result:
  * for them u is four times as large.  The relative root mean square is checked as well and may be
- * at most u.  The ideal implementation of double_kernels.cc, exact sums rounded at these two
- * places, is within both bounds and uses more than half of them.
+ * at most u.
  */
 std::string compare(const test_layer &l, const test_call &c, const definition &d, int path,
                     bool *good);
@@ -301,8 +300,8 @@ void check_probes();             /* gpu_probe.cu */
 void check_edges();              /* gpu_edges.cu */
 void check_replays(int replays); /* gpu_edges.cu */
 
-/* gpu_bench.cu.  Returns 0, or 1 if nothing ran or the file was not written.  which: "all",
- * "quick", "tiny". */
+/* gpu_bench.cu.  Returns 0, or 1 if nothing ran or the file was not written.  which: "all" or
+ * "quick". */
 int run_bench(const char *json_file, const char *which);
 /* A few runs with 64 and 4096 tokens, for a profiler. */
 int run_profile();

@@ -84,10 +84,6 @@ need "$cache/lm-eval" $pins $lm_pins
 "$cache/lm-eval/bin/python" -u tests/judge/lmjudge.py || status=1
 "$venv/bin/python" -u tests/judge/aheadjudge.py || status=1
 "$venv/bin/python" -u tests/judge/clipjudge.py || status=1
-if [ -e "$BUILD/kernels/clip/cuda/clip_cuda.cu.o" ]; then # the GPU side was built
-    make -s BUILD="$BUILD" "$BUILD/tests/gpu/libfm_clip_double.so"
-    "$venv/bin/python" -u tests/judge/gpujudge.py "$BUILD/tests/gpu/libfm_clip_double.so" || status=1
-fi
 "$venv/bin/python" -u tests/judge/runtimejudge.py || status=1
 "$venv/bin/python" -u tests/judge/pagejudge.py || status=1
 judge_publish || status=1
