@@ -9,7 +9,7 @@
 #   tests      builds the test programs, for `tests/run.sh PATTERN`
 #   judge      compares results with transformers, safetensors and tokenizers (makes its own venv)
 #   gpu-check  runs everything that needs a GPU: correctness, times, sanitizers, in ten minutes (status 77
-#              without a GPU); gpu-build and gpu-more build its programs; all three need only nvcc, gcc, make
+#              without a GPU); gpu-build builds its program; both need only nvcc, gcc, make
 #   judge-clip  measures transformers and vLLM with and without libfm_clip, on a quiet machine
 #   clients    loads exports of every family in transformers, vLLM and SGLang (makes their venvs)
 #   sweep      runs every tool with failing calls, kill -9, full disks, signals, damaged files; ten minutes
@@ -102,9 +102,8 @@ LINK = $(CC) $(SANFLAGS) $(LDFLAGS)
 # Link only libraries that the tool calls: not all compilers do so by default, and none with SAN.
 LIBS = -Wl,--as-needed $(LDLIBS) $(PKG_LIBS) $(DNNL_LIBS) $(CUDA_LIBS) -lm -lpthread
 
-# The GPU side: code for sm_80 and sm_90, PTX for later GPUs, and a separate file for Hopper's own
-# instructions.  CUDA's runtime is linked statically, and the driver and cuBLAS are loaded at run time,
-# so the result runs on machines without them.
+# The GPU side: code for sm_80 and sm_90, and PTX for later GPUs.  CUDA's runtime is linked statically,
+# and the driver and cuBLAS are loaded at run time, so the result runs on machines without them.
 NVFLAGS ?= -O3
 GENCODE = -gencode arch=compute_80,code=[sm_80,compute_80] -gencode arch=compute_90,code=sm_90
 CUDA_HOME = $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(NVCC))))
@@ -214,8 +213,6 @@ $(BUILD)/%.cu.o: %.cu
 	$(call say,NVCC,$(@:.o=))$(NVCC) -I. $(NVFLAGS) -std=c++17 $(GENCODE) -Xptxas -v -Xcompiler -Wall,-Wextra,-Wshadow,-fPIC \
 		-MMD -MP -MF $(@:.o=.d) -c -o $@ $< >$@.ptxas 2>&1 || { cat $@.ptxas >&2; rm -f $@; exit 1; }
 	@grep -iE 'warning|error' $@.ptxas >&2 || true
-$(BUILD)/kernels/clip/cuda/clip_cuda_hopper.cu.o: GENCODE = -gencode arch=compute_90a,code=sm_90a
-$(BUILD)/kernels/clip/cuda/clip_cuda_mma.cu.o: GENCODE = -gencode arch=compute_80,code=[sm_80,compute_80]
 $(if $(HAVE_CUDA),$(foreach f,clip clip_gpu,$(BUILD)/kernels/clip/$(f).c.o)): DEFINES += -DFM_CUDA
 # The CUDA emulator jumps between the stacks of its threads, which glibc treats as an error if
 # _FORTIFY_SOURCE is on by default (Ubuntu).
@@ -226,21 +223,10 @@ $(TEST_C:%=$(BUILD)/%.o) $(TEST_CC:tests/%.cc=$(BUILD)/tests/%): | deps-check
 # The check of the GPU side (tests/gpu): a program for a GPU, from the objects that are installed.
 GPU_O = $(patsubst %.cu,$(BUILD)/%.cu.o,$(wildcard tests/gpu/*.cu)) $(CLIP_O)
 $(BUILD)/tests/gpu/%.cu.o: GENCODE = -gencode arch=compute_80,code=[sm_80,compute_80]
-$(BUILD)/tests/gpu/gpu_probe.cu.o: GENCODE = -gencode arch=compute_80,code=[sm_80,compute_80] -gencode arch=compute_90a,code=sm_90a
 $(BUILD)/tests/gpu/gpu_check: $(GPU_O)
 	$(call say,LD,$@)$(LINK) -o $@ $^ $(CUDA_LIBS) -lm -lpthread
-# The same with waits that end after two seconds and report which thread waited for what.
-WATCHED := kernels/clip/cuda/clip_cuda_hopper.cu.o
-$(BUILD)/watch/$(WATCHED): NVFLAGS += -DFM_CLIP_WATCH
-$(BUILD)/watch/$(WATCHED): GENCODE = -gencode arch=compute_90a,code=sm_90a
-$(BUILD)/watch/%.cu.o: %.cu
-	@mkdir -p $(@D)
-	$(call say,NVCC,$(@:.o=))$(NVCC) -I. $(NVFLAGS) -std=c++17 $(GENCODE) -Xcompiler -fPIC -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
-$(BUILD)/tests/gpu/gpu_check_watch: $(GPU_O:$(BUILD)/$(WATCHED)=$(BUILD)/watch/$(WATCHED))
-	$(call say,LD,$@)$(LINK) -o $@ $^ $(CUDA_LIBS) -lm -lpthread
 gpu-build: $(BUILD)/tests/gpu/gpu_check $(BUILD)/libfm_clip.so
-gpu-more: $(BUILD)/tests/gpu/gpu_check_watch
--include $(wildcard $(BUILD)/tests/gpu/*.d $(BUILD)/watch/kernels/clip/cuda/*.d)
+-include $(wildcard $(BUILD)/tests/gpu/*.d)
 
 # Libraries that tests preload into the tools: to make calls fail, to count reads, to misbehave.
 PRELOADED := $(addprefix $(BUILD)/tests/unit/,broken.so faults.so reads.so)
@@ -335,4 +321,4 @@ clean:
 	rm -rf build
 
 .PHONY: all deps demo tests check check-fast judge judge-clip wheel deb packages-check arm64-check clients fuzz sweep gpu-check lint golden bench bench-kernels study mpi mpi-check check-ranks install uninstall clean \
-	deps-build deps-check gpu-build gpu-more
+	deps-build deps-check gpu-build

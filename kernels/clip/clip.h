@@ -26,9 +26,7 @@
  * Weights are flat, so ragged and elastic exports have the same form.  Channel c of local expert e
  * is row r = row0[e] + c of `down` (channels, H), and rows 2 r (gate) and 2 r + 1 (up) of `gate_up`
  * (2 channels, H).  cap[e] channels are resident; nothing at or past cap[e] is read, so a
- * caller may load each expert to the widest width its budgets use and free the tail.  (On
- * Hopper, TMA may fetch up to 63 rows past a width, never past `channels`; they are not used, but
- * the memory between experts must be mapped.)
+ * caller may load each expert to the widest width its budgets use and free the tail.
  *
  * One header serves CPU and CUDA: `device` in the layer selects one, and then every pointer in that
  * layer and in its calls points to memory of that device (the descriptors themselves are in host
@@ -102,8 +100,7 @@ enum fm_clip_path {
     FM_CLIP_AVX512_BF16 = 4,
     FM_CLIP_NAIVE = 16,  /* CUDA: expert by expert */
     FM_CLIP_BUCKET = 17, /* CUDA: grouped products by width */
-    FM_CLIP_MMA = 18,    /* CUDA: sm_80 and newer */
-    FM_CLIP_HOPPER = 19  /* CUDA: sm_90 */
+    FM_CLIP_MMA = 18     /* CUDA: sm_80 and newer */
 };
 
 /* Faults in the data of a call, which corrects them and continues; fm_clip_status reports them. */
@@ -172,7 +169,7 @@ struct fm_clip_call {
 #define FM_CLIP_ALIGN 256
 
 /*
- * Alignment.  Every array is aligned to its element.  The fast CUDA paths require more: F16 or
+ * Alignment.  Every array is aligned to its element.  The fast CUDA path requires more: F16 or
  * BF16, gate_up and down aligned to 16 bytes, and H a multiple of 8.  Other layers take the
  * portable path, which is slower.  On CUDA, hidden is read and out is written faster if they are
  * aligned to 16 bytes and their strides are multiples of 8.  The CPU has no alignment requirement
@@ -198,8 +195,8 @@ FM_CLIP_API const char *fm_clip_version(void);
 FM_CLIP_API int32_t fm_clip_available(int32_t device, struct fm_clip_error *error);
 
 /*
- * Check a layer, copy the descriptor, row0 and cap, and create what calls need (tensor maps,
- * threads).  May allocate and wait for the device.  `error` may be NULL.  widths and budget are
+ * Check a layer, copy the descriptor, row0 and cap, and create what calls need
+ * (threads).  May allocate and wait for the device.  `error` may be NULL.  widths and budget are
  * not read here.  FM_CLIP_EUSAGE, FM_CLIP_EDEVICE, FM_CLIP_ENOMEM; *clip is NULL then.
  */
 FM_CLIP_API int32_t fm_clip_prepare(struct fm_clip **clip, const struct fm_clip_layer *layer,
@@ -224,7 +221,7 @@ FM_CLIP_API int32_t fm_clip_forward(struct fm_clip *clip, const struct fm_clip_c
  * itself failed (`error` has the reason).  On CUDA this waits for the device. */
 FM_CLIP_API int32_t fm_clip_status(struct fm_clip *clip, struct fm_clip_error *error);
 
-/* The code path in use: "cpu avx512 bf16 widened", "cuda hopper bf16"...; valid as long as the
+/* The code path in use: "cpu avx512 bf16 widened", "cuda mma bf16"...; valid as long as the
  * layer. */
 FM_CLIP_API const char *fm_clip_name(const struct fm_clip *clip);
 

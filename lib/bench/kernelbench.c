@@ -24,8 +24,7 @@ static const struct kernel {
     int32_t path;                                       /* of the GPU */
 } kernels[] = {{"oneDNN", false, fm_kernelcase_dnnl, 0},   {"naive", true, fm_kernelcase_naive, 0},
                {"cpu", true, fm_kernelcase_clip, 0},       {"gpu naive", true, NULL, FM_CLIP_NAIVE},
-               {"gpu bucket", true, NULL, FM_CLIP_BUCKET}, {"gpu mma", true, NULL, FM_CLIP_MMA},
-               {"gpu hopper", true, NULL, FM_CLIP_HOPPER}};
+               {"gpu bucket", true, NULL, FM_CLIP_BUCKET}, {"gpu mma", true, NULL, FM_CLIP_MMA}};
 
 /* Seconds of one run, or 0 if it is not available. */
 static double run_kernel(const struct kernel *k, struct fm_kernelcase *c, int tokens)

@@ -19,7 +19,7 @@
 
 /* One implementation at one number of tokens and one budget. */
 struct fm_kernelbench_row {
-    const char *kernel;    /* "oneDNN" (only the products), "naive", "cpu" ...  "gpu hopper" */
+    const char *kernel;    /* "oneDNN" (only the products), "naive", "cpu" ...  "gpu mma" */
     int tokens, experts;   /* experts: with at least one token */
     double budget;         /* fraction of the layer's channels removed */
     double seconds;        /* median; 0: this case could not run */

@@ -7,7 +7,6 @@
 #   tests/gpu/gpu-check.sh [PART...]      all parts, in this order, or those named:
 #
 #   host       needs no GPU: the CPU path
-#   probes     copies, products, tails and maps one by one (seconds)
 #   small      tiny and small cases of the fused paths
 #   replays    2,000 graph replays over random ids and widths, two streams on one layer
 #   edges      one token, one slot, one expert, a layer of more than 2^31 numbers
@@ -23,8 +22,7 @@
 # Everything, including the build, ends within FM_GPU_SECONDS (590).  Each run is a separate process with
 # its own time limit.  The limits add up to no more than the total, so that a run that hangs does not
 # take the time of later ones.  A run may use the time that earlier ones left over, up to twice its limit.
-# Results are written to $OUT (or build/gpu-check) as they arrive.  If a run of gpu_check hangs, it
-# is repeated once, in the time left over, with waits that give up and print what each thread waited for.
+# Results are written to $OUT (or build/gpu-check) as they arrive.
 #
 # Nothing is written outside $OUT and the build folder: caches of CUDA, Triton and others go to
 # $OUT/cache.
@@ -37,7 +35,7 @@ export LC_ALL=C
 BUILD=${BUILD:-build}
 out=${OUT:-$BUILD/gpu-check}
 bad=0
-all="host probes small replays edges model torch quick profile baselines memcheck"
+all="host small replays edges model torch quick profile baselines memcheck"
 parts=${*:-$all}
 
 # What runs: its name, its part (-: it belongs to all parts), its limit in seconds out of 600.
@@ -45,7 +43,6 @@ plan="build - 124
 machine - 6
 there - 12
 host host 6
-probes probes 12
 tiny small 10
 small small 24
 simple small 8
@@ -140,19 +137,9 @@ show() {
     bad=$before
 }
 
-# checker NAME WORDS...: a run of gpu_check; if it hangs, it is repeated to find out where.
+# checker NAME WORDS...: a run of gpu_check.
 checker() {
-    local name=$1 status
-    shift
-    run "$name" "$BUILD/tests/gpu/gpu_check" "$@"
-    status=$?
-    [ $status = 124 ] || [ $status = 137 ] || return 0
-    [ -x "$BUILD/tests/gpu/gpu_check_watch" ] || return 0
-    limit[watched]=$((seconds_max * 1000 - ($(now) - began_all) - ahead))
-    [ "${limit[watched]}" -le 15000 ] || limit[watched]=15000
-    ahead=$((ahead + limit[watched]))
-    run watched "$BUILD/tests/gpu/gpu_check_watch" "$@"
-    return 0
+    run "$1" "$BUILD/tests/gpu/gpu_check" "${@:2}"
 }
 
 # --- build: the objects that ship, and the checker
@@ -161,13 +148,11 @@ if ! command -v "${NVCC:-nvcc}" >/dev/null && [ ! -x /usr/local/cuda/bin/nvcc ];
     echo "gpu-check: no nvcc here: nothing of the GPU side can be built"
     exit 77
 fi
-# gpu-more may not build with other compilers; the check is useful without it
 # shellcheck disable=SC2016 # $0 is the inner shell's
-run build sh -c 'make -k --no-print-directory -j"$0" gpu-build gpu-more; make -s gpu-build' "$(nproc)" || {
-    echo "gpu-check: the build failed or took too long; to give it time: make -j gpu-build gpu-more"
+run build sh -c 'make --no-print-directory -j"$0" gpu-build' "$(nproc)" || {
+    echo "gpu-check: the build failed or took too long; to give it time: make -j gpu-build"
     exit 1
 }
-[ -x "$BUILD/tests/gpu/gpu_check_watch" ] || echo "build: gpu_check_watch was not built" | tee -a "$out/summary.txt"
 
 # --- parts that need no GPU
 
@@ -201,7 +186,6 @@ python_run() { # python_run NAME SCRIPT ARGUMENTS...
     fi
 }
 
-! wants probes || checker probes probes
 if wants small; then
     checker tiny tiny
     checker small small

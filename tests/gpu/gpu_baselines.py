@@ -98,7 +98,7 @@ def main():
                 print(f"{name}, {N} tokens: does not run: {str(error)[:100]}")
                 continue
             rows.append({"kernel": name, "tokens": N, "seconds": seconds})
-            best = sorted((r["budget"], r["seconds"]) for r in ours if r["tokens"] == N and r["kernel"] == "hopper")
+            best = sorted((r["budget"], r["seconds"]) for r in ours if r["tokens"] == N and r["kernel"] == "mma")
             beside = ", ".join(f"{seconds / s:.2f} at {b:.2f}" for b, s in best)
             print(f"{name}, {N} tokens: {seconds * 1e6:.1f} us; our speedup: {beside}", flush=True)
     if len(sys.argv) > 2:

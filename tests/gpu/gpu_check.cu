@@ -4,7 +4,6 @@
  *
  *   gpu_check host            needs no GPU: the CPU path against fm_clip_reference
  *   gpu_check there           only checks whether there is a GPU
- *   gpu_check probes          a few seconds: copies, products, tails and maps one by one
  *   gpu_check tiny            a few cases, for the slow tools of compute-sanitizer
  *   gpu_check small           small and odd cases of the fused paths
  *   gpu_check replays N       N replays of a graph, over random ids and widths
@@ -21,11 +20,10 @@
 
 #include "kernels/clip/cuda/clip_cuda.h"
 
-static int failures, checks, served[5];
+static int failures, checks, served[4];
 
-const path_name paths[5] = {{FM_CLIP_PORTABLE, "plain"},
+const path_name paths[4] = {{FM_CLIP_PORTABLE, "plain"},
                             {FM_CLIP_MMA, "mma"},
-                            {FM_CLIP_HOPPER, "hopper"},
                             {FM_CLIP_NAIVE, "naive"},
                             {FM_CLIP_BUCKET, "bucket"}};
 
@@ -47,23 +45,12 @@ static std::vector<int> some_tokens(int N, int most)
 
 /* --- running */
 
-static bool is_hopper()
-{
-    int major = 0, minor = 0;
-    MUST(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
-    MUST(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0));
-    return major == 9 && minor == 0;
-}
-
-/* Whether a path must support a layer on this device: if it is refused, its checks would be skipped
- * unnoticed. */
+/* Whether a path must support a layer: if it is refused, its checks would be skipped unnoticed. */
 static bool must_serve(const test_layer &l, int path)
 {
     bool aligned = l.type != FM_CLIP_F32 && l.H % 8 == 0;
     if (path == FM_CLIP_PORTABLE || path == FM_CLIP_BEST)
         return true;
-    if (path == FM_CLIP_HOPPER)
-        return aligned && is_hopper() && l.H >= FM_CUDA_STEP && l.channels >= FM_CUDA_STEP;
     return aligned && (path == FM_CLIP_MMA || fm_clip_cuda_cublas());
 }
 
@@ -351,9 +338,21 @@ static void paths_are_there()
                p.error.text);
     }
     prepared best(l, FM_CLIP_BEST);
-    report(best.code == FM_CLIP_OK &&
-               strstr(fm_clip_name(best.clip), is_hopper() ? "hopper" : "mma"),
+    report(best.code == FM_CLIP_OK && strstr(fm_clip_name(best.clip), "mma"),
            "the best path is the fastest", best.clip ? fm_clip_name(best.clip) : best.error.text);
+}
+
+/* Widths of one channel and of one less than a step; all other channels are NaN. */
+static void tails(const path_name &path)
+{
+    for (int width : {1, 63}) {
+        test_layer l(FM_CLIP_BF16, 64, 128, 2, {128, 128}, {width, width}, 0);
+        test_call c(l, 3, 1, 0), crowd(l, 90, 1, 1);
+        l.spoil({width, width});
+        std::string what = "a width of " + std::to_string(width);
+        check(what.c_str(), path, l, c, 0, 1000);
+        check((what + ", many rows").c_str(), path, l, crowd, 0, 1000);
+    }
 }
 
 static void tiny_cases()
@@ -365,6 +364,7 @@ static void tiny_cases()
         test_call few(l, 5, 2, 0), many(l, 70, 2, 1);
         check("few rows", path, l, few, 1, 1000);
         check("many rows", path, l, many, 2, 1000);
+        tails(path);
     }
 }
 
@@ -484,9 +484,7 @@ static void host_part()
 
 static int run_part(const std::string &mode, const char *word)
 {
-    if (mode == "probes")
-        check_probes();
-    else if (mode == "tiny")
+    if (mode == "tiny")
         tiny_cases();
     else if (mode == "small" || mode == "baselines")
         small_cases(mode == "baselines");
@@ -497,13 +495,13 @@ static int run_part(const std::string &mode, const char *word)
     else if (mode == "real")
         real_sizes();
     else {
-        fprintf(stderr, "usage: gpu_check host|there|probes|tiny|small|replays N|edges|"
+        fprintf(stderr, "usage: gpu_check host|there|tiny|small|replays N|edges|"
                         "baselines|real|bench FILE all|quick|profile\n");
         return 2;
     }
     printf("%d checks, %d failures; cases per path:", checks, failures);
-    for (int i = 0; i < 5; i++)
-        printf(" %s %d%s", paths[i].name, served[i], i < 4 ? "," : "\n");
+    for (int i = 0; i < 4; i++)
+        printf(" %s %d%s", paths[i].name, served[i], i < 3 ? "," : "\n");
     return failures != 0 || checks == 0;
 }
 

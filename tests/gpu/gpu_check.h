@@ -255,12 +255,12 @@ definition define(const test_layer &l, const test_call &c, const std::vector<int
 std::string compare(const test_layer &l, const test_call &c, const definition &d, int path,
                     bool *good);
 
-/* The five implementations by path. */
+/* The implementations by path. */
 struct path_name {
     int path;
     const char *name;
 };
-extern const path_name paths[5];
+extern const path_name paths[4];
 
 inline bool is_baseline(int path)
 {
@@ -296,7 +296,6 @@ void check(const char *what, const path_name &path, test_layer &l, test_call &c,
            int sample);
 
 /* --- the parts in other files; each calls report() */
-void check_probes();             /* gpu_probe.cu */
 void check_edges();              /* gpu_edges.cu */
 void check_replays(int replays); /* gpu_edges.cu */
 

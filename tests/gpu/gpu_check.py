@@ -18,7 +18,7 @@ except ImportError:
 
 TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 CUDA, I32 = 1, 3
-PATHS = {"mma": 18, "hopper": 19, "plain": 1}
+PATHS = {"mma": 18, "plain": 1}
 
 
 class Error(ctypes.Structure):
@@ -70,7 +70,7 @@ def loop(case, dtype):
 
 
 def clipped(lib, case, path):
-    """The library's result for the same inputs; None if it refuses the path."""
+    """The library's result for the same inputs."""
     x = case["x"]
     E, H = len(case["widths"]), x.shape[1]
     on = lambda values, dtype: torch.tensor(values, dtype=dtype, device=x.device)
@@ -85,8 +85,6 @@ def clipped(lib, case, path):
                   budget=budget.data_ptr(), budget_type=I32, path=path)
     clip, error = ctypes.c_void_p(), Error()
     code = lib.fm_clip_prepare(ctypes.byref(clip), ctypes.byref(layer), ctypes.byref(error))
-    if code == 69:
-        return None
     if code != 0:
         raise SystemExit("gpu_check.py: prepare: %s" % error.text.decode())
     size = lib.fm_clip_workspace_bytes(ctypes.byref(layer), x.shape[0], ids.shape[1])
@@ -114,11 +112,6 @@ def make_case(H, E, K, N, widths, caps, dtype, seed):
             "widths": widths, "ids": ids, "weights": weights / weights.sum(-1, keepdim=True)}
 
 
-def must_serve(path, capability):
-    """Whether a path must support the shapes here on such a device: then a refusal is a failure."""
-    return path != "hopper" or tuple(capability) == (9, 0)
-
-
 def errors(got, want):
     off = got.double() - want
     return (off.pow(2).mean() / want.pow(2).mean()).sqrt().item(), off.abs().max().item()
@@ -132,7 +125,7 @@ def main():
     lib = ctypes.CDLL(sys.argv[1])
     lib.fm_clip_workspace_bytes.restype = ctypes.c_uint64
     lib.fm_clip_workspace_bytes.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32]
-    rows, bad, capability = [], 0, torch.cuda.get_device_capability()
+    rows, bad = [], 0
     pattern = [1.0, 0.7, 0.4, 0.4, 0.4, 0.1, 0.1, 0.1]
     shapes = [("odd", 136, 200, 5, 2), ("mixtral", 4096, 14336, 8, 2), ("qwen3", 2048, 768, 128, 8)]
     for name, H, I, E, K in shapes:
@@ -148,11 +141,6 @@ def main():
                     if (path == "plain") != (dtype == torch.float32):
                         continue
                     out = clipped(lib, case, number)
-                    if out is None:
-                        if must_serve(path, capability):
-                            bad += 1
-                            print("FAIL %s %s N %d: path %s is refused" % (name, dtype, N, path), flush=True)
-                        continue
                     ours = errors(out, want)
                     good = ours[0] <= 2 * theirs[0] and ours[1] <= 2 * theirs[1]
                     bad += not good
@@ -165,7 +153,7 @@ def main():
     if len(sys.argv) > 2:
         with open(sys.argv[2], "w") as f:
             json.dump(rows, f, indent=1)
-    print("%d comparisons, %d refused or over twice torch's error" % (len(rows), bad))
+    print("%d comparisons, %d over twice torch's error" % (len(rows), bad))
     return 1 if bad or not rows else 0
 
 

@@ -4,16 +4,11 @@
  * the features of CUDA itself: 16-bit numbers, threads and their synchronisation.  The instructions
  * of clip_cuda_ptx.cuh are in tests/unit/cuda_emulator_ptx.h.
  *
- * Strict: copies arrive, and matrix products read, as late as the program allows, or early at
- * random (emu.chance is the generator's state).  Threads run in random order, and a block in which
- * no thread can continue is a deadlock and aborts the program.  Results of products become visible
- * only at products_fence, and only if no product is still running, because a compiler may move
- * reads of them up to that point.
+ * Strict: copies arrive as late as the program allows, or early at random (emu.chance is the
+ * generator's state).  Threads run in random order, and a block in which no thread can continue is
+ * a deadlock and aborts the program.
  *
- * The program ends if a product reads data of an ordinary store (shared_clear16) that the storing
- * thread has not fenced.
- *
- * Not modelled: time, caches, other ordering between proxies, bank conflicts, registers.
+ * Not modelled: time, caches, bank conflicts, registers.
  */
 #ifndef TESTS_CUDA_EMULATOR_H
 #define TESTS_CUDA_EMULATOR_H
@@ -54,9 +49,6 @@ struct float2 {
 };
 struct float4 {
     float x, y, z, w;
-};
-struct alignas(64) CUtensorMap {
-    uint64_t opaque[16];
 };
 
 inline uint2 make_uint2(unsigned x, unsigned y)
@@ -155,31 +147,11 @@ struct emu_meeting {
     uint64_t taken[32][8];
 };
 
-struct emu_barrier { /* an mbarrier */
-    int wanted = 0, left = 0;
-    int64_t bytes = 0;
-    uint64_t phase = 0;
-};
-
-struct emu_map { /* stored inside a CUtensorMap */
-    const uint8_t *base;
-    int64_t rows, columns; /* in elements of 2 bytes */
-    int box_rows;
-};
-
-struct emu_product {
-    float *d;
-    uint64_t a, b;
-    int n, a_across, b_across, add_to;
-    float (*number)(uint16_t);
-};
-
 struct emu_block { /* state shared by the threads of a block */
     emu_dim at;
     std::vector<uint8_t> shared;
-    std::vector<uint8_t> unfenced;           /* bytes that were stored and not yet fenced */
-    std::map<int, emu_meeting> warps, halls; /* warps by number, barriers by id */
-    std::map<uint32_t, emu_barrier> barriers;
+    std::map<int, emu_meeting> warps; /* by number */
+    emu_meeting hall;                 /* of __syncthreads */
 };
 
 struct emu_thread {
@@ -189,11 +161,6 @@ struct emu_thread {
     bool begun, done;
     std::vector<std::vector<std::function<void()>>> copies; /* committed cp.async copies */
     std::vector<std::function<void()>> copies_open;         /* copies not yet committed */
-    std::vector<std::vector<emu_product>> products;         /* committed wgmma products */
-    std::vector<emu_product> products_open;
-    std::vector<uint32_t> stored;               /* stores to shared memory, not yet fenced */
-    std::map<float *, std::vector<float>> sums; /* results of products that were not yet fenced,
-                                                   by d */
 };
 
 struct emu_machine {
@@ -205,10 +172,8 @@ struct emu_machine {
     ucontext_t entered; /* saved by the first switch to a thread */
     std::vector<uint8_t *> stacks;
     std::function<void()> kernel;
-    std::vector<std::function<void()>> flying; /* bulk copies in progress */
     uint64_t chance = 1;
     bool moved;
-    bool apart; /* emu_launch_apart */
 };
 inline emu_machine emu;
 
@@ -231,10 +196,6 @@ inline uint64_t emu_random()
 
 inline void emu_yield()
 {
-    if (emu.apart) {
-        fprintf(stderr, "cuda_emulator: a thread that runs apart waits for another\n");
-        abort();
-    }
     if (!_setjmp(emu.now->at))
         _longjmp(emu.scheduler, 1);
 }
@@ -245,18 +206,6 @@ inline void emu_enter()
     emu.now->done = true;
     emu.moved = true;
     emu_yield();
-}
-
-/* Bulk copies arrive late or early: complete some now. */
-inline void emu_land(bool all)
-{
-    while (!emu.flying.empty() && (all || emu_random() % 4 == 0)) {
-        size_t i = (size_t)(emu_random() % emu.flying.size());
-        std::function<void()> land = emu.flying[i];
-        emu.flying.erase(emu.flying.begin() + (long)i);
-        land();
-        emu.moved = true;
-    }
 }
 
 #define EMU_STACK (64u << 10)
@@ -297,7 +246,6 @@ inline void emu_run_block()
                 emu_resume(t);
             left += !t.done;
         }
-        emu_land(!emu.moved);
         if (!emu.moved && left > 0)
             emu_stop("a deadlock");
     }
@@ -315,7 +263,6 @@ inline void emu_gather(unsigned i, size_t shared_bytes)
     emu.block = {};
     emu.block.at = emu_block_at(i);
     emu.block.shared.assign(shared_bytes + 2048, 0xff);
-    emu.block.unfenced.assign(emu.block.shared.size(), 0);
     emu.threads.clear();
     emu.threads.resize(threads);
     while (emu.stacks.size() < threads)
@@ -337,28 +284,7 @@ inline void emu_launch(emu_dim blocks, unsigned threads, size_t shared_bytes,
     for (unsigned i = 0; i < blocks.x * blocks.y * blocks.z; i++) {
         emu_gather(i, shared_bytes);
         emu_run_block();
-        if (!emu.flying.empty())
-            emu_stop("it ended while copies were in progress");
     }
-}
-
-/* Run a kernel whose threads do not synchronise: each runs to its end in turn, which is much
- * faster.
- */
-inline void emu_launch_apart(emu_dim blocks, unsigned threads, std::function<void()> kernel)
-{
-    emu.blocks = blocks;
-    emu.block_dim = {1, 1, 1};
-    emu_gather(0, 0);
-    emu.block_dim.x = threads;
-    emu.now = &emu.threads[0];
-    emu.apart = true;
-    for (unsigned i = 0; i < blocks.x * blocks.y * blocks.z; i++) {
-        emu.block.at = emu_block_at(i);
-        for (emu.now->index = 0; emu.now->index < threads; emu.now->index++)
-            kernel();
-    }
-    emu.apart = false;
 }
 
 /* --- synchronisation */
@@ -399,7 +325,7 @@ template <typename F> inline auto emu_collective(const uint64_t *given, int word
 
 inline void __syncthreads()
 {
-    emu_meet(emu.block.halls[0], (int)emu.block_dim.x);
+    emu_meet(emu.block.hall, (int)emu.block_dim.x);
 }
 inline void __syncwarp()
 {
@@ -452,12 +378,6 @@ template <typename T> inline T __shfl_up_sync(unsigned, T value, int by)
 inline int atomicAdd(int *at, int value)
 {
     int before = *at;
-    *at += value;
-    return before;
-}
-inline float atomicAdd(float *at, float value)
-{
-    float before = *at;
     *at += value;
     return before;
 }

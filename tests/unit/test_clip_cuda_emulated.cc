@@ -1,7 +1,7 @@
 /*
  * Run the CUDA kernels of the clipped FFN thread by thread on the host
- * (tests/unit/cuda_emulator.h), and compare routing, gather, both products of the plain, mma and
- * hopper paths, and the combine with plain loops in float64.  Channels past the widths and between
+ * (tests/unit/cuda_emulator.h), and compare routing, gather, both products of the plain and mma
+ * paths, and the combine with plain loops in float64.  Channels past the widths and between
  * experts are NaN, so using one shows in the result.
  *
  * This tests the arithmetic of indices, layouts and phases as the PTX ISA defines them.  It does
@@ -9,11 +9,10 @@
  */
 #include "tests/unit/cuda_emulator_ptx.h"
 
-#include "kernels/clip/cuda/clip_cuda_hopper.cuh"
 #include "kernels/clip/cuda/clip_cuda_mma.cuh"
 #include "kernels/clip/cuda/clip_cuda_route.cuh"
 
-enum path { PLAIN, MMA, HOPPER };
+enum path { PLAIN, MMA };
 
 struct layer {
     int type, H, E, e0, B;
@@ -158,9 +157,6 @@ static std::vector<double> reference(const layer &l, const call &c, const data &
     return out;
 }
 
-/* The member of that name of fm_cuda_job: 1 if tiles are assigned in advance. */
-static int32_t simple;
-
 static const emu_dim one_block = {1, 1, 1};
 
 static void run_route(fm_cuda_job job, bool one)
@@ -185,8 +181,7 @@ static void run_route(fm_cuda_job job, bool one)
     emu_launch(one_block, ROUTE_BLOCK, 0, [&]() { route_plan(job); });
 }
 
-template <typename T, int PRODUCT>
-static void run_product(const fm_cuda_job &job, path p, int rows, int64_t channels)
+template <typename T, int PRODUCT> static void run_product(const fm_cuda_job &job, path p)
 {
     emu_dim grid = {(unsigned)job.shape.ctas, 1, 1};
     if (p == PLAIN)
@@ -194,23 +189,13 @@ static void run_product(const fm_cuda_job &job, path p, int rows, int64_t channe
     if constexpr (sizeof(T) == 2) {
         if (p == MMA)
             emu_launch(grid, MMA_THREADS, MMA_BYTES, [&]() { mma_product<T, PRODUCT>(job); });
-        if (p != HOPPER)
-            return;
-        const void *x = PRODUCT == 1 ? job.x : job.h;
-        CUtensorMap of_rows =
-            emu_make_map(x, rows, PRODUCT == 1 ? job.H : job.channels_padded, ROW_BOX);
-        CUtensorMap of_weights = PRODUCT == 1 ? emu_make_map(job.gate_up, 2 * channels, job.H, 64)
-                                              : emu_make_map(job.down, channels, job.H, 64);
-        emu_launch(grid, HOPPER_THREADS, HOPPER_BYTES,
-                   [&]() { hopper_product<T, PRODUCT>(job, of_rows, of_weights); });
     }
 }
 
-template <typename T>
-static void run_products(const fm_cuda_job &job, path p, int rows, int64_t channels)
+template <typename T> static void run_products(const fm_cuda_job &job, path p)
 {
-    run_product<T, 1>(job, p, rows, channels);
-    run_product<T, 2>(job, p, rows, channels);
+    run_product<T, 1>(job, p);
+    run_product<T, 2>(job, p);
     emu_dim grid = {(unsigned)job.n, (unsigned)(job.H + 1023) / 1024, 1};
     if (job.H % 4 == 0) {
         emu_launch(grid, 256, 0, [&]() { combine_rows<T, 4>(job); });
@@ -223,8 +208,7 @@ static void run_products(const fm_cuda_job &job, path p, int rows, int64_t chann
 /* What fm_clip_forward does on a CUDA device, kernel by kernel. */
 static int32_t run_call(path p, const layer &l, const call &c, data &d)
 {
-    static const fm_cuda_shape shapes[] = {
-        {{64, 64}, {128, 128}, 3, 0}, {{64, 64}, {128, 128}, 2, 0}, {{64, 128}, {128, 256}, 3, 1}};
+    static const fm_cuda_shape shapes[] = {{{64, 64}, {128, 128}, 3}, {{64, 64}, {128, 128}, 2}};
     int size = l.type == FM_CLIP_F32 ? 4 : 2,
         cap_max = *std::max_element(l.cap.begin(), l.cap.end());
     int32_t faults = 0;
@@ -244,7 +228,6 @@ static int32_t run_call(path p, const layer &l, const call &c, data &d)
     job.type = l.type;
     job.channels_padded = fm_cuda_padded(cap_max);
     job.shape = shapes[p];
-    job.simple = simple;
     job.hidden_stride = job.out_stride = l.H;
     job.ids_type = c.ids_type;
     job.K = c.K;
@@ -278,11 +261,11 @@ static int32_t run_call(path p, const layer &l, const call &c, data &d)
         else
             emu_launch(grid, 256, 0, [&]() { gather_rows<uint16_t>(job, l.H, l.H); });
         if (l.type == FM_CLIP_F32)
-            run_products<float>(job, p, job.slots, d.channels);
+            run_products<float>(job, p);
         else if (l.type == FM_CLIP_F16)
-            run_products<__half>(job, p, job.slots, d.channels);
+            run_products<__half>(job, p);
         else
-            run_products<__nv_bfloat16>(job, p, job.slots, d.channels);
+            run_products<__nv_bfloat16>(job, p);
     }
     return faults;
 }
@@ -427,16 +410,14 @@ static void all_forms(path p, const char *name, int type, bool brief)
           FM_CLIP_FAULT_WIDTH | FM_CLIP_FAULT_BUDGET);
 }
 
-/* Sums that are computed in several splits, and tiles that are cut in two. */
-static void long_sums(path p, const char *name)
+/* Sums that are computed in several splits. */
+static void long_sums()
 {
-    layer l = make_layer(FM_CLIP_BF16, p == HOPPER ? 136 : 64, 1, {2200, 4100}, {2111, 70});
-    char what[200];
-    snprintf(what, sizeof what, "%s, a sum in two splits", name);
+    layer l = make_layer(FM_CLIP_BF16, 64, 1, {2200, 4100}, {2111, 70});
     call c = make_call(l, 6, 1, 0);
     for (int t = 0; t < c.N; t++)
         c.ids[(size_t)t] = t == 4;
-    check(what, p, l, c);
+    check("mma bf16, a sum in two splits", MMA, l, c);
 }
 
 /* Relative error of a float32 sum: 3e-7 if it is made in blocks, 8e-7 if it is one chain. */
@@ -473,7 +454,7 @@ static fm_cuda_job routed(const layer &l, const call &c, const std::vector<int32
     job.B = l.B;
     job.H = 8;
     job.channels_padded = 64;
-    job.shape = {{64, 128}, {128, 256}, 3, 1};
+    job.shape = {{64, 64}, {128, 128}, 3};
     job.ids = ids.data();
     job.budgets = c.per_token ? c.budgets.data() : nullptr;
     job.n = c.N;
@@ -554,12 +535,7 @@ int main(void)
     plain_sums_go_by_blocks();
     all_forms(MMA, "mma bf16", FM_CLIP_BF16, false);
     all_forms(MMA, "mma f16", FM_CLIP_F16, true);
-    all_forms(HOPPER, "hopper bf16", FM_CLIP_BF16, false);
-    simple = 1;
-    all_forms(HOPPER, "hopper f16, its simple form", FM_CLIP_F16, true);
-    simple = 0;
-    long_sums(MMA, "mma bf16");
-    long_sums(HOPPER, "hopper bf16");
+    long_sums();
     printf("%d runs, %d failures\n", runs, failures);
     return failures != 0;
 }

@@ -35,8 +35,7 @@ KERNEL_TEST(wrong_layers_are_refused_with_a_sentence)
     BAD(l.threads = -1, FM_CLIP_EUSAGE, "threads is -1, but may be 0 to 1024");
     BAD(l.down = NULL, FM_CLIP_EUSAGE, "gate_up or down is NULL");
     BAD(l.widths = NULL, FM_CLIP_EUSAGE, "row0, cap, widths or budget is NULL");
-    BAD(l.path = FM_CLIP_HOPPER, FM_CLIP_EDEVICE,
-        "path 19 is not supported on this CPU with type 0");
+    BAD(l.path = FM_CLIP_MMA, FM_CLIP_EDEVICE, "path 18 is not supported on this CPU with type 0");
     BAD(l.path = FM_CLIP_AVX512_BF16, FM_CLIP_EDEVICE,
         "path 4 is not supported on this CPU with type 0");
     BAD(l.cap_max = 19, FM_CLIP_EUSAGE, "cap[0] is 20, but may be 0 to cap_max, 19");

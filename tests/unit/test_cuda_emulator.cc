@@ -1,6 +1,6 @@
 /*
- * Test that the emulator of tests/unit/cuda_emulator.h is strict about when copies arrive and when
- * products read stored data: errors that a GPU shows only sometimes end the program.
+ * Test that the emulator of tests/unit/cuda_emulator.h is strict about when copies arrive and which
+ * threads meet: errors that a GPU shows only sometimes end the program or give wrong numbers.
  */
 #include "tests/unit/cuda_emulator_ptx.h"
 
@@ -10,6 +10,12 @@
 static int failures;
 
 static const emu_dim one_block = {1, 1, 1};
+
+static void report(bool good, const char *what)
+{
+    failures += !good;
+    printf("%s %s\n", good ? "ok  " : "FAIL", what);
+}
 
 static void dies(const char *what, std::function<void()> wrong)
 {
@@ -23,60 +29,50 @@ static void dies(const char *what, std::function<void()> wrong)
         _exit(0);
     }
     waitpid(child, &status, 0);
-    failures += !WIFSIGNALED(status);
-    printf("%s %s is caught\n", WIFSIGNALED(status) ? "ok  " : "FAIL", what);
+    report(WIFSIGNALED(status), what);
 }
 
-static void the_emulator_is_strict()
+/* The number of 200 runs in which a thread finds what it copied, if it waits for the copy or does
+ * not. */
+static int copies_seen(bool wait)
 {
-    dies("an arrival at a barrier that is not there",
-         []() { emu_launch(one_block, 32, 2048, []() { barrier_arrive(EMU_BASE + 1024); }); });
-    static std::vector<uint16_t> numbers(64 * 64, 0x3f80);
-    dies("a block that ends before its box has come", []() {
-        CUtensorMap map = emu_make_map(numbers.data(), 64, 64, 64);
-        emu_launch(one_block, 1, 16384, [=]() {
-            barrier_init(EMU_BASE + 1024, 1);
-            barrier_expect(EMU_BASE + 1024, 8192);
-            copy_box(4096, &map, 0, 0, EMU_BASE + 1024);
+    static const uint8_t from[16] = {1, 2, 3};
+    int seen = 0;
+    for (int i = 0; i < 200; i++)
+        emu_launch(one_block, 1, 2048, [&]() {
+            copy16(EMU_BASE, from, true);
+            copies_end();
+            if (wait)
+                copies_wait<0>();
+            seen += !memcmp(emu_at(EMU_BASE, 16), from, 16);
         });
-    });
+    return seen;
 }
 
-/* A warpgroup clears 64 rows of 64 numbers and multiplies the first 16 columns with themselves. */
-static void multiply_cleared(bool fenced, float *got)
+static void copies_are_strict()
 {
-    emu_launch(one_block, 128, 16384, [=]() {
-        const uint32_t at = 4096, stride = 1024;
-        const uint64_t operand = at >> 4 | (uint64_t)(stride >> 4) << 32 | (uint64_t)1 << 62;
-        float d[8];
-        for (uint32_t i = threadIdx.x; i < 512; i += 128)
-            shared_clear16(at + 16 * i);
-        if (fenced)
-            fence_async();
-        named_barrier(1, 128);
-        product<__half, 16, 0, 0>::add(d, operand, operand, 0);
-        products_end();
-        products_wait<0>();
-        products_fence(d);
-        got[threadIdx.x] = d[7];
-    });
-}
-
-static void products_are_strict()
-{
-    static float got[128];
-    dies("a product of what was not fenced", []() { multiply_cleared(false, got); });
-    std::fill(got, got + 128, 1.0f);
-    multiply_cleared(true, got);
-    bool good = std::count(got, got + 128, 0.0f) == 128;
-    failures += !good;
-    printf("%s a product of cleared rows\n", good ? "ok  " : "FAIL");
+    int early = copies_seen(false);
+    report(early > 0 && early < 200, "a copy that nothing waits for arrives early or late");
+    report(copies_seen(true) == 200, "a copy has arrived after the wait");
 }
 
 int main(void)
 {
-    the_emulator_is_strict();
-    products_are_strict();
+    copies_are_strict();
+    dies("a barrier that half of the block reaches is caught", []() {
+        emu_launch(one_block, 64, 0, []() {
+            if (threadIdx.x < 32)
+                __syncthreads();
+        });
+    });
+    dies("a matrix at an odd address is caught", []() {
+        emu_launch(one_block, 32, 2048, []() {
+            uint32_t r[4];
+            load_matrices(r, EMU_BASE + 8);
+        });
+    });
+    dies("an address past shared memory is caught",
+         []() { emu_launch(one_block, 1, 2048, []() { emu_at(EMU_BASE + 4096, 16); }); });
     printf("%d failures\n", failures);
     return failures != 0;
 }

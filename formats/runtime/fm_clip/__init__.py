@@ -210,7 +210,7 @@ class Layer:
 
     @property
     def name(self) -> str:
-        """The implementation in use, such as "cpu avx512 f32" or "cuda hopper bf16"."""
+        """The implementation in use, such as "cpu avx512 f32" or "cuda mma bf16"."""
         return _library.fm_clip_name(self._open()).decode()
 
     def __call__(

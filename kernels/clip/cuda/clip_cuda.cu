@@ -1,6 +1,6 @@
 /*
  * The CUDA device of clip.h: preparing a layer, choosing its path, and enqueueing a call.  Kernels
- * are launched in clip_cuda_route.cu, clip_cuda_mma.cu, clip_cuda_hopper.cu, and clip_cuda_blas.cu.
+ * are launched in clip_cuda_route.cu, clip_cuda_mma.cu and clip_cuda_blas.cu.
  *
  * The runtime is linked statically and the driver is found at run time, so the library can be
  * loaded on a machine that has neither, and returns FM_CLIP_EDEVICE there.
@@ -100,18 +100,14 @@ static int32_t copy_rows(struct fm_clip_cuda_layer *layer, struct fm_clip_error 
 }
 
 /* Choose the path for the layer; an error if the requested one is not supported. */
-static int32_t choose_path(struct fm_clip_cuda_layer *layer, int major, int minor,
-                           struct fm_clip_error *error)
+static int32_t choose_path(struct fm_clip_cuda_layer *layer, struct fm_clip_error *error)
 {
     const struct fm_clip_layer *g = &layer->given;
     bool aligned = g->type != FM_CLIP_F32 && g->H % 8 == 0 && (uintptr_t)g->gate_up % 16 == 0 &&
                    (uintptr_t)g->down % 16 == 0;
-    /* only compute capability 9.0 has these instructions; coordinates of boxes have 32 bits */
-    bool hopper = aligned && g->cap_max > 0 && major == 9 && minor == 0 && g->H >= FM_CUDA_STEP &&
-                  g->channels >= FM_CUDA_STEP && g->channels < ((int64_t)1 << 30) - FM_CUDA_STEP;
     switch (g->path) {
     case FM_CLIP_BEST:
-        layer->path = hopper ? FM_CLIP_HOPPER : aligned ? FM_CLIP_MMA : FM_CLIP_PORTABLE;
+        layer->path = aligned ? FM_CLIP_MMA : FM_CLIP_PORTABLE;
         return FM_CLIP_OK;
     case FM_CLIP_PORTABLE:
         layer->path = g->path;
@@ -123,16 +119,10 @@ static int32_t choose_path(struct fm_clip_cuda_layer *layer, int major, int mino
         if (aligned)
             return FM_CLIP_OK;
         break;
-    case FM_CLIP_HOPPER:
-        layer->path = g->path;
-        if (hopper)
-            return FM_CLIP_OK;
-        break;
     }
     return fm_clip_fail(error, FM_CLIP_EDEVICE,
-                        "path %d does not support type %d, H %d, %lld channels and the alignment "
-                        "given on compute capability %d.%d",
-                        g->path, g->type, g->H, (long long)g->channels, major, minor);
+                        "path %d on CUDA does not support type %d, H %d and the alignment given",
+                        g->path, g->type, g->H);
 }
 
 /* True for the baselines, which read sizes back from the device and so wait for it. */
@@ -155,14 +145,8 @@ static int32_t load_kernels(struct fm_clip_cuda_layer *layer, struct fm_clip_err
     if (code != cudaSuccess)
         return fm_clip_cuda_fail(error, code, "the routing kernels");
     if (waits(layer)) {
-        layer->shape = {{64, 64}, {128, 128}, 1, 0};
+        layer->shape = {{64, 64}, {128, 128}, 1};
         return fm_clip_cuda_blas_prepare(layer, error);
-    }
-    if (layer->path == FM_CLIP_HOPPER) {
-        int32_t failed = fm_clip_cuda_hopper_prepare(layer, error);
-        if (failed != FM_CLIP_EDEVICE || layer->given.path != FM_CLIP_BEST)
-            return failed;
-        layer->path = FM_CLIP_MMA; /* for example, the driver cannot make tensor maps */
     }
     code = fm_clip_cuda_mma_prepare(type, layer->path == FM_CLIP_PORTABLE, layer->processors,
                                     &layer->shape);
@@ -173,8 +157,6 @@ static int32_t load_kernels(struct fm_clip_cuda_layer *layer, struct fm_clip_err
 static const char *path_name(int32_t path)
 {
     switch (path) {
-    case FM_CLIP_HOPPER:
-        return "hopper";
     case FM_CLIP_MMA:
         return "mma";
     case FM_CLIP_NAIVE:
@@ -201,21 +183,6 @@ static void cuda_release(struct fm_clip *clip)
     free(layer);
 }
 
-/* A layer, zeroed except for `given` and `simple`; tensor maps require more alignment than malloc
- * gives. */
-static struct fm_clip_cuda_layer *new_layer(const struct fm_clip_layer *given)
-{
-    size_t bytes = sizeof(struct fm_clip_cuda_layer); /* a multiple of the alignment */
-    struct fm_clip_cuda_layer *layer =
-        (struct fm_clip_cuda_layer *)aligned_alloc(alignof(struct fm_clip_cuda_layer), bytes);
-    if (layer) {
-        memset((void *)layer, 0, bytes);
-        layer->given = *given;
-        layer->simple = getenv("FM_CLIP_CUDA_SIMPLE") != nullptr;
-    }
-    return layer;
-}
-
 static int32_t cuda_prepare(struct fm_clip **clip, const struct fm_clip_layer *given,
                             struct fm_clip_error *error)
 {
@@ -223,14 +190,17 @@ static int32_t cuda_prepare(struct fm_clip **clip, const struct fm_clip_layer *g
     on_device device(given->ordinal);
     if (device.code != cudaSuccess)
         return fm_clip_cuda_fail(error, device.code, "CUDA device of the layer");
-    struct fm_clip_cuda_layer *layer = new_layer(given);
+    struct fm_clip_cuda_layer *layer =
+        (struct fm_clip_cuda_layer *)calloc(1, sizeof(struct fm_clip_cuda_layer));
     if (!layer)
         return fm_clip_fail(error, FM_CLIP_ENOMEM, "no memory for a layer");
+    layer->given = *given;
+    layer->simple = getenv("FM_CLIP_CUDA_SIMPLE") != nullptr;
     int major = 0, minor = 0;
     cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, given->ordinal);
     cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, given->ordinal);
     cudaDeviceGetAttribute(&layer->processors, cudaDevAttrMultiProcessorCount, given->ordinal);
-    int32_t code = major >= 8 ? choose_path(layer, major, minor, error)
+    int32_t code = major >= 8 ? choose_path(layer, error)
                               : fm_clip_fail(error, FM_CLIP_EDEVICE,
                                              "compute capability %d.%d is under 8.0", major, minor);
     if (code == FM_CLIP_OK)
@@ -269,7 +239,6 @@ static struct fm_cuda_job job_of(const struct fm_clip_cuda_layer *layer,
     job.channels_padded = fm_cuda_padded(given->cap_max);
     job.shape = layer->shape;
     job.parts = !layer->simple; /* a flag until the slots of a chunk are known */
-    job.simple = layer->simple;
     job.hidden_stride = call->hidden_stride;
     job.out_stride = call->out_stride;
     job.ids_type = call->ids_type;
@@ -304,15 +273,9 @@ static int32_t run_chunk(struct fm_clip_cuda_layer *layer, const struct fm_cuda_
     code = fm_clip_cuda_gather(job, stream);
     if (code != cudaSuccess)
         return fm_clip_cuda_fail(error, code, "launch of the gather");
-    if (layer->path == FM_CLIP_HOPPER) {
-        int32_t failed = fm_clip_cuda_hopper(layer, job, stream, error);
-        if (failed != FM_CLIP_OK)
-            return failed;
-    } else {
-        code = fm_clip_cuda_mma(job, layer->path == FM_CLIP_PORTABLE, stream);
-        if (code != cudaSuccess)
-            return fm_clip_cuda_fail(error, code, "launch of a product");
-    }
+    code = fm_clip_cuda_mma(job, layer->path == FM_CLIP_PORTABLE, stream);
+    if (code != cudaSuccess)
+        return fm_clip_cuda_fail(error, code, "launch of a product");
     code = fm_clip_cuda_combine(job, stream);
     return code == cudaSuccess ? FM_CLIP_OK
                                : fm_clip_cuda_fail(error, code, "launch of the combine");

@@ -1,6 +1,6 @@
 /*
  * Device helpers of the clipped FFN: number types, the gate, the exchange inside a quad, and the
- * work items of a block.
+ * tiles of a block.
  */
 #ifndef FM_CLIP_CUDA_CUH
 #define FM_CLIP_CUDA_CUH
@@ -82,34 +82,16 @@ __device__ __forceinline__ uint2 quad_channels(const float v[4], uint32_t lane)
     return high ? make_uint2(got, own) : make_uint2(own, got);
 }
 
-/* The number of work items of a product. */
-__device__ __forceinline__ int32_t items_of(const struct fm_cuda_job &job, int product)
-{
-    return fm_cuda_items(job.totals->tiles[product - 1], job.totals->halved[product - 1]);
-}
-
-__device__ __forceinline__ void take_item(const struct fm_cuda_job &job, int product, int32_t item,
-                                          struct fm_cuda_tile *tile, struct fm_cuda_group *group)
-{
-    *tile = fm_cuda_take(&job.shape, product, job.totals, job.groups, job.begin[product - 1], item,
-                         job.H);
-    *group = job.groups[tile->group];
-}
-
-/* The tile of this block in a round, as assigned in advance; false after the last. */
+/* The tile of this block in a round; false after the last. */
 __device__ __forceinline__ bool next_tile(const struct fm_cuda_job &job, int product, int32_t round,
                                           struct fm_cuda_tile *tile, struct fm_cuda_group *group)
 {
-    int32_t items = items_of(job, product);
-    int32_t ctas = job.shape.ctas;
-    if (round * ctas >= items)
+    int32_t t = fm_cuda_item((int32_t)blockIdx.x, job.shape.ctas, round);
+    if (t >= job.totals->tiles[product - 1])
         return false;
-    int32_t item = fm_cuda_item((int32_t)blockIdx.x, ctas, round);
-    if (item >= items) { /* this block has no item in the last round */
-        tile->cols = 0;
-        return true;
-    }
-    take_item(job, product, item, tile, group);
+    *tile =
+        fm_cuda_take(&job.shape, product, job.totals, job.groups, job.begin[product - 1], t, job.H);
+    *group = job.groups[tile->group];
     return true;
 }
 

@@ -4,7 +4,7 @@
  * headers, which tests run on the host; kernels are in .cuh files, written against the few
  * instructions of clip_cuda_ptx.cuh, and their launches in .cu files.  In reading order:
  * clip_cuda_tiles.h, clip_cuda_route.h, clip_cuda_job.h, clip_cuda_maps.h, clip_cuda_ptx.cuh,
- * clip_cuda.cuh, clip_cuda_route.cuh, clip_cuda_mma.cuh, clip_cuda_hopper.cuh, clip_cuda.cu;
+ * clip_cuda.cuh, clip_cuda_route.cuh, clip_cuda_mma.cuh, clip_cuda.cu;
  * clip_cuda_blas.cu and clip_cuda_cublas.cu (the baselines, and finding cuBLAS), clip_cuda_gpu.cu
  * (memory and timing for measurements).
  *
@@ -15,7 +15,6 @@
 #ifndef FM_CLIP_CUDA_H
 #define FM_CLIP_CUDA_H
 
-#include <cuda.h>
 #include <cuda_runtime.h>
 
 #include "kernels/clip/clip_device.h"
@@ -33,11 +32,10 @@ struct fm_clip_cuda_layer {
     int32_t *cap, *faults;
     int64_t *host_row0; /* copies for the baselines */
     int32_t *host_cap;
-    int32_t path; /* MMA, HOPPER, PORTABLE (plain), NAIVE or BUCKET */
+    int32_t path; /* MMA, PORTABLE (plain), NAIVE or BUCKET */
     int32_t processors;
-    bool simple; /* use the simpler form if there are two: FM_CLIP_CUDA_SIMPLE is set */
+    bool simple; /* route in the simpler form: FM_CLIP_CUDA_SIMPLE is set */
     struct fm_cuda_shape shape;
-    CUtensorMap gate_up, down; /* HOPPER */
     struct fm_clip_blas *blas; /* NAIVE and BUCKET */
 };
 
@@ -56,16 +54,6 @@ cudaError_t fm_clip_cuda_mma_prepare(int type, bool plain, int processors,
                                      struct fm_cuda_shape *shape);
 /* Both products. */
 cudaError_t fm_clip_cuda_mma(const struct fm_cuda_job *job, bool plain, cudaStream_t stream);
-
-/* A map over `rows` packed rows of `columns` 16-bit elements, boxes of box_rows x 64, swizzled;
- * false if the driver cannot make it. */
-bool fm_clip_cuda_map(CUtensorMap *map, int type, const void *base, int64_t rows, int64_t columns,
-                      unsigned box_rows);
-
-/* The Hopper path.  Preparing it makes the layer's tensor maps. */
-int32_t fm_clip_cuda_hopper_prepare(struct fm_clip_cuda_layer *layer, struct fm_clip_error *error);
-int32_t fm_clip_cuda_hopper(const struct fm_clip_cuda_layer *layer, const struct fm_cuda_job *job,
-                            cudaStream_t stream, struct fm_clip_error *error);
 
 /* Evict everything from the L2 cache, and leave no dirty lines in it. */
 #define FM_CLIP_FLUSH_BYTES ((size_t)512 << 20)

@@ -44,8 +44,8 @@ struct fm_clip_gpu {
     struct fm_clip_layer layer; /* pointers to device memory */
     struct block gate_up, down, row0, cap, widths, budget;
     struct block hidden, ids, weights, budgets, out, workspace, flushed;
-    struct fm_clip *prepared[FM_CLIP_HOPPER + 1];
-    bool refused[FM_CLIP_HOPPER + 1];
+    struct fm_clip *prepared[FM_CLIP_MMA + 1];
+    bool refused[FM_CLIP_MMA + 1];
     cudaStream_t stream;
     cudaEvent_t begin, end;
     char name[256];
@@ -112,7 +112,7 @@ const char *fm_clip_gpu_name(const struct fm_clip_gpu *gpu)
 /* The layer prepared for a path, once; NULL if the path is not supported. */
 static struct fm_clip *prepare_path(struct fm_clip_gpu *g, int32_t path)
 {
-    if (path < 0 || path > FM_CLIP_HOPPER || g->refused[path])
+    if (path < 0 || path > FM_CLIP_MMA || g->refused[path])
         return nullptr;
     if (!g->prepared[path]) {
         struct fm_clip_layer layer = g->layer;

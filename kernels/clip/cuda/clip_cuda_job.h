@@ -23,7 +23,6 @@ struct fm_cuda_job {
     int32_t channels_padded; /* columns of h: fm_cuda_padded(cap_max) */
     int32_t parts;           /* number of parts in the routing (fm_cuda_parts), or 0: its simpler
                                 form */
-    int32_t simple;          /* 1: tiles are assigned in advance, copies have no cache hints */
     struct fm_cuda_shape shape;
     /* the call; its pointers are at the first token of the chunk */
     const void *hidden, *ids;

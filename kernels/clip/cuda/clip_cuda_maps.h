@@ -1,10 +1,10 @@
 /*
- * The layout of numbers: shared-memory swizzle, matrix descriptors, and the registers that hold the
- * fragments of the matrix instructions.  The functions use only integers and are compiled for the
+ * The layout of numbers: shared-memory swizzle, and the registers that hold the fragments of the
+ * matrix instructions.  The functions use only integers and are compiled for the
  * device and for the host, where tests/unit/test_clip_cuda_emulated.cc runs whole products with
  * them, on the layouts that the PTX ISA documents.
  *
- * The mma and Hopper paths copy FM_CUDA_STEP (64) elements of the sum at a time, of 16 bits each:
+ * The mma path copies FM_CUDA_STEP (64) elements of the sum at a time, of 16 bits each:
  * 128 bytes per row, swizzled in atoms of 8 rows (1024 bytes, aligned to 1024).  A block is 64
  * rows, 8192 bytes.
  *   rows of x or h, rows of gate_up: a row belongs to one row or column of the product, and its 64
@@ -33,29 +33,16 @@ FM_HD uint32_t fm_map_byte(uint32_t row, uint32_t column)
     return fm_map_swizzle(row * FM_MAP_ROW_BYTES + column * 2);
 }
 
-/* A wgmma matrix descriptor with the 128-byte swizzle, all in bytes.  Along the sum: `stride` from
- * 8 rows to the next 8, `leading` unused.  Across the sum: `stride` from 8 elements of the sum to
- * the next 8, `leading` from 64 columns to the next 64. */
-FM_HD uint64_t fm_map_descriptor(uint32_t address, uint32_t leading, uint32_t stride)
+/* Row and column of a product (16 x 8 n) that a lane holds in its accumulator register `i`: four
+ * registers for every 8 columns. */
+FM_HD uint32_t fm_map_d_row(uint32_t lane, uint32_t i)
 {
-    return (uint64_t)(address >> 4 & 0x3fff) | (uint64_t)(leading >> 4 & 0x3fff) << 16 |
-           (uint64_t)(stride >> 4 & 0x3fff) << 32 | (uint64_t)1 << 62;
+    return lane / 4 + (i & 2) * 4;
 }
 
-/* Bytes from the descriptor of one 16-element piece of the sum to the next: along, across. */
-#define FM_MAP_NEXT_ALONG 32
-#define FM_MAP_NEXT_ACROSS 2048
-
-/* Row and column of the product that a thread of 128 (wgmma, 64 x n) or of 32 (mma, 16 x 8 n)
- * holds in its accumulator register `i`: four registers for every 8 columns. */
-FM_HD uint32_t fm_map_d_row(uint32_t thread, uint32_t i)
+FM_HD uint32_t fm_map_d_column(uint32_t lane, uint32_t i)
 {
-    return thread / 32 * 16 + thread % 32 / 4 + (i & 2) * 4;
-}
-
-FM_HD uint32_t fm_map_d_column(uint32_t thread, uint32_t i)
-{
-    return i / 4 * 8 + thread % 4 * 2 + (i & 1);
+    return i / 4 * 8 + lane % 4 * 2 + (i & 1);
 }
 
 /* ldmatrix x4: the row address that `lane` supplies for the four 8 x 8 matrices of a 16 x 16 A
@@ -103,36 +90,6 @@ FM_HD uint32_t fm_map_b_across_k(uint32_t lane)
 FM_HD uint32_t fm_map_quad_keep(uint32_t lane, uint32_t round)
 {
     return lane >> round & 1;
-}
-
-/*
- * The small form of product 1 (wgmma, 64 gate/up rows x n tokens): the rows of channel c are 2 c
- * and 2 c + 1, which are in lanes 4 apart.  One exchange with lane ^ 4: lanes of even rows give
- * their register pair 2,3 and keep 0,1; lanes of odd rows give 0,1 and keep 2,3.  Then a lane has
- * both values of the channel of gate row fm_map_swap_row: its own value is the gate in lanes of
- * even rows, the up in lanes of odd rows.
- */
-FM_HD uint32_t fm_map_swap_odd(uint32_t thread)
-{
-    return thread / 4 & 1;
-}
-
-FM_HD uint32_t fm_map_swap_row(uint32_t thread)
-{
-    return thread / 32 * 16 + (thread % 32 / 4 & ~1u) + fm_map_swap_odd(thread) * 8;
-}
-
-/* The pipeline: step `it` (counted over all tiles of a block) uses this stage, and its barriers'
- * phase has this parity.  The producer waits for `empty` with the opposite parity, so it does
- * not wait in the first round. */
-FM_HD uint32_t fm_map_stage(uint32_t it, uint32_t stages)
-{
-    return it % stages;
-}
-
-FM_HD uint32_t fm_map_parity(uint32_t it, uint32_t stages)
-{
-    return it / stages & 1;
 }
 
 #endif

@@ -51,7 +51,7 @@ cudaError_t fm_clip_cuda_mma_prepare(int type, bool plain, int processors,
     }
     if (fit < 1)
         return cudaErrorLaunchOutOfResources;
-    *shape = {{MMA_ROWS, MMA_ROWS}, {MMA_COLS, MMA_COLS}, fit * processors, 0};
+    *shape = {{MMA_ROWS, MMA_ROWS}, {MMA_COLS, MMA_COLS}, fit * processors};
     return cudaSuccess;
 }
 

@@ -168,8 +168,6 @@ static __global__ void __launch_bounds__(MMA_THREADS)
     struct fm_cuda_tile tile;
     struct fm_cuda_group g;
     for (int32_t round = 0; next_tile(job, PRODUCT, round, &tile, &g); round++) {
-        if (tile.cols == 0)
-            continue;
         sources<T> s = sources_of<T, PRODUCT>(job, tile, g);
         int32_t steps = fm_cuda_ceil(s.to - s.from, FM_CUDA_STEP);
         float d[2][8][4] = {};
@@ -225,8 +223,6 @@ static __global__ void __launch_bounds__(PLAIN_THREADS)
     struct fm_cuda_group g;
     int32_t row = (int32_t)threadIdx.x / 16 * 4, column = (int32_t)threadIdx.x % 16 * 8;
     for (int32_t round = 0; next_tile(job, PRODUCT, round, &tile, &g); round++) {
-        if (tile.cols == 0)
-            continue;
         sources<T> s = sources_of<T, PRODUCT>(job, tile, g);
         float d[4][8] = {}, part[4][8] = {};
         for (int32_t k = s.from; k < s.to; k += PLAIN_STEP) {

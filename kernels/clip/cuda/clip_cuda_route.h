@@ -439,7 +439,7 @@ FM_HD void fm_cuda_place(const struct fm_cuda_job *job, int32_t e, struct fm_cud
 FM_HD void fm_cuda_begins(const struct fm_cuda_job *job, int product, int32_t groups,
                           struct fm_cuda_team team)
 {
-    int32_t *begin = job->begin[product - 1], carry = 0, large = 0;
+    int32_t *begin = job->begin[product - 1], carry = 0;
     for (int32_t base = 0; base < groups; base += team.lanes) {
         int32_t a = base + team.lane;
         int32_t tiles =
@@ -447,15 +447,11 @@ FM_HD void fm_cuda_begins(const struct fm_cuda_job *job, int product, int32_t gr
         int32_t running = fm_cuda_running(tiles, team.lane);
         if (a < groups)
             begin[a] = carry + running - tiles;
-        large += fm_cuda_last(
-            fm_cuda_running(a < groups && job->groups[a].large ? tiles : 0, team.lane));
         carry += fm_cuda_last(running);
     }
     if (team.lane == 0) {
         begin[groups] = carry;
         job->totals->tiles[product - 1] = carry;
-        job->totals->halved[product - 1] = fm_cuda_halved(&job->shape, carry, carry - large);
-        job->totals->begun[product - 1] = 0;
     }
 }
 

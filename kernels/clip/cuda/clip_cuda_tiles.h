@@ -43,7 +43,6 @@
 struct fm_cuda_shape {
     int32_t rows[2], cols[2]; /* [0] small, [1] large */
     int32_t ctas;             /* blocks that share the tiles */
-    int32_t halves;           /* 1: the last round of small tiles may be cut in two */
 };
 
 /* A group, as stored in the plan. */
@@ -62,7 +61,7 @@ struct fm_cuda_group {
 struct fm_cuda_tile {
     int32_t group;     /* index in the plan */
     int32_t row, rows; /* first row inside the group, rows (>= 1) */
-    int32_t col, cols; /* first column, columns (0 only in an empty half) */
+    int32_t col, cols; /* first column, columns */
     int32_t from, to;  /* elements [from, to) of the sum; `from` is a multiple of FM_CUDA_STEP */
     int32_t split;     /* which partial result */
 };
@@ -131,22 +130,7 @@ FM_HD int32_t fm_cuda_tiles(const struct fm_cuda_shape *shape, int product,
     return m * n * (product == 1 ? 1 : g->splits);
 }
 
-/* The number of last tiles that are cut into halves: those of the last round, if there are at most
- * half as many as blocks and all are small.  `tiles` is the number of all tiles, `small` that of
- * the small ones, which come last. */
-FM_HD int32_t fm_cuda_halved(const struct fm_cuda_shape *shape, int32_t tiles, int32_t small)
-{
-    int32_t rest = tiles % shape->ctas;
-    return shape->halves && 2 * rest <= shape->ctas && rest <= small ? rest : 0;
-}
-
-/* Work items of a product: tiles, with the halved ones counted twice. */
-FM_HD int32_t fm_cuda_items(int32_t tiles, int32_t halved)
-{
-    return tiles + halved;
-}
-
-/* The item that block `cta` takes in its round `round`, every second round backwards so that the
+/* The tile that block `cta` takes in its round `round`, every second round backwards so that the
  * block with the longest tile of one round has the shortest of the next. */
 FM_HD int32_t fm_cuda_item(int32_t cta, int32_t ctas, int32_t round)
 {
@@ -194,36 +178,21 @@ FM_HD struct fm_cuda_tile fm_cuda_tile_of(const struct fm_cuda_shape *shape, int
     return tile;
 }
 
-/* Half `which` (0, 1) of a small tile; a half may have no columns (cols 0). */
-FM_HD struct fm_cuda_tile fm_cuda_half(struct fm_cuda_tile tile, int32_t breadth, int32_t which)
-{
-    int32_t first = fm_cuda_min(breadth / 2, tile.cols);
-    tile.cols = which ? tile.cols - first : first;
-    tile.col += which ? first : 0;
-    return tile;
-}
-
 /* Totals of the plan of one chunk, in device memory. */
 struct fm_cuda_plan_totals {
-    int32_t groups;    /* active ones */
-    int32_t rows;      /* sorted rows, all groups */
-    int32_t tiles[2];  /* of product 1 and 2 */
-    int32_t halved[2]; /* number of last tiles that are cut in two */
-    int32_t begun[2];  /* items of product 1 and 2 that blocks took after their first */
+    int32_t groups;   /* active ones */
+    int32_t rows;     /* sorted rows, all groups */
+    int32_t tiles[2]; /* of product 1 and 2 */
 };
 
-/* Work item `item` of a product (1 or 2): begin[] is that product's. */
+/* Tile `t` of a product (1 or 2): begin[] is that product's. */
 FM_HD struct fm_cuda_tile fm_cuda_take(const struct fm_cuda_shape *shape, int product,
                                        const struct fm_cuda_plan_totals *totals,
                                        const struct fm_cuda_group *groups, const int32_t *begin,
-                                       int32_t item, int32_t H)
+                                       int32_t t, int32_t H)
 {
-    int32_t whole = totals->tiles[product - 1] - totals->halved[product - 1];
-    int32_t over = item - whole;
-    int32_t t = over < 0 ? item : whole + over / 2;
     int32_t a = fm_cuda_find(begin, totals->groups, t);
-    struct fm_cuda_tile tile = fm_cuda_tile_of(shape, product, &groups[a], a, t - begin[a], H);
-    return over < 0 ? tile : fm_cuda_half(tile, shape->cols[0], over & 1);
+    return fm_cuda_tile_of(shape, product, &groups[a], a, t - begin[a], H);
 }
 
 #endif
