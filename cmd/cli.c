@@ -28,9 +28,7 @@
 #include "lib/run/ranks.h"
 #include "lib/run/report.h"
 
-/* A closed descriptor 0, 1 or 2 would be reused for the next file opened, and results would be
- * printed into it.  An epoll descriptor in its place can be neither read nor written. */
-static void fill_standard_descriptors(void)
+void fm_cli_descriptors(void)
 {
     for (int fd = 0; fd <= 2; fd++)
         if (fcntl(fd, F_GETFD) < 0 && epoll_create1(0) < 0)
@@ -144,7 +142,7 @@ void fm_cli_begin(struct fm_cli *cli, int argc, char **argv, const struct fm_cli
     struct fm_err err = {0};
     int rc = FM_OK;
     began = fm_clock_now();
-    fill_standard_descriptors();
+    fm_cli_descriptors();
     if (!fm_options_parse(cli, argc, argv, own, count))
         exit(fm_cli_end(cli, FM_OK, &err));
     if (cli->groups & FM_CLI_TOKENS)

@@ -32,6 +32,11 @@
 void fm_cli_begin(struct fm_cli *cli, int argc, char **argv, const struct fm_cli_option *own,
                   int count);
 
+/* A closed descriptor 0, 1 or 2 would be reused for the next file opened, and results would be
+ * printed into it.  An epoll descriptor in its place can be neither read nor written.
+ * fm_cli_begin calls it. */
+void fm_cli_descriptors(void);
+
 /* The result as text for people, written to a stream in memory. */
 struct fm_cli_text {
     FILE *out;

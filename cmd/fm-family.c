@@ -291,25 +291,19 @@ static int compare_words(const void *a, const void *b)
 static int make_entry(cJSON **entry, const struct family *f, int step, struct fm_err *err)
 {
     const cJSON *from = step > RANK ? entry_of(f, before(f, step)) : NULL;
-    const cJSON *given = step < PACK ? f->data : step == PACK ? f->model : NULL, *item;
+    const cJSON *given = step < PACK ? f->data : step == PACK ? f->model : NULL;
     char identity[FM_LEDGER_IDENTITY];
     struct words w = {0};
     *entry = cJSON_CreateObject();
     cJSON *options = fm_json_add_array(*entry, "options");
     add_options(&w, f, step, false);
-    if (w.count) /* in order of name; a repeated option keeps its order */
+    if (w.count) /* their order does not matter; that of files is in the inputs */
         qsort(w.word, w.count, sizeof *w.word, compare_words);
     for (size_t i = 0; i < w.count; i++)
         fm_json_add_string(options, NULL, w.word[i]);
     cJSON *inputs = fm_json_add_object(*entry, "inputs");
-    cJSON_ArrayForEach(item, given)
-    {
-        fm_json_add_string(inputs, item->string, item->valuestring);
-    }
-    cJSON_ArrayForEach(item, cJSON_GetObjectItemCaseSensitive(from, "output"))
-    {
-        fm_json_add_string(inputs, item->string, item->valuestring);
-    }
+    fm_ledger_copy(inputs, given);
+    fm_ledger_copy(inputs, cJSON_GetObjectItemCaseSensitive(from, "output"));
     if (step < VERIFY) {
         fm_ledger_identity(identity, f->path[step]);
         fm_json_add_string(*entry, "before", identity);
@@ -910,6 +904,7 @@ int fm_family_main(int argc, char **argv)
                 .scope = scope}};
     struct fm_err err = {0};
     fm_signals_hold();
+    fm_cli_descriptors();
     if (!fm_options_parse(&f.cli, argc, argv, own, FM_CLI_COUNT(own)))
         return fm_cli_end(&f.cli, FM_OK, &err);
     fm_options_speak(f.cli.tool);

@@ -292,6 +292,16 @@ int fm_ledger_source(struct fm_ledger *l, cJSON *to, const char *what, const cha
 
 /* ---- entries ---- */
 
+void fm_ledger_copy(cJSON *to, const cJSON *from)
+{
+    const cJSON *item;
+    cJSON_ArrayForEach(item, from)
+    {
+        if (item->string && cJSON_IsString(item))
+            fm_json_add_string(to, item->string, item->valuestring);
+    }
+}
+
 static void print_key(char key[PATH_MAX + 16], const char *step, const char *of)
 {
     snprintf(key, PATH_MAX + 16, "%s%s%s", step, *of ? " " : "", of);

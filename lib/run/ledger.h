@@ -56,6 +56,9 @@ int fm_ledger_digest(struct fm_ledger *l, cJSON *to, const char *what, const cha
 int fm_ledger_source(struct fm_ledger *l, cJSON *to, const char *what, const char *source,
                      struct fm_err *err);
 
+/* Add the strings of an object to another; what else it has is ignored. */
+void fm_ledger_copy(cJSON *to, const cJSON *from);
+
 /* The entry of a step, or NULL; `of` distinguishes steps with one name. */
 cJSON *fm_ledger_step(const struct fm_ledger *l, const char *step, const char *of);
 /* Replace the entry; takes ownership of `entry`. */

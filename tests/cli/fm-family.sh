@@ -84,6 +84,22 @@ mkdir there && echo mine >there/notes
 try "${one[@]}" -o there
 try "${one[@]}" --work mine.txt -o none
 
+fm-family "${one[@]}" -o closed >&- 2>&- <&-
+echo "status $?" && ls -A closed.work
+fm-family "${one[@]}" -o closed >said 2>&1
+echo "status $?"
+# A damaged record ends in a sentence or a complete run.
+for at in {1..40}; do
+    cp closed.work/.fm-family record
+    printf '%s' "$((at % 10))" | dd of=closed.work/.fm-family bs=1 seek=$((at * 83)) conv=notrunc status=none
+    fm-family "${one[@]}" -o closed >said 2>&1
+    status=$?
+    [[ $status = @(0|73|78) ]] || { echo "byte $((at * 83)): status $status" && cat said; }
+    cp record closed.work/.fm-family
+done
+python3 -c 'import json; r = json.load(open("closed.work/.fm-family")); r["steps"]["rank"].update(output=[1, {}, "x"], inputs=[None], options={"a": 1}); json.dump(r, open("closed.work/.fm-family", "w"))'
+try "${one[@]}" -o closed
+
 echo "-- refused before the first step"
 try "${one[@]}"
 try ODD -b 0.4 -o none
@@ -91,7 +107,7 @@ try "${one[@]:0:3}" -o none
 try --text mine.txt -b 0.4 -o none
 try MODEL --text - -b 0.4 -o none
 try "${one[@]}" -o none --layout flat
-try "${one[@]}" -o none --method best
+try "${one[@]}" -o none --method best | sed 's/(use .*)/(use ...)/'
 try "${one[@]}" -o none --steps 3
 # shellcheck disable=SC2016 # not to be expanded
 try "${one[@]}" -o none --tp '1+x[$(touch PWNED)]' --layout uniform
