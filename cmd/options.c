@@ -91,7 +91,7 @@ static int add_inputs(struct shared *rows, struct fm_cli *cli)
          0},
         {FM_CLI_TOKENS,
          {"tokens", 't', FM_CLI_SOURCES, chosen.tokens, "FILE[:W]",
-          "tokens: .npy, llm.c, Megatron, datatrove, raw; repeat to mix", 0, 0, 0},
+          "tokens: .npy, or raw u16 or u32; repeat to mix", 0, 0, 0},
          0},
         {FM_CLI_TOKENS,
          {"text", 0, FM_CLI_SOURCES, chosen.texts, "FILE[:W]",
@@ -138,7 +138,7 @@ static int add_sequences(struct shared *rows, struct fm_cli *cli)
     const struct shared list[] = {
         {type,
          {"token-dtype", 0, FM_CLI_CHOICE, &chosen.token_dtype, "auto|u16|u32",
-          "type of a raw token file (default: auto)", 0, 0, 0},
+          "type of raw token files (default: by name, .u16 or .u32)", 0, 0, 0},
          NEEDS_TOKENS},
         {type,
          {"seq-len", 0, FM_CLI_INT, &run->inputs.seq_len, "T",

@@ -76,7 +76,7 @@ ROOMS = {
 # Headers that only their own room includes, and those that one more room may include.
 PRIVATE = dict.fromkeys("""
 formats/file/temporary.h formats/bundle/place.h formats/tensor/hfindex.h
-formats/text/tokenizerparts.h formats/text/tokenindex.h
+formats/text/tokenizerparts.h
 kernels/cpu/cpu.h kernels/cpu/cpu_tile.h kernels/cpu/dnnl.h
 kernels/clip/clip_avx512.h kernels/clip/clip_choose.h kernels/clip/clip_plan.h
 kernels/clip/clip_pool.h kernels/clip/clip_tile.h
@@ -94,7 +94,7 @@ PRIVATE |= {"kernels/ops/ops.h": "kernels/cpu", "kernels/clip/clip_device.h": "k
 # Headers of modules of several files, which may include each other in a cycle.
 MODULES = set("""
 formats/text/tokenizerparts.h formats/tensor/hfindex.h kernels/clip/clip_device.h
-formats/text/tokenindex.h lib/engine/sweeping.h lib/model/loading.h
+lib/engine/sweeping.h lib/model/loading.h
 lib/pack/packing.h lib/export/plan.h lib/verify/verifier.h
 lib/baseline/contest.h
 """.split())

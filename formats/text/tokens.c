@@ -1,8 +1,7 @@
 /*
- * Formats are recognised by their first bytes or by an index beside the file; raw tokens need their
- * type from the caller.  The size is checked against the file's length, so a truncated file is
- * refused when it is opened.  Each format is an array of integers of 1, 2, 4 or 8 bytes
- * at an offset; ids are compared with the vocabulary as they are read.
+ * A .npy file is recognised by its first bytes; all others are raw.  The size is checked against
+ * the file's length, so a truncated file is refused when it is opened.  Each format is an array of
+ * integers of 2, 4 or 8 bytes at an offset; ids are compared with the vocabulary as they are read.
  */
 #include "formats/text/tokens.h"
 
@@ -12,11 +11,10 @@
 #include <string.h>
 
 #include "formats/file/genuine.h"
-#include "formats/text/tokenindex.h"
 #include "lib/base/mem.h"
+#include "lib/base/names.h"
 
 #define NPY_HEADER_MAX 4096 /* numpy writes 118 bytes */
-#define LLMC_HEADER 1024    /* 256 little-endian int32 */
 #define CHUNK_TOKENS 4096
 
 /* The text of a .npy header: a Python dict literal, which numpy always writes in the same form. */
@@ -183,34 +181,6 @@ static int open_npy(struct fm_tokens *t, const unsigned char *begin, struct fm_e
     return check_length(t, err);
 }
 
-static bool is_llmc(const unsigned char *begin)
-{
-    uint64_t magic = fm_little_endian(begin, 4);
-    return magic == 20240520 || magic == 20240801;
-}
-
-/* Open an llm.c file: magic, version, count, zeros; GPT-2 tokens as u16, Llama 3 tokens as u32. */
-static int open_llmc(struct fm_tokens *t, const unsigned char *begin, struct fm_err *err)
-{
-    bool wide = fm_little_endian(begin, 4) == 20240801;
-    uint64_t version = fm_little_endian(begin + 4, 4), count = fm_little_endian(begin + 8, 4);
-    if (version != (wide ? 7 : 1))
-        return fm_fail(err, FM_EFORMAT, "llm.c token file of version %" PRIu64 " (supported: %d)",
-                       version, wide ? 7 : 1);
-    if (t->file.size < LLMC_HEADER)
-        return fm_fail(err, FM_EFORMAT,
-                       "%" PRIu64 " bytes are too few for an llm.c header (%d bytes)", t->file.size,
-                       LLMC_HEADER);
-    if (count > INT32_MAX)
-        return fm_fail(err, FM_EFORMAT, "llm.c token count %" PRId32 " is negative",
-                       (int32_t)(uint32_t)count);
-    t->width = wide ? 4 : 2;
-    t->count = count;
-    t->data = LLMC_HEADER;
-    t->format = "llm.c";
-    return check_length(t, err);
-}
-
 static int open_raw(struct fm_tokens *t, enum fm_token_type raw, struct fm_err *err)
 {
     t->width = raw == FM_TOKEN_U16 ? 2 : 4;
@@ -219,19 +189,6 @@ static int open_raw(struct fm_tokens *t, enum fm_token_type raw, struct fm_err *
                        t->file.size, t->width);
     t->count = t->file.size / (uint64_t)t->width;
     t->format = "raw";
-    return check_length(t, err);
-}
-
-/* Open a pair of files, one of which is the index of the other. */
-static int open_pair(struct fm_tokens *t, enum fm_token_type raw, bool *paired, struct fm_err *err)
-{
-    int rc = fm_tokenindex_open(t, paired, err);
-    if (rc || !*paired)
-        return rc;
-    if (raw != FM_TOKEN_AUTO) {
-        fm_fail(err, FM_EUSAGE, "its %s index gives the type of the tokens", t->format);
-        return fm_advise(err, FM_ADVISE_NO_TOKEN_TYPE);
-    }
     return check_length(t, err);
 }
 
@@ -244,7 +201,14 @@ static bool looks_like_text(const unsigned char *begin, size_t n)
     return n > 1 && i == n && !memchr(begin, 0, n);
 }
 
-/* Recognise the format by the first bytes, or by an index beside the file. */
+/* The type that the name of a raw file states. */
+static enum fm_token_type type_of_name(const char *path)
+{
+    return fm_ends_with(path, ".u16")   ? FM_TOKEN_U16
+           : fm_ends_with(path, ".u32") ? FM_TOKEN_U32
+                                        : FM_TOKEN_AUTO;
+}
+
 static int recognise(struct fm_tokens *t, enum fm_token_type raw, struct fm_err *err)
 {
     unsigned char begin[12] = {0};
@@ -255,34 +219,25 @@ static int recognise(struct fm_tokens *t, enum fm_token_type raw, struct fm_err 
     size_t n = t->file.size < sizeof begin ? (size_t)t->file.size : sizeof begin;
     if (fm_file_read(&t->file, 0, begin, n, err) || fm_genuine_file(&t->file, false, err))
         return err->code;
-    int rc;
-    bool npy = memcmp(begin, "\x93NUMPY", 6) == 0, paired = false;
-    rc = npy ? FM_OK : open_pair(t, raw, &paired, err);
-    if (rc || paired)
-        return rc;
-    bool llmc = is_llmc(begin);
-    if (raw != FM_TOKEN_AUTO && (npy || llmc)) {
-        fm_fail(err, FM_EUSAGE, "it is a %s file, not a raw one", npy ? ".npy" : "llm.c token");
-        return fm_advise(err, FM_ADVISE_NO_TOKEN_TYPE);
-    }
-    if (npy && n == sizeof begin)
-        return open_npy(t, begin, err);
-    if (llmc && n == sizeof begin)
-        return open_llmc(t, begin, err);
-    if (npy || llmc)
-        return fm_fail(err, FM_EFORMAT, "%zu bytes are too few for a %s file", n,
-                       npy ? ".npy" : "llm.c token");
-    if (raw == FM_TOKEN_AUTO && looks_like_text(begin, n)) {
+    if (memcmp(begin, "\x93NUMPY", 6) == 0)
+        return n == sizeof begin
+                   ? open_npy(t, begin, err)
+                   : fm_fail(err, FM_EFORMAT, "%zu bytes are too few for a .npy file", n);
+    if (raw == FM_TOKEN_AUTO)
+        raw = type_of_name(t->file.path);
+    uint64_t magic = fm_little_endian(begin, 4);
+    if (magic == 20240520 || magic == 20240801)
+        return fm_fail(
+            err, FM_EFORMAT,
+            "it has a header of llm.c; convert it to .npy, without its first 1024 bytes");
+    if (raw != FM_TOKEN_AUTO)
+        return open_raw(t, raw, err);
+    if (looks_like_text(begin, n)) {
         fm_fail(err, FM_EUSAGE, "it is text, not tokens");
         return fm_advise(err, FM_ADVISE_TEXT);
     }
-    if (raw == FM_TOKEN_AUTO) {
-        fm_fail(err, FM_EUSAGE,
-                "neither .npy nor an llm.c token file, and there is no .idx or .index file with "
-                "its name");
-        return fm_advise(err, FM_ADVISE_TOKEN_TYPE);
-    }
-    return open_raw(t, raw, err);
+    fm_fail(err, FM_EUSAGE, "it is not a .npy file");
+    return fm_advise(err, FM_ADVISE_TOKEN_TYPE);
 }
 
 int fm_tokens_open(struct fm_tokens *t, const char *path, enum fm_token_type raw,

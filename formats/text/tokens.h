@@ -1,14 +1,12 @@
 /*
  * This room, formats/text: token ids from files: files of ids, documents in text files, and the
  * tokenizer that encodes a document.  lib/data makes sequences, batches and mixtures of the ids.
- * In reading order: tokens and tokenindex (files of ids), documents, tokenizer (the pipeline),
+ * In reading order: tokens (files of ids), documents, tokenizer (the pipeline),
  * tokenizerparts.h with tokenizerjson.c and tokenizermodel.c (its parts, read from JSON), pretoken,
  * bpe, unicode and unicode_*, idlines, klbase (tokens with a model's probabilities).
  *
- * Token files: .npy (u2 u4 i4 i8; one or two dimensions), llm.c headered bins, Megatron
- * pairs (.bin and .idx), datatrove pairs (.ds and .ds.index), raw little-endian u16 or u32.
- * The format is recognised by content and, for pairs, by the index beside the file; a raw file
- * needs the caller's type.
+ * Token files: .npy (u2 u4 i4 i8; one or two dimensions), recognised by content, and raw
+ * little-endian u16 or u32, whose type the caller gives or the name states: X.u16, X.u32.
  */
 #ifndef FM_TOKENS_H
 #define FM_TOKENS_H
@@ -22,24 +20,19 @@
 enum fm_token_type { FM_TOKEN_AUTO, FM_TOKEN_U16, FM_TOKEN_U32 };
 
 struct fm_tokens {
-    struct fm_file file; /* of a pair: the token file */
-    const char *format;  /* "npy", "llm.c", "megatron", "datatrove", "raw" */
+    struct fm_file file;
+    const char *format;  /* "npy", "raw" */
     uint64_t data;       /* offset of the first token */
     uint64_t count;      /* tokens */
     uint64_t rows, cols; /* 2-D: a row is a sequence; 1-D: rows 0 */
-    int width;           /* bytes per token: 1, 2, 4, 8 */
+    int width;           /* bytes per token: 2, 4, 8 */
     int is_signed;
 };
 
 /* FM_EFORMAT names the wrong field; also for a file without tokens, or whose length differs from
- * its header.  FM_EUSAGE for a raw file without a type, or a type with a file that is not raw.
- * `path` may be either file of a Megatron pair. */
+ * its header.  FM_EUSAGE for a raw file without a type; `raw` does not apply to other files. */
 int fm_tokens_open(struct fm_tokens *t, const char *path, enum fm_token_type raw,
                    struct fm_err *err);
-/* The name (PATH_MAX bytes) of a file that would be read together with `path`, whether it exists
- * or not: X.idx for X.bin and the reverse, and path.index.  False if there is no name number
- * `which`, counted from 0. */
-bool fm_tokens_beside(char *name, const char *path, int which);
 void fm_tokens_close(struct fm_tokens *t);
 
 /* Read n tokens from position `at` (which the caller keeps within count), each checked to be in

@@ -18,9 +18,6 @@ def tokens():
     def u16(*ids):
         return struct.pack(f"<{len(ids)}H", *ids)
 
-    def llmc(magic, version, count, data):
-        return struct.pack("<256i", *([magic, version, count] + [0] * 253)) + data
-
     four = u16(1, 2, 3, 4)
     put("cd-empty.npy", b"")
     put("good-cd-one-token.npy", npy("<u2", "(1,)", u16(7)))
@@ -42,82 +39,17 @@ def tokens():
     put("cd-shape-overflows.npy", npy("<u2", "(4294967296, 4294967296)", four))
     put("cd-shape-larger.npy", npy("<u2", "(5,)", four))
     put("cd-shape-smaller.npy", npy("<u2", "(3,)", four))
-    put("good-cd-gpt2.llmc", llmc(20240520, 1, 4, four))
-    put("cd-llmc-version-2.llmc", llmc(20240520, 2, 4, four))
-    put("cd-llmc-count-larger.llmc", llmc(20240520, 1, 5, four))
-    put("cd-llmc-count-negative.llmc", llmc(20240801, 7, -4, four))
-    put("cd-llmc-cut.llmc", llmc(20240520, 1, 4, four)[:900])
-    put("cd-llmc-magic-wrong.llmc", llmc(20240521, 1, 4, four))
     put("cd-git-lfs.u16", LFS + " " * (len(LFS) % 2))
     put("cd-git-lfs.npy", LFS)
     put("cd-odd-bytes.u16", four[:-1])
     put("cd-odd-bytes.u32", four[:-1])
     put("good-cd-raw.u16", four)
     put("cd-id-too-large.u32", struct.pack("<2I", 1, 2**32 - 1))
-    put("cd-npy-called-raw.u16", npy("<u2", "(4,)", four))
-    pairs()
+    put("cd-llmc.u16", struct.pack("<3i", 20240520, 1, 4) + bytes(1012) + four)
+    put("cd-llmc.u32", struct.pack("<3i", 20240801, 7, 2) + bytes(1012) + four)
+    put("good-cd-npy-called-raw.u16", npy("<u2", "(4,)", four))
     tokenizers()
     texts_of_people()
-
-
-def pairs():
-    """Token files with an index; EXPECT has the name that a user would give."""
-    def megatron(why, named="bin", words=None, prefix="cd-megatron-", tail=b"", cut=None, **fields):
-        f = dict(magic=b"MMIDIDX\0\0", version=1, type=8, sizes=[3, 1], pointers=[0, 6],
-                 documents=[0, 1, 2])
-        f.update(fields)
-        idx = f["magic"] + struct.pack("<QBQQ", f["version"], f["type"],
-                                       f.get("sequences", len(f["sizes"])),
-                                       f.get("bounds", len(f["documents"])))
-        idx += struct.pack(f"<{len(f['sizes'])}i", *f["sizes"])
-        idx += struct.pack(f"<{len(f['pointers'])}q", *f["pointers"])
-        idx += struct.pack(f"<{len(f['documents'])}q", *f["documents"]) + tail
-        put(f"{prefix}{why}/t.idx", idx[:cut])
-        if words != b"":
-            put(f"{prefix}{why}/t.bin", struct.pack("<4H", 1, 2, 3, 4) if words is None else words)
-
-    def datatrove(why, index, words=struct.pack("<4H", 1, 2, 3, 4), prefix="cd-datatrove-"):
-        put(f"{prefix}{why}/t.ds", words)
-        put(f"{prefix}{why}/t.ds.index", index)
-
-    megatron("u16", prefix="good-cd-megatron-")
-    megatron("modes", prefix="good-cd-megatron-", tail=b"\0\0")
-    megatron("i32", prefix="good-cd-megatron-", type=4, sizes=[1, 1], pointers=[0, 4],
-             words=struct.pack("<2i", 5, 6))
-    megatron("bytes", prefix="good-cd-megatron-", type=1, sizes=[0, 8], pointers=[0, 0])
-    megatron("negative-i8", type=2, sizes=[8], pointers=[0], documents=[0, 1],
-             words=bytes([1, 2, 3, 4, 5, 6, 7, 0xfe]))
-    megatron("magic-wrong", magic=b"MMIDIDX\0\1")
-    megatron("version-2", version=2)
-    megatron("floats", type=6)
-    megatron("type-9", type=9)
-    megatron("type-0", type=0)
-    megatron("size-negative", sizes=[3, -1])
-    megatron("pointers-decrease", pointers=[0, -2])
-    megatron("pointer-past-the-end", pointers=[0, 2**40])
-    megatron("hole", sizes=[2, 1])
-    megatron("past-the-end", sizes=[3, 2**31 - 1])
-    megatron("words-cut", words=b"\1\0\2\0\3\0\4")
-    megatron("words-too-many", words=struct.pack("<5H", 1, 2, 3, 4, 5))
-    megatron("no-words", words=b"")
-    megatron("documents-end-early", documents=[0, 1])
-    megatron("documents-decrease", documents=[0, 2, 1, 2])
-    megatron("documents-begin-late", documents=[1, 2])
-    megatron("document-past-the-end", documents=[0, 3])
-    megatron("no-documents", documents=[])
-    megatron("sequences-2-63", sequences=2**63)
-    megatron("bounds-2-62", bounds=2**62)
-    megatron("cut", cut=60)
-    megatron("header-cut", cut=20)
-    megatron("images", tail=b"\0\1")
-    datatrove("u16", struct.pack("<2Q", 3, 4), prefix="good-cd-datatrove-")
-    datatrove("u32", struct.pack("<2Q", 0, 2), struct.pack("<2I", 7, 8), prefix="good-cd-datatrove-")
-    datatrove("index-empty", b"")
-    datatrove("index-odd", b"\4\0\0\0")
-    datatrove("ends-decrease", struct.pack("<3Q", 3, 2, 4))
-    datatrove("end-past-the-end", struct.pack("<2Q", 2**63, 4))
-    datatrove("words-too-many", struct.pack("<1Q", 3))
-    datatrove("no-tokens", struct.pack("<1Q", 0))
 
 
 def tokenizers():

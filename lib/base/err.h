@@ -54,7 +54,6 @@ enum fm_advice {
     FM_ADVISE_TEXT_FIELD,      /* name the field of a row that holds its text */
     FM_ADVISE_OTHER_TOKENIZER, /* encode the text with another command, or supply tokens */
     FM_ADVISE_TOKEN_TYPE,      /* state the type of raw tokens */
-    FM_ADVISE_NO_TOKEN_TYPE,   /* do not state it: the file has a type */
     FM_ADVISE_TEXT,            /* supply the file as text */
     FM_ADVISE_TOKENS_OR_TEXT,  /* supply another file */
     FM_ADVICES

@@ -54,33 +54,15 @@ struct reading {
     char kind[FM_INPUTS_MAX][FM_KIND_BYTES]; /* names of kinds, if there are several */
 };
 
-/* True if the run reads no other file of tokens or text. */
-static bool is_alone(const struct fm_inputs *in)
-{
-    return !in->also_tokens[0] && !in->texts[0] && !in->eval_tokens[1] && !in->eval_texts[0] &&
-           !(in->tokens && in->eval_tokens[0]);
-}
-
-/* Open an input of tokens.  If there are several files, the option for the type of raw files does
- * not apply to those that state their type. */
 static int open_tokens(struct fm_tokens *t, const char *path, const struct reading *r,
                        struct fm_err *err)
 {
-    enum fm_token_type raw = r->run->inputs.token_dtype;
-    struct fm_err mine = {0};
     if (strcmp(path, "-") == 0 && access(path, F_OK) != 0)
         return fm_fail(
             err, FM_EUSAGE,
             "tokens cannot be read from standard input; name a file, or give text with %s -",
             r->eval ? "--eval-text" : "--text");
-    if (raw == FM_TOKEN_AUTO || is_alone(&r->run->inputs))
-        return fm_tokens_open(t, path, raw, err);
-    int rc = fm_tokens_open(t, path, FM_TOKEN_AUTO, &mine);
-    if (rc == FM_EUSAGE)
-        return fm_tokens_open(t, path, raw, err);
-    if (rc)
-        *err = mine;
-    return rc;
+    return fm_tokens_open(t, path, r->run->inputs.token_dtype, err);
 }
 
 /* Check that standard input has only one reader: text, evaluation data or the stage stream. */

@@ -18,7 +18,6 @@
 
 #include "formats/file/file.h"
 #include "formats/file/lock.h"
-#include "formats/text/tokens.h"
 #include "lib/run/run.h"
 
 #define OWN_BYTES_MAX ((size_t)64 << 20) /* limit of reports and plots that are recognised */
@@ -182,20 +181,6 @@ static bool is_own(const char *path, fm_guard_own *own, const char *tool)
     return is;
 }
 
-/* Check the files that are read together with an input, such as the index of a token file. */
-static int check_beside(const struct spot *s, const char *written, const struct spot *r,
-                        const char *what, struct fm_err *err)
-{
-    char name[PATH_MAX];
-    struct spot other;
-    for (int i = 0; fm_tokens_beside(name, r->path, i); i++)
-        if (locate(&other, name, strlen(name), "") && is_same(s, &other))
-            return fm_fail(err, FM_EUSAGE,
-                           "'%s' belongs to '%s', which is an input (%s); choose another name",
-                           written, r->path, what);
-    return FM_OK;
-}
-
 /* Check an output `s`, called `name` in messages, against the inputs.  A `folder` may contain them.
  */
 static int check_read(const struct spot *s, const char *name, bool folder,
@@ -226,7 +211,7 @@ static int check_read(const struct spot *s, const char *name, bool folder,
         return fm_fail(err, FM_EUSAGE,
                        "'%s' contains '%s', which is an input (%s); choose another name", name,
                        r.path, read->what);
-    return is_directory(&r) ? FM_OK : check_beside(s, name, &r, read->what, err);
+    return FM_OK;
 }
 
 static int check_reads(const struct fm_guard *g, const struct spot *s, const char *name,

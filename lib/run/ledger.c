@@ -12,7 +12,6 @@
 
 #include "formats/file/digest.h"
 #include "formats/file/file.h"
-#include "formats/text/tokens.h"
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
 #include "lib/base/names.h"
@@ -273,7 +272,7 @@ int fm_ledger_digest(struct fm_ledger *l, cJSON *to, const char *what, const cha
 int fm_ledger_source(struct fm_ledger *l, cJSON *to, const char *what, const char *source,
                      struct fm_err *err)
 {
-    char path[PATH_MAX], beside[PATH_MAX], key[FM_LEDGER_TEXT];
+    char path[PATH_MAX];
     size_t length;
     uint64_t weight;
     int rc = fm_inputs_parse(source, &length, &weight, err);
@@ -281,13 +280,7 @@ int fm_ledger_source(struct fm_ledger *l, cJSON *to, const char *what, const cha
         return rc ? rc : fm_fail(err, FM_EUSAGE, "the name '%s' is too long", source);
     memcpy(path, source, length);
     path[length] = '\0';
-    rc = fm_ledger_digest(l, to, what, path, err);
-    for (int i = 0; !rc && fm_tokens_beside(beside, path, i); i++) {
-        snprintf(key, sizeof key, "%s, file %d of it", what, i + 2);
-        if (access(beside, F_OK) == 0)
-            rc = fm_ledger_digest(l, to, key, beside, err);
-    }
-    return rc;
+    return fm_ledger_digest(l, to, what, path, err);
 }
 
 /* ---- entries ---- */

@@ -52,7 +52,7 @@ void fm_ledger_close(struct fm_ledger *l); /* zeroed struct is fine */
  */
 int fm_ledger_digest(struct fm_ledger *l, cJSON *to, const char *what, const char *path,
                      struct fm_err *err);
-/* The same for a source of tokens or text, FILE[:WEIGHT], with the files that belong to it. */
+/* The same for a source of tokens or text, FILE[:WEIGHT]. */
 int fm_ledger_source(struct fm_ledger *l, cJSON *to, const char *what, const char *source,
                      struct fm_err *err);
 

@@ -1,4 +1,4 @@
-/* Fuzz the readers of token files without an index: ids must be in the vocabulary. */
+/* Fuzz the readers of token files: ids must be in the vocabulary. */
 #include "tests/fuzz/fuzz.h"
 
 #include "formats/text/tokens.h"

@@ -548,13 +548,30 @@ def judge_commands():
     return wrong
 
 
+def judge_numpy():
+    """Run the command of fm-guide(7) that converts a token file of llm.c."""
+    import numpy
+    command = subprocess.run([sys.executable, "-B", os.path.join(ROOT, "tests/pages.py"), "take", "fm-guide.7",
+                              "judge/textjudge.py numpy"], stdout=subprocess.PIPE, check=True).stdout.decode()
+    here = os.environ | {"PATH": os.path.dirname(sys.executable) + ":" + os.environ["PATH"]}
+    ids = numpy.arange(7, dtype="<u2") * 9000
+    with tempfile.TemporaryDirectory() as folder:
+        with open(os.path.join(folder, "train.bin"), "wb") as f:
+            f.write(struct.pack("<256i", 20240520, 1, len(ids), *([0] * 253)) + ids.tobytes())
+        subprocess.run(["bash", "-c", command], cwd=folder, env=here, check=True)
+        got = numpy.load(os.path.join(folder, "tokens.npy"))
+    wrong = got.dtype != ids.dtype or not numpy.array_equal(got, ids)
+    print("text: the command of fm-guide(7) " + ("gives other ids" if wrong else "converts a token file"))
+    return int(wrong)
+
+
 def main():
     if sys.argv[1:2] == ["--sample"]:
         sample(sys.argv[2])
         rows(sys.argv[2])
         return 0
     n = int(sys.argv[1]) if len(sys.argv) > 1 else 100000
-    wrong = judge_chat() + judge_commands() + judge(n, sys.argv[2:])
+    wrong = judge_chat() + judge_commands() + judge_numpy() + judge(n, sys.argv[2:])
     print(f"text: {wrong} failed" if wrong else "text: ok")
     return wrong != 0
 

@@ -1,6 +1,4 @@
 /* Test every format of token files, and files that resemble one. */
-#include <limits.h>
-
 #include "formats/text/tokens.h"
 #include "tests/unit/scratch.h"
 #include "tests/unit/test.h"
@@ -141,46 +139,13 @@ TEST(refuses_other_npy_files)
     is_refused(scratch_write("t", "\x93NUMPY\x01", 7), FM_TOKEN_AUTO, FM_EFORMAT, "too few");
 }
 
-TEST(reads_llmc_files)
-{
-    unsigned char b[1024 + 12] = {0x88, 0xd8, 0x34, 0x01, 1, 0, 0, 0, 6}; /* 20240520, 1, 6 */
-    struct fm_tokens t;
-    int32_t ids[6];
-    for (int i = 0; i < 6; i++)
-        b[1024 + 2 * i] = (unsigned char)(i + 1);
-    assert_ok(fm_tokens_open(&t, scratch_write("t", b, sizeof b), FM_TOKEN_AUTO, &err));
-    assert_int_equal(t.count, 6);
-    assert_ok(fm_tokens_read(&t, 0, ids, 6, 7, &err));
-    assert_int_equal(ids[5], 6);
-    fm_tokens_close(&t);
-    is_refused(scratch_write("t", b, sizeof b), FM_TOKEN_U16, FM_EUSAGE, "not a raw one");
-    assert_int_equal(advice_on(scratch("t"), FM_TOKEN_U16), FM_ADVISE_NO_TOKEN_TYPE);
-    is_refused(scratch_write("t", b, sizeof b - 1), FM_TOKEN_AUTO, FM_EFORMAT,
-               "6 tokens of 2 bytes");
-    is_refused(scratch_write("t", b, 1000), FM_TOKEN_AUTO, FM_EFORMAT,
-               "too few for an llm.c header");
-    is_refused(scratch_write("t", b, 4), FM_TOKEN_AUTO, FM_EFORMAT, "too few");
-    b[4] = 2;
-    is_refused(scratch_write("t", b, sizeof b), FM_TOKEN_AUTO, FM_EFORMAT,
-               "version 2 (supported: 1)");
-    b[4] = 1;
-    b[11] = 0x80;
-    is_refused(scratch_write("t", b, sizeof b), FM_TOKEN_AUTO, FM_EFORMAT, "is negative");
-    unsigned char w[1024 + 12] = {0xa1, 0xd9, 0x34, 0x01, 7, 0, 0, 0, 3}; /* 20240801, 7, 3 */
-    w[1024 + 10] = 1;
-    assert_ok(fm_tokens_open(&t, scratch_write("t", w, sizeof w), FM_TOKEN_AUTO, &err));
-    assert_ok(fm_tokens_read(&t, 0, ids, 3, 65537, &err));
-    assert_int_equal(ids[2], 65536);
-    fm_tokens_close(&t);
-}
-
 TEST(reads_raw_files_of_a_given_type)
 {
     unsigned char b[8] = {1, 0, 2, 0, 3, 0, 4, 0};
     struct fm_tokens t;
     int32_t ids[4];
     const char *path = scratch_write("raw", b, sizeof b);
-    is_refused(path, FM_TOKEN_AUTO, FM_EUSAGE, "neither .npy nor an llm.c token file");
+    is_refused(path, FM_TOKEN_AUTO, FM_EUSAGE, "it is not a .npy file");
     assert_int_equal(advice_on(path, FM_TOKEN_AUTO), FM_ADVISE_TOKEN_TYPE);
     assert_ok(fm_tokens_open(&t, path, FM_TOKEN_U16, &err));
     assert_ok(fm_tokens_read(&t, 0, ids, 4, 5, &err));
@@ -191,6 +156,16 @@ TEST(reads_raw_files_of_a_given_type)
     assert_ok(fm_tokens_read(&t, 0, ids, 2, 0x40004, &err));
     assert_int_equal(ids[1], 0x40003);
     fm_tokens_close(&t);
+    static const char *const named[] = {"ids.u16", "ids.u32"};
+    for (int k = 0; k < 2; k++) { /* the name states the type, but the caller's comes first */
+        path = scratch_write(named[k], b, sizeof b);
+        assert_ok(fm_tokens_open(&t, path, FM_TOKEN_AUTO, &err));
+        assert_int_equal(t.width, k ? 4 : 2);
+        fm_tokens_close(&t);
+        assert_ok(fm_tokens_open(&t, path, k ? FM_TOKEN_U16 : FM_TOKEN_U32, &err));
+        assert_int_equal(t.width, k ? 2 : 4);
+        fm_tokens_close(&t);
+    }
     is_refused(scratch_write("raw", b, 7), FM_TOKEN_U16, FM_EFORMAT,
                "7 bytes are not whole tokens");
     is_refused(scratch_write("raw", b, 0), FM_TOKEN_U16, FM_EFORMAT, "is empty");
@@ -222,74 +197,6 @@ TEST(reads_the_golden_tokens)
     assert_true(t.count >= 8);
     assert_ok(fm_tokens_read(&t, 0, ids, 8, INT32_MAX, &err));
     fm_tokens_close(&t);
-}
-
-static void put_index(const char *name, int type, const int32_t *sizes, int n)
-{
-    unsigned char b[34 + 12 * 4 + 16] = "MMIDIDX\0";
-    int64_t pointer = 0, width = type == 4 ? 4 : 2, bounds[2] = {0, n};
-    b[9] = 1;
-    b[17] = (unsigned char)type;
-    b[18] = (unsigned char)n;
-    b[26] = 2;
-    memcpy(b + 34, sizes, (size_t)n * 4);
-    for (int i = 0; i < n; pointer += sizes[i++] * width)
-        memcpy(b + 34 + 4 * n + 8 * i, &pointer, 8);
-    memcpy(b + 34 + 12 * n, bounds, 16);
-    scratch_write(name, b, 34 + 12 * (size_t)n + 16);
-}
-
-TEST(reads_pairs_with_an_index)
-{
-    static const int32_t sizes[3] = {2, 0, 3}, i4[5] = {7, 1, 70000, 3, 4};
-    static const uint64_t ends[3] = {2, 2, 5};
-    int32_t ids[5];
-    put_index("pair.idx", 4, sizes, 3);
-    scratch_write("pair.bin", i4, sizeof i4);
-    scratch_write("trove.ds", i4, sizeof i4);
-    scratch_write("trove.ds.index", ends, sizeof ends);
-    static const char *const names[] = {"pair.bin", "pair.idx", "trove.ds"};
-    for (int k = 0; k < 3; k++) {
-        struct fm_tokens t;
-        assert_ok(fm_tokens_open(&t, scratch(names[k]), FM_TOKEN_AUTO, &err));
-        assert_int_equal(t.count, 5);
-        assert_int_equal(t.rows, 0);
-        assert_ok(fm_tokens_read(&t, 0, ids, 5, 70001, &err));
-        assert_memory_equal(ids, i4, sizeof ids);
-        assert_string_equal(t.format, k == 2 ? "datatrove" : "megatron");
-        fm_tokens_close(&t);
-        is_refused(scratch(names[k]), FM_TOKEN_U32, FM_EUSAGE, "gives the type of the tokens");
-        assert_int_equal(advice_on(scratch(names[k]), FM_TOKEN_U32), FM_ADVISE_NO_TOKEN_TYPE);
-    }
-    /* Negative ids of two bytes are found, too. */
-    static const int16_t i2[5] = {1, 2, 3, 4, -5};
-    struct fm_tokens t;
-    put_index("pair.idx", 3, sizes, 3);
-    scratch_write("pair.bin", i2, sizeof i2);
-    assert_ok(fm_tokens_open(&t, scratch("pair.bin"), FM_TOKEN_AUTO, &err));
-    assert_fails(fm_tokens_read(&t, 0, ids, 5, 70001, &err), FM_EFORMAT,
-                 "token 4 is -5 (vocabulary 70001)");
-    fm_tokens_close(&t);
-}
-
-TEST(the_other_file_of_a_pair_is_found)
-{
-    static const struct {
-        const char *path, *beside[3];
-    } row[] = {{"a/x.bin", {"a/x.bin.index", "a/x.idx", NULL}},
-               {"x.idx", {"x.idx.index", "x.bin", NULL}},
-               {"x.ds", {"x.ds.index", NULL, NULL}},
-               {".bin", {".bin.index", NULL, NULL}}};
-    char name[PATH_MAX], longest[PATH_MAX];
-    for (size_t i = 0; i < sizeof row / sizeof *row; i++)
-        for (int k = 0; k < 3 && (k == 0 || row[i].beside[k - 1]); k++) {
-            assert_int_equal(fm_tokens_beside(name, row[i].path, k), row[i].beside[k] != NULL);
-            if (row[i].beside[k])
-                assert_string_equal(name, row[i].beside[k]);
-        }
-    memset(longest, 'n', sizeof longest - 1);
-    longest[sizeof longest - 1] = '\0';
-    assert_false(fm_tokens_beside(name, longest, 0));
 }
 
 TEST_MAIN(NULL, NULL)
