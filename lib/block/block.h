@@ -22,7 +22,7 @@
  * arguments of a block), keys (sizes from config.json), config.c, arena.c; norm; attention: gqa
  * with rope, mla, deltanet, shortconv; routers: router with softmax, scored, sparsemix; experts:
  * experts with swiglu and clamped, mlp; storage.h (weights stored as codes; the storages are in
- * lib/block/storage) with modules (names in quantization_config); cost.
+ * lib/block/storage); cost.
  */
 #ifndef FM_BLOCK_H
 #define FM_BLOCK_H

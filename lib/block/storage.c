@@ -10,7 +10,7 @@
 
 #include "lib/base/mem.h"
 #include "lib/block/block.h"
-#include "lib/block/modules.h"
+#include "lib/base/modules.h"
 
 #define NAME_BYTES 1024 /* longer than any tensor's name */
 

@@ -94,7 +94,7 @@ struct fm_scheme fm_storage_of(const struct fm_config *config, const char *name)
 /*
  * Add the scheme of the modules that `target` selects to config->schemes, which is allocated if it
  * is NULL; for `read` of a checkpoint with several schemes.  `target`, which is copied, is an entry
- * as in lib/block/modules.h, or `Linear` for all modules that no other entry matches.  The name of
+ * as in lib/base/modules.h, or `Linear` for all modules that no other entry matches.  The name of
  * the module, or else of the innermost module around it, takes precedence over patterns and
  * expressions, and among these the first match counts.  FM_ECONFIG for any other text.  Add all,
  * then call fm_schemes_done.

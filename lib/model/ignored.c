@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "formats/json/json.h"
-#include "lib/block/modules.h"
+#include "lib/base/modules.h"
 #include "lib/block/storage.h"
 #include "lib/model/stored.h"
 

@@ -12,7 +12,7 @@
 /*
  * FM_EFORMAT if a tensor of codes belongs to a module that config.json lists, in `ignore`
  * (compressed-tensors, ModelOpt) or `modules_to_not_convert` (FP8, MXFP4).  Entries that
- * fm_modules_read (lib/block/modules.h) does not support are skipped.  FM_ECONFIG if a list has
+ * fm_modules_read (lib/base/modules.h) does not support are skipped.  FM_ECONFIG if a list has
  * more than FM_PATTERNS_MAX regular expressions.
  */
 int fm_ignored_check(const struct fm_tensors *tensors, const struct fm_config *config,

@@ -2,7 +2,7 @@
  * quantization_config, the others are names of modules. */
 #include "tests/fuzz/fuzz.h"
 
-#include "lib/block/modules.h"
+#include "lib/base/modules.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

@@ -1,5 +1,5 @@
 /* Entries of lists of modules: names, patterns with `*`, and regular expressions of Python. */
-#include "lib/block/modules.h"
+#include "lib/base/modules.h"
 #include "tests/unit/test.h"
 
 #define Q_PROJ "model.layers.10.self_attn.q_proj"

@@ -1,5 +1,5 @@
 /* Regular expressions of checkpoints are Python's; they are translated to POSIX extended ones. */
-#include "lib/block/modules.h"
+#include "lib/base/modules.h"
 
 #include <fnmatch.h>
 #include <stdio.h>
