@@ -145,20 +145,45 @@ static int open_weights(struct fm_hfdir *dir, struct fm_err *err)
     return rc ? rc : open_shard(dir, 0, SINGLE, err);
 }
 
+/* Take `text`, which is malloc'ed, as config.json; NULL: keep the one that is there. */
+static void replace_config(struct fm_hfdir *dir, char *text)
+{
+    if (!text)
+        return;
+    free(dir->config);
+    dir->config = text;
+    dir->config_bytes = strlen(text);
+    dir->config_made = true;
+}
+
+static int rename_modules(char **text, const struct fm_hfdir *dir, struct fm_err *err)
+{
+    size_t n = 0, count = 0;
+    for (size_t i = 0; i < dir->shards; i++)
+        count += dir->shard[i].st.count;
+    const char **name = fm_alloc(count + 1, sizeof *name, "the names of tensors", err);
+    if (!name)
+        return err->code;
+    for (size_t i = 0; i < dir->shards; i++)
+        for (size_t k = 0; k < dir->shard[i].st.count; k++)
+            name[n++] = dir->shard[i].st.tensor[k].name;
+    int rc = fm_hftext_modules(text, dir->config, dir->config_bytes, name, n, err);
+    free(name);
+    return rc;
+}
+
 /* For a multimodal checkpoint: take its text part, under the names of the text class. */
 static int take_text(struct fm_hfdir *dir, struct fm_err *err)
 {
     char *text;
     int rc = fm_hftext_config(&text, dir->config, dir->config_bytes, err);
-    if (text) {
-        free(dir->config);
-        dir->config = text;
-        dir->config_bytes = strlen(text);
-        dir->config_made = true;
-    }
+    replace_config(dir, text);
+    if (rc || rename_modules(&text, dir, err))
+        return err->code;
+    replace_config(dir, text);
     for (size_t i = 0; i < dir->shards; i++)
         fm_hftext_cut(&dir->shard[i].st);
-    return rc;
+    return FM_OK;
 }
 
 /* The contents of hf_quant_config.json in the form of config.json: {"quant_method": "modelopt",
@@ -208,7 +233,8 @@ static int take_quant(struct fm_hfdir *dir, struct fm_err *err)
     if (!is_there(dir, QUANT))
         return FM_OK;
     int rc = fm_json_tree(&json, dir->config, dir->config_bytes, err);
-    bool said = !rc && cJSON_HasObjectItem(json, edit.key);
+    const cJSON *part = cJSON_GetObjectItemCaseSensitive(json, "text_config");
+    bool said = !rc && (cJSON_HasObjectItem(json, edit.key) || cJSON_HasObjectItem(part, edit.key));
     cJSON_Delete(json);
     json = NULL;
     if (rc || said)
@@ -283,8 +309,8 @@ int fm_hfdir_open(struct fm_hfdir *dir, const char *path, struct fm_err *err)
     int rc = read_config(dir, err);
     if (rc == FM_ENOENT)
         rc = fm_hfcache_explain_directory(dir->fd, rc, err);
-    if (rc || open_weights(dir, err) || take_text(dir, err) || take_quant(dir, err) ||
-        take_gptq(dir, err) || sort_places(dir, err)) {
+    if (rc || open_weights(dir, err) || take_quant(dir, err) || take_gptq(dir, err) ||
+        take_text(dir, err) || sort_places(dir, err)) {
         fm_within(err, "%s", path);
         goto fail;
     }

@@ -27,14 +27,27 @@ bool fm_hftext_wrapped(const char *config, size_t size);
 
 /*
  * The inverse.  *whole (free()) = the wrapper's config.json around that of the text class, which
- * has FM_HFTEXT_WRAPPER; without a quantization_config if the text no longer has one.  FM_EFORMAT,
- * FM_ENOMEM.  The second function gives the wrapper's name of a tensor of the text class, which
- * begins with "language_model." if `outer`, else with "model.language_model." instead of "model.";
- * FM_EFORMAT if that is too long.
+ * has FM_HFTEXT_WRAPPER.  Its quantization_config is the wrapper's own, whose lists have the
+ * wrapper's names; that of the text if `rounded`, which means that it was made for the export; and
+ * absent if the text no longer has one.  FM_EFORMAT, FM_ENOMEM.  The second function gives the
+ * wrapper's name of a tensor of the text class, which begins with "language_model." if `outer`,
+ * else with "model.language_model." instead of "model."; FM_EFORMAT if that is too long.
  */
-int fm_hftext_wrap(char **whole, const char *config, size_t size, struct fm_err *err);
+int fm_hftext_wrap(char **whole, const char *config, size_t size, bool rounded, struct fm_err *err);
 int fm_hftext_name(char whole[FM_ST_NAME_BYTES_MAX + 1], const char *name, bool outer,
                    struct fm_err *err);
+
+/*
+ * Before fm_hftext_cut, for the names of all tensors: *text (NUL-terminated, free()) = config.json
+ * of the text class with the names of modules in quantization_config (entries of any list: ignore,
+ * targets, modules_to_not_convert and others; and keys, as in quantized_layers) cut like tensors.
+ * Patterns and regular expressions (lib/base/modules.h) match the same modules as before: they are
+ * cut in the same way, and replaced by the names of the modules if that is not enough.  If tensors
+ * have no prefix, lists are cut all the same, because a prefix there matches nothing.  The list
+ * before is kept in FM_HFTEXT_WRAPPER.  NULL if nothing changes.  FM_ENOMEM.
+ */
+int fm_hftext_modules(char **text, const char *config, size_t size, const char *const *tensor,
+                      size_t tensors, struct fm_err *err);
 
 /* Rename tensors "model.language_model.layers.0...", or "language_model.model.layers.0..." and
  * "language_model.lm_head...", to "model.layers.0..." and "lm_head..." and sort all again; tensors

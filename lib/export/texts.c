@@ -295,6 +295,12 @@ static void set_codes(struct fm_texts_edit *e, const struct fm_exportplan *p, co
     fm_texts_set(e, FM_CODES_KEY, &t);
 }
 
+/* Whether the export is the text model of a multimodal checkpoint. */
+static bool is_text_only(const struct fm_exportplan *p)
+{
+    return !p->wrapped && fm_hftext_wrapped(p->from->config_text, p->from->config_bytes);
+}
+
 /* Make config.json the configuration of the multimodal wrapper or of the text model only. */
 static int wrap_config(char **text, size_t *size, const struct fm_exportplan *p, struct fm_err *err)
 {
@@ -308,7 +314,7 @@ static int wrap_config(char **text, size_t *size, const struct fm_exportplan *p,
         return FM_OK;
     if (!p->wrapped)
         return fm_jsonedit_set(text, size, &alone, 1, err);
-    int rc = fm_hftext_wrap(&whole, *text, *size, err);
+    int rc = fm_hftext_wrap(&whole, *text, *size, p->options.quantise, err);
     if (rc)
         return rc;
     free(*text);
@@ -472,14 +478,15 @@ static bool is_own(const char *name)
 }
 
 /* True for files that describe codes that the export does not have: ModelOpt's if the export has
- * values, or codes that only our modelling file reads; always GPTQ's, because its codes are
- * exported with the names and the config.json of compressed-tensors. */
+ * values, codes that only our modelling file reads, or other names of modules; always GPTQ's,
+ * because its codes are exported with the names and the config.json of compressed-tensors. */
 static bool is_settings(const struct fm_exportplan *p, const char *name)
 {
     if (!p->from->config.storage)
         return false;
     return strcmp(name, "quantize_config.json") == 0 ||
-           (strcmp(name, "hf_quant_config.json") == 0 && (!p->codes || p->options.layout->code));
+           (strcmp(name, "hf_quant_config.json") == 0 &&
+            (!p->codes || p->options.layout->code || is_text_only(p)));
 }
 
 static int add_carried(struct fm_exportplan *p, const struct fm_member *m, struct fm_err *err)

@@ -1,6 +1,9 @@
 /* The text part of a multimodal checkpoint: which config.json is a wrapper's, its conversion,
  * and names without its prefix. */
 #include "formats/tensor/hftext.h"
+
+#include <cjson/cJSON.h>
+
 #include "tests/unit/test.h"
 
 static char *text_of(const char *config)
@@ -29,7 +32,7 @@ TEST(a_wrapper_has_a_text_part)
     assert_non_null(strstr(text, "[-1e1, \"9.0\"]"));
     assert_true(fm_hftext_wrapped(text, strlen(text)));
     char *whole = NULL;
-    assert_ok(fm_hftext_wrap(&whole, text, strlen(text), &err));
+    assert_ok(fm_hftext_wrap(&whole, text, strlen(text), false, &err));
     assert_non_null(strstr(whole, "\"architectures\": [\"XyForConditionalGeneration\"]"));
     assert_non_null(strstr(whole, "\"vision\": 1"));
     assert_non_null(strstr(whole, "\"eps\": 1e-06"));
@@ -84,7 +87,7 @@ TEST(a_text_without_its_wrapper_is_not_wrapped)
                                        "{\"fm_wrapper\":7,\"model_type\":\"xy_text\"}", "[1]", ""};
     for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
         char *whole = NULL;
-        assert_int_equal(fm_hftext_wrap(&whole, none[i], strlen(none[i]), &err), FM_EFORMAT);
+        assert_int_equal(fm_hftext_wrap(&whole, none[i], strlen(none[i]), false, &err), FM_EFORMAT);
         assert_null(whole);
     }
 }
@@ -126,6 +129,126 @@ TEST(names_lose_their_prefix_and_stay_sorted)
     for (size_t i = 0; i < st.count; i++)
         assert_string_equal(st.tensor[i].name, want[i]);
     assert_non_null(fm_safetensors_find(&st, "model.norm.weight"));
+}
+
+static char *renamed(const char *config, const char *const *tensor, size_t n)
+{
+    char *text = NULL;
+    struct fm_err err = {0};
+    assert_ok(fm_hftext_modules(&text, config, strlen(config), tensor, n, &err));
+    return text;
+}
+
+/* The quantization_config of a text, without white space. */
+static void expect_quant(const char *text, const char *want)
+{
+    cJSON *json = cJSON_Parse(text);
+    char *got = cJSON_PrintUnformatted(cJSON_GetObjectItem(json, "quantization_config"));
+    assert_string_equal(got, want);
+    cJSON_free(got);
+    cJSON_Delete(json);
+}
+
+static const char *const inner_names[] = {"lm_head.weight",
+                                          "model.language_model.layers.0.mlp.gate.weight",
+                                          "model.language_model.layers.0.self_attn.q_proj.bias",
+                                          "model.language_model.layers.0.self_attn.q_proj.weight",
+                                          "model.language_model.norm.weight",
+                                          "model.visual.blocks.0.mlp.gate.weight"};
+
+/* Each kind of list, with names, a pattern, and expressions that spell the prefix in several ways.
+ * Entries that name no part of the prefix stay. */
+TEST(lists_of_modules_are_cut_as_tensors_are)
+{
+    char *text = renamed(
+        "{\"quantization_config\":{\"bits\":4.0,"
+        "\"modules_to_not_convert\":[\"model.language_model.layers.0.mlp.gate\",\"lm_head\","
+        "\"model.visual.blocks.0\",\"mlp.gate\"],"
+        "\"ignore\":[\"re:.*mlp.gate$\",\"re:model\\\\.language_model\\\\.layers.*q_proj\","
+        "\"re:^model.language_model.layers.0.mlp.gate\",\"model.language_model.layers.*.mlp\"],"
+        "\"config_groups\":{\"g\":{\"targets\":[\"Linear\",\"model.language_model.norm\"]}},"
+        "\"quantized_layers\":{\"model.language_model.layers.0.self_attn.q_proj\":{\"a\":1}}}}",
+        inner_names, 6);
+    assert_non_null(text);
+    expect_quant(text, "{\"bits\":4,"
+                       "\"modules_to_not_convert\":[\"model.layers.0.mlp.gate\",\"lm_head\","
+                       "\"model.visual.blocks.0\",\"mlp.gate\"],"
+                       "\"ignore\":[\"re:.*mlp.gate$\",\"re:model\\\\.layers.*q_proj\","
+                       "\"re:^model.layers.0.mlp.gate\",\"model.layers.*.mlp\"],"
+                       "\"config_groups\":{\"g\":{\"targets\":[\"Linear\",\"model.norm\"]}},"
+                       "\"quantized_layers\":{\"model.layers.0.self_attn.q_proj\":{\"a\":1}}}");
+    assert_non_null(strstr(text, "\"bits\": 4.0"));
+    free(text);
+}
+
+/* Entries that are not understood by cutting: one that matches the prefix without spelling it, one
+ * that would match more modules than before, and the prefix itself. */
+TEST(expressions_match_the_modules_that_they_matched)
+{
+    char *text =
+        renamed("{\"quantization_config\":{\"ignore\":[\"re:model\\\\.l.*\\\\.mlp\\\\.gate\","
+                "\"*language*q_proj\",\"re:^model.(layers|visual).*\"]}}",
+                inner_names, 6);
+    assert_non_null(text);
+    expect_quant(text, "{\"ignore\":[\"re:model\\\\.l.*\\\\.mlp\\\\.gate\","
+                       "\"model.layers.0.self_attn.q_proj\",\"model.visual.blocks.0.mlp.gate\"]}");
+    free(text);
+    text = renamed("{\"quantization_config\":{\"ignore\":[\"model.language_model\"]}}", inner_names,
+                   6);
+    assert_non_null(text);
+    expect_quant(text,
+                 "{\"ignore\":[\"model.layers.0.mlp.gate\",\"model.layers.0.self_attn.q_proj\","
+                 "\"model.norm\"]}");
+    free(text);
+}
+
+TEST(a_prefix_of_all_names_is_cut_in_lists_too)
+{
+    static const char *const names[] = {"language_model.lm_head.weight",
+                                        "language_model.model.layers.0.mlp.gate.weight",
+                                        "vision_language_model.model.x.weight"};
+    char *text =
+        renamed("{\"fm_wrapper\":{},\"quantization_config\":{\"ignore\":["
+                "\"language_model.lm_head\",\"re:language_model.lm_head\","
+                "\"re:.*language_model\\\\.model\\\\.layers.0.*\",\"language_model.model\","
+                "\"vision_language_model.model.x\",\"re:vision_language_model.model.x\"]}}",
+                names, 3);
+    assert_non_null(text);
+    expect_quant(text, "{\"ignore\":[\"lm_head\",\"re:lm_head\",\"re:.*model\\\\.layers.0.*\","
+                       "\"model\",\"vision_language_model.model.x\","
+                       "\"re:vision_language_model.model.x\"]}");
+    /* The list as it was is the wrapper's, and comes back with it. */
+    char *whole = NULL;
+    assert_ok(fm_hftext_wrap(&whole, text, strlen(text), false, &err));
+    assert_non_null(strstr(whole, "\"language_model.lm_head\""));
+    assert_null(strstr(whole, "\"lm_head\""));
+    free(whole);
+    assert_ok(fm_hftext_wrap(&whole, text, strlen(text), true, &err));
+    expect_quant(whole, "{\"ignore\":[\"lm_head\",\"re:lm_head\",\"re:.*model\\\\.layers.0.*\","
+                        "\"model\",\"vision_language_model.model.x\","
+                        "\"re:vision_language_model.model.x\"]}");
+    free(whole);
+    free(text);
+}
+
+TEST(a_list_without_the_prefix_stays)
+{
+    assert_null(renamed("{\"quantization_config\":{\"ignore\":[\"lm_head\",\"re:.*gate\"]}}",
+                        inner_names, 6));
+    assert_null(renamed("{\"a\":[\"model.language_model.x\"]}", inner_names, 6));
+    assert_null(renamed("[", inner_names, 6));
+}
+
+TEST(there_may_be_only_so_many_patterns)
+{
+    char config[8192] = "{\"quantization_config\":{\"ignore\":[\"\"", *text = NULL;
+    for (int i = 0; i <= 256; i++)
+        strcat(config, ",\"re:x\"");
+    strcat(config, "]}}");
+    assert_int_equal(fm_hftext_modules(&text, config, strlen(config), inner_names, 6, &err),
+                     FM_ECONFIG);
+    assert_null(text);
+    assert_non_null(strstr(err.text, "more than 256 patterns"));
 }
 
 TEST_MAIN(NULL, NULL)

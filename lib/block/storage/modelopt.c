@@ -20,8 +20,6 @@
 #include "lib/block/block.h"
 #include "lib/block/storage.h"
 
-#define MODULE_BYTES 512 /* longer than any module's name */
-
 static const char *const activations[] = {".input_scale", NULL};
 
 static int read_modelopt(struct fm_config *c, const cJSON *json, struct fm_err *err);
@@ -83,26 +81,11 @@ static int fail_algorithm(const cJSON *json, struct fm_err *err)
                    algo ? algo : "");
 }
 
-/* The name that a module of a multimodal checkpoint has in its text part (formats/tensor/hftext.h);
- * other names are unchanged. */
-static void cut_name(char name[MODULE_BYTES], const char *module)
-{
-    static const char *const before[] = {"model.language_model.", "language_model.model."};
-    static const char head[] = "language_model.lm_head";
-    snprintf(name, MODULE_BYTES, "%s", module);
-    for (int i = 0; i < 2; i++)
-        if (strncmp(module, before[i], strlen(before[i])) == 0)
-            snprintf(name, MODULE_BYTES, "model.%s", module + strlen(before[i]));
-    if (strcmp(module, head) == 0)
-        snprintf(name, MODULE_BYTES, "lm_head");
-}
-
 /* Read an entry of quantized_layers. */
 static int add_layer(struct fm_config *c, const cJSON *layer, struct fm_err *err)
 {
-    char name[MODULE_BYTES];
+    const char *name = layer->string;
     struct fm_scheme scheme;
-    cut_name(name, layer->string);
     if (read_algorithm(&scheme, layer, err))
         return err->code;
     bool head = strcmp(name, "lm_head") == 0;
