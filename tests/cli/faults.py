@@ -45,6 +45,7 @@ NAN = {"F32": b"\0\0\xc0\x7f", "BF16": b"\xc0\x7f", "F8_E4M3": b"\x7f"}
 INFINITE = {"F32": b"\0\0\x80\x7f", "BF16": b"\x80\x7f"}
 NEGATIVE = {"F32": b"\0\0\x80\xbf", "BF16": b"\x80\xbf", "F8_E4M3": b"\xb8"}
 ZERO = {"F32": bytes(4), "BF16": bytes(2), "F8_E4M3": b"\0"}
+MINUS_ZERO = {"F32": b"\0\0\0\x80", "BF16": b"\0\x80", "F8_E4M3": b"\x80"}
 RIVAL = {"F32": "I32", "BF16": "I16", "F8_E4M3": "I8", "U8": "F8_E4M3", "I32": "F32", "F8_E8M0": "I8"}
 
 
@@ -170,7 +171,7 @@ def cases(form):
         made["scales of two"] = lambda t, c: t.update({form.scales: (dtype, [2], 2 * t[form.scales][2])})
     made["scales one dimension more"] = reshape(form.scales, lambda shape: [*shape, 1])
     made["scales dtype"] = retype(form.scales)
-    kinds = {"NaN": NAN, "infinite": INFINITE, "zero": ZERO, "negative": NEGATIVE}
+    kinds = {"NaN": NAN, "infinite": INFINITE, "zero": ZERO, "minus zero": MINUS_ZERO, "negative": NEGATIVE}
     for kind, value in kinds.items():
         if dtype in value:
             made["scale " + kind] = poke(form.scales, value[dtype])

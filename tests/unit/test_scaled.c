@@ -148,6 +148,25 @@ static void expect_codes(enum fm_codes code, const float *x, const float *scale,
 }
 
 /* Every code, the midpoints between two codes, and the floats next to these. */
+/* As a block scale of NVFP4 may be: +0 or -0. */
+TEST(values_of_a_block_with_a_scale_of_zero_are_zero)
+{
+    static const float zero[2] = {0.0F, -0.0F};
+    const uint8_t codes[16] = {0x21, 0x43, 0x65, 0x87, 0xa9, 0xcb, 0xed, 0x7f,
+                               0x21, 0x43, 0x65, 0x87, 0xa9, 0xcb, 0xed, 0x7f};
+    const struct fm_scales scales = {.scale = zero,
+                                     .count = 2,
+                                     .columns = 32,
+                                     .block_rows = 1,
+                                     .block_columns = 16,
+                                     .code = FM_CODE_E2M1};
+    float value[32];
+    memset(value, 0xff, sizeof value);
+    fm_scaled_to_f32(value, codes, &scales, 0, 32);
+    for (int i = 0; i < 32; i++)
+        assert_true(value[i] == 0);
+}
+
 TEST_AROUND(a_code_is_the_nearest, start_test, end_test)
 {
     for (int code = FM_CODE_E4M3; code <= FM_CODE_INT4; code++) {
