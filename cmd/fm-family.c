@@ -54,7 +54,7 @@ static const struct {
 
 static struct {
     const char *out, *work, *layout, *weights, *method, *granularity, *server;
-    const char *unused; /* options that are only passed on */
+    const char *passed; /* the value of an option that is only passed on */
     uint64_t fit;
     double budget;
     int tp, multiple;
@@ -85,19 +85,15 @@ struct family {
     double reach; /* the highest budget that masks can have */
 };
 
-static bool has(const struct family *f, int step)
+static bool has(int step)
 {
-    (void)f;
     return step != RECOVER || asked.recover;
 }
 
 /* The step before, or -1. */
-static int before(const struct family *f, int step)
+static int before(int step)
 {
-    do
-        step--;
-    while (step >= 0 && !has(f, step));
-    return step;
+    return step - (has(step - 1) ? 1 : 2);
 }
 
 /* ---- command lines ---- */
@@ -181,9 +177,7 @@ static void add_command(struct words *w, const struct family *f, int step)
 
 static void add_operand(struct words *w, const struct family *f, int step)
 {
-    const char *operand = step == RANK     ? NULL
-                          : step == VERIFY ? asked.out
-                                           : f->path[before(f, step)];
+    const char *operand = step == RANK ? NULL : step == VERIFY ? asked.out : f->path[before(step)];
     if (operand && operand[0] == '-')
         add(w, "--");
     if (operand)
@@ -220,7 +214,7 @@ static int print_commands(const struct family *f, struct fm_err *err)
     bool failed = false;
     for (int step = 0; step < STEPS; step++) {
         struct words w = {0};
-        if (!has(f, step))
+        if (!has(step))
             continue;
         add_command(&w, f, step);
         add_operand(&w, f, step);
@@ -290,7 +284,7 @@ static int compare_words(const void *a, const void *b)
 /* The entry of a step before it runs: its options and the digests of its inputs. */
 static int make_entry(cJSON **entry, const struct family *f, int step, struct fm_err *err)
 {
-    const cJSON *from = step > RANK ? entry_of(f, before(f, step)) : NULL;
+    const cJSON *from = step > RANK ? entry_of(f, before(step)) : NULL;
     const cJSON *given = step < PACK ? f->data : step == PACK ? f->model : NULL;
     char identity[FM_LEDGER_IDENTITY];
     struct words w = {0};
@@ -369,11 +363,9 @@ static int compare(char why[FM_LEDGER_TEXT], struct family *f, int step, struct 
     cJSON *now = NULL;
     int rc = make_entry(&now, f, step, err);
     why[0] = '\0';
-    for (int i = 0; i < 2 && !rc && was; i++)
-        if (fm_ledger_differ(why, cJSON_GetObjectItemCaseSensitive(was, part[i]),
-                             cJSON_GetObjectItemCaseSensitive(now, part[i]), false))
-            break;
-        else
+    for (int i = 0; i < 2 && !rc && was && !why[0]; i++)
+        if (!fm_ledger_differ(why, cJSON_GetObjectItemCaseSensitive(was, part[i]),
+                              cJSON_GetObjectItemCaseSensitive(now, part[i]), false))
             why[0] = '\0';
     cJSON_Delete(now);
     return rc;
@@ -386,7 +378,7 @@ static int protect(const struct family *f, int step, const char *why, struct fm_
     if (!why[0])
         return FM_OK;
     for (int i = step; step == RANK && i < PACK; i++)
-        if (has(f, i) && (exists(f->path[i]) || exists(f->state[i])))
+        if (has(i) && (exists(f->path[i]) || exists(f->state[i])))
             return fm_fail(err, FM_ECONFIG,
                            "'%s' has stages that were made otherwise (%s); use another --work, or "
                            "remove it",
@@ -408,7 +400,7 @@ static int find_first(struct family *f, struct fm_err *err)
     int rc = FM_OK, step;
     f->first = STEPS;
     for (step = 0; step < STEPS && f->first == STEPS && !rc; step++) {
-        if (!has(f, step))
+        if (!has(step))
             continue;
         if (settle(f, step, err) || compare(why, f, step, err) || protect(f, step, why, err))
             return err->code;
@@ -422,7 +414,7 @@ static int find_first(struct family *f, struct fm_err *err)
         rc = is_intact(&intact, f, EXPORT, err);
         f->first = intact ? f->first : EXPORT;
     }
-    while (!rc && f->first < STEPS && (step = before(f, f->first)) >= 0) {
+    while (!rc && f->first < STEPS && (step = before(f->first)) >= 0) {
         rc = is_intact(&intact, f, step, err);
         if (rc || intact)
             break;
@@ -437,7 +429,7 @@ static int find_first(struct family *f, struct fm_err *err)
 static int check_owner(const struct family *f, struct fm_err *err)
 {
     for (int step = f->first; step < EXPORT; step++)
-        if (has(f, step) && exists(f->path[step]) && !is_own(f, step))
+        if (has(step) && exists(f->path[step]) && !is_own(f, step))
             return fm_fail(err, FM_ECREATE,
                            "'%s' exists, and fm-family did not make it; choose another --work",
                            f->path[step]);
@@ -525,7 +517,7 @@ static int plan_export(struct family *f, struct fm_err *err)
     char bytes[32], fit[32];
     add_command(&c.words, f, EXPORT);
     if (smallest)
-        replace(&c.words, "--fit=", "--budget=%.6f", f->reach < 0.99 ? f->reach + 0.01 : 1);
+        replace(&c.words, "--fit=", "--budget=%.6f", f->reach < 0.98 ? f->reach + 0.01 : 0.99);
     int rc = plan(&json, &c, packed ? f->path[PACK] : f->cli.run.inputs.model, true, err);
     f->cost[EXPORT].disk = (uint64_t)number(json, "bytes_out");
     f->cost[EXPORT].memory = (uint64_t)number(json, "bytes_memory");
@@ -570,7 +562,7 @@ static int plan_steps(struct family *f, struct fm_err *err)
     if (f->first <= EXPORT && !later)
         rc = plan_export(f, err);
     for (int step = 0; step < PACK && f->first < EXPORT && !rc; step++)
-        if (has(f, step) && (step >= f->first || step == TRAIN))
+        if (has(step) && (step >= f->first || step == TRAIN))
             rc = plan_learning(f, step, err);
     if (!rc && later)
         rc = plan_export(f, err);
@@ -604,7 +596,7 @@ static void show_plan(const struct family *f)
     printf("%-14s %12s%16s %12s %12s\n", "step", "time", "", "memory", "disk");
     for (int step = 0; step < STEPS; step++) {
         const struct cost *c = &f->cost[step];
-        if (!has(f, step))
+        if (!has(step))
             continue;
         if (step < f->first) {
             printf("%-14s %12s\n", step_of[step].doing, "is done");
@@ -734,7 +726,7 @@ static int summarise(void *self)
 static int run_steps(struct family *f, struct fm_err *err)
 {
     for (int step = f->first; step < STEPS; step++) {
-        int rc = has(f, step) ? run_step(f, step, err) : FM_OK;
+        int rc = has(step) ? run_step(f, step, err) : FM_OK;
         if (rc)
             return rc;
     }
@@ -855,9 +847,9 @@ static const struct fm_cli_option own[] = {
      0, 0, IN_EXPORT},
     {"tp", 0, FM_CLI_INT, &asked.tp, "N", "make widths that split over N devices", 1,
      FM_TP_DEGREES_MAX, IN_EXPORT},
-    {"pad-multiple", 0, FM_CLI_TEXT, &asked.unused, "M", "round widths up to a multiple of M", 0, 0,
+    {"pad-multiple", 0, FM_CLI_TEXT, &asked.passed, "M", "round widths up to a multiple of M", 0, 0,
      IN_EXPORT},
-    {"base-model", 0, FM_CLI_TEXT, &asked.unused, "ORG/NAME",
+    {"base-model", 0, FM_CLI_TEXT, &asked.passed, "ORG/NAME",
      "name of the original model, for the card", 0, 0, IN_EXPORT},
     {"method", 0, FM_CLI_TEXT, &asked.method, "METHOD",
      "how masks are made (default: saliency); see fm-train(1)", 0, 0, IN_TRAIN},
@@ -866,9 +858,9 @@ static const struct fm_cli_option own[] = {
     {"width-multiple", 0, FM_CLI_INT, &asked.multiple, "M",
      "round widths of masks up to a multiple of M (default: as the layout requires)", 0, 0,
      IN_TRAIN},
-    {"until", 0, FM_CLI_TEXT, &asked.unused, "R", "highest budget of the masks (default: 0.80)", 0,
+    {"until", 0, FM_CLI_TEXT, &asked.passed, "R", "highest budget of the masks (default: 0.80)", 0,
      0, IN_TRAIN},
-    {"measure-step", 0, FM_CLI_TEXT, &asked.unused, "R",
+    {"measure-step", 0, FM_CLI_TEXT, &asked.passed, "R",
      "measure the masks nearest to multiples of R (default: 0.05)", 0, 0, IN_TRAIN},
     {"recover", 0, FM_CLI_FLAG, &asked.recover, NULL,
      "also train an adapter, at --budget; see fm-recover(1)", 0, 0, 0},
