@@ -27,7 +27,7 @@
 #   packages-check  builds, installs and uses deb and wheel in Debian 12 and 13 chroots
 #              (as root; needs debootstrap)
 #   wheel      builds a wheel for pip, in build/wheel: libfm_clip for PyTorch, the modelling file, fm_sglang
-#   install, uninstall  tools, man pages, completions, libfm_clip, libfm with its headers, runtime files
+#   install, uninstall  tools, man pages, completions, libfm_clip, runtime files
 #   clean
 #
 # Variables: PREFIX DESTDIR BINDIR MANDIR LIBDIR INCLUDEDIR DATADIR BASHDIR ZSHDIR, V=1 (show commands),
