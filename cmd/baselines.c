@@ -26,7 +26,12 @@ int fm_baselines_run(const struct fm_cli *cli, const struct fm_baseline_options 
     struct fm_cli_text text;
     if (check(&run, err))
         return err->code;
-    run.inputs.stream = cli->operands == 2 ? cli->operand[1] : NULL;
+    if (cli->operands > 1)
+        return fm_fail(
+            err, FM_EUSAGE,
+            "baselines takes no bundle: measure the family with fm-bench quality, on the "
+            "same --eval-tokens or --eval-text");
+    run.inputs.stream = NULL;
     struct fm_baseline_table *table = fm_alloc(1, sizeof *table, "a table", err);
     int rc = table ? fm_baseline_run(&run, options, cli->dry_run, table, err) : FM_ENOMEM;
     if (!rc && plot && !cli->dry_run)

@@ -366,19 +366,19 @@ static int work(struct fm_cli *cli, struct options *o, struct fm_err *err)
         return kernels(cli, o, err);
     if (!*what)
         return fm_fail(err, FM_EUSAGE,
-                       "name what to measure: quality BUNDLE, baselines [BUNDLE] or kernels; or "
+                       "name what to measure: quality BUNDLE, baselines or kernels; or "
                        "what to show: report BUNDLE");
     if (known)
         return fm_fail(err, FM_EUSAGE, "one operand too many: %s", cli->operand[1]);
     return fm_fail(err, FM_EUSAGE,
-                   "unknown measurement '%s'; use quality BUNDLE, baselines [BUNDLE], kernels or "
+                   "unknown measurement '%s'; use quality BUNDLE, baselines, kernels or "
                    "report BUNDLE",
                    what);
 }
 
 #define SYNOPSIS                                                                                   \
     "quality [--eval-text FILE] [options] BUNDLE|DIR...\n"                                         \
-    "       fm-bench baselines --model DIR --text FILE --eval-text FILE [BUNDLE]\n"                \
+    "       fm-bench baselines --model DIR --text FILE --eval-text FILE\n"                         \
     "       fm-bench kernels [--shape SHAPE] [--rows N,N,...] [--budgets R,R,...]\n"               \
     "       fm-bench report [--figures FILE] [--context N] [-o FILE] BUNDLE"
 
@@ -427,15 +427,10 @@ static const struct fm_cli_option own[] = {
      "kernels: bundle to take shape and masks from", 0, 0, KERNELS},
     {"rows", 0, FM_CLI_TEXT, &asked.rows, "N,N,...",
      "kernels: numbers of tokens in a call (default: 1,16,64,256,1024,4096)", 0, 0, KERNELS},
-    {"dir", 0, FM_CLI_TEXT, &asked.baselines.dir, "DIR",
-     "baselines: directory for data (default: TMPDIR or /var/tmp)", 0, 0, BASELINES},
     {"shape", 0, FM_CLI_TEXT, &asked.shape, "SHAPE",
      "kernels: name of a model, or H,I,E,K (default: 1024,3584,8,2)", 0, 0, KERNELS},
     {"dtype", 0, FM_CLI_CHOICE, &asked.dtype, "bf16|f32|f16",
      "kernels: type of the weights (default: bf16)", 0, 0, KERNELS},
-    {"steps", 0, FM_CLI_INT, &asked.baselines.steps, "N",
-     "baselines: steps of learned and recovery, 0 for the tools' defaults (default: 0)", 0, 1 << 20,
-     BASELINES},
     {"figures", 0, FM_CLI_READS, asked.figures, "FILE",
      "report: JSON of quality, baselines, fm-train or fm-recover; may be repeated", 0, 0, REPORT},
     {"context", 0, FM_CLI_INT, &asked.context, "N",

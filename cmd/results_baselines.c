@@ -23,12 +23,6 @@ static double bytes_of(const struct fm_baseline_table *t, const struct fm_baseli
     return (double)t->bytes - cell->budget * (double)t->bytes_experts;
 }
 
-static void write_name(char text[48], const struct fm_baseline_row *row)
-{
-    snprintf(text, 48, "%s%s%s", fm_baseline_name(row->baseline), row->recovered ? "+recover" : "",
-             row->usual ? " (default)" : "");
-}
-
 static double ce_of(const struct fm_quality *q)
 {
     return q->ce;
@@ -68,9 +62,7 @@ static void block(FILE *out, const struct fm_baseline_table *t, const char *titl
         fprintf(out, "  %7.4f ", budget_of(t, b));
     fputc('\n', out);
     for (int i = 0; i < t->rows; i++) {
-        char name[48];
-        write_name(name, &t->row[i]);
-        fprintf(out, "%-20s", name);
+        fprintf(out, "%-20s", fm_baseline_name(t->row[i].baseline));
         for (int b = 0; b < t->budgets; b++) {
             const struct fm_quality *q = &t->row[i].cell[b].quality;
             if (q->positions > 0)
@@ -92,14 +84,13 @@ static void costs(FILE *out, const struct fm_baseline_table *t)
         return;
     fprintf(out, "\n%-20s  %9s  %s\n", "calibration", "seconds", "peak memory");
     for (int i = 0; i < t->rows; i++) {
-        char name[48], bytes[32] = "-";
+        char bytes[32] = "-";
         const struct fm_baseline_row *row = &t->row[i];
-        write_name(name, row);
         if (!row->measured)
             continue;
         if (row->memory)
             fm_units_bytes(bytes, row->memory);
-        fprintf(out, "%-20s  %9.2f  %s\n", name, row->seconds, bytes);
+        fprintf(out, "%-20s  %9.2f  %s\n", fm_baseline_name(row->baseline), row->seconds, bytes);
     }
 }
 
@@ -108,12 +99,10 @@ void fm_results_baselines(FILE *out, const struct fm_baseline_table *t)
     fprintf(out, "held out: %d sequences of %d tokens; without", t->sequences, t->T);
     for (int b = 0; b < t->budgets; b++)
         fprintf(out, "%s %d", b ? "," : "", t->dropped[b]);
-    fprintf(out, " of %d experts, or as many channels\n", t->experts);
+    fprintf(out, " of %d experts\n", t->experts);
     if (t->full.positions == 0) {
         for (int i = 0; i < t->rows; i++) {
-            char name[48];
-            write_name(name, &t->row[i]);
-            fprintf(out, "%s\n", name);
+            fprintf(out, "%s\n", fm_baseline_name(t->row[i].baseline));
         }
         return;
     }
@@ -128,8 +117,6 @@ static cJSON *row_json(const struct fm_baseline_table *t, const struct fm_baseli
 {
     cJSON *o = cJSON_CreateObject();
     fm_json_add_string(o, "baseline", fm_baseline_name(row->baseline));
-    fm_json_add_bool(o, "recovered", row->recovered);
-    fm_json_add_bool(o, "default", row->usual);
     if (row->measured && t->full.positions > 0)
         fm_json_add_double(o, "seconds", row->seconds);
     if (row->measured && row->memory)
@@ -164,32 +151,16 @@ cJSON *fm_results_baselines_json(const struct fm_baseline_table *t)
     return o;
 }
 
-/* Return the upper end of the plot's loss axis: the highest loss of the rules for channels, plus a
- * quarter of its distance from the full model's loss.  Rules that remove whole experts lose much
- * more and would flatten the other curves, so they do not count.  0, no limit, if there are no
- * rules for channels. */
-static double loss_most(const struct fm_baseline_table *t)
-{
-    double low = t->full.ce, high = 0;
-    for (int i = 0; i < t->rows; i++)
-        for (int b = 0; b < t->budgets && t->row[i].baseline > FM_BASELINE_RANDOM; b++)
-            if (t->row[i].cell[b].quality.positions > 0)
-                high = fmax(high, t->row[i].cell[b].quality.ce);
-    return high > low ? high + 0.25 * (high - low) : 0;
-}
-
 int fm_results_baselines_plot(const struct fm_baseline_table *t, bool bytes, const char *path,
                               bool force, struct fm_err *err)
 {
     struct fm_plot plot = {.title = "Held-out cross-entropy at equal bytes of expert weights",
-                           .x_label = bytes ? FM_RESULTS_BYTES : "share of expert weights removed",
+                           .x_label = bytes ? FM_RESULTS_BYTES : "share of experts removed",
                            .y_label = "cross-entropy (nats per token)",
-                           .y_most = loss_most(t),
                            .bytes = bytes,
                            .aside = true};
-    char(*name)[48] = calloc((size_t)t->rows, sizeof *name);
     double *v = calloc(2 * (size_t)t->rows * (size_t)t->budgets + 1, sizeof *v);
-    int rc = name && v ? FM_OK : fm_fail(err, FM_ENOMEM, "no memory for the plot");
+    int rc = v ? FM_OK : fm_fail(err, FM_ENOMEM, "no memory for the plot");
     for (int i = 0; !rc && i < t->rows && plot.count < FM_PLOT_SERIES_MAX; i++) {
         double *x = v + 2 * (size_t)i * (size_t)t->budgets, *y = x + t->budgets;
         int n = 0;
@@ -200,13 +171,12 @@ int fm_results_baselines_plot(const struct fm_baseline_table *t, bool bytes, con
             x[n] = bytes ? bytes_of(t, cell) : budget_of(t, b);
             y[n++] = cell->quality.ce;
         }
-        write_name(name[i], &t->row[i]);
         if (n > 0)
-            plot.series[plot.count++] = (struct fm_plot_series){name[i], x, y, n};
+            plot.series[plot.count++] =
+                (struct fm_plot_series){fm_baseline_name(t->row[i].baseline), x, y, n};
     }
     if (!rc)
         rc = fm_plot_write(&plot, path, force, err);
-    free(name);
     free(v);
     return rc;
 }

@@ -63,7 +63,7 @@ ROOMS = {
     "lib/verify": f"{LIB} {FORMATS} {ENGINE} lib/data lib/stage lib/pack lib/export formats/sign",
     "lib/bench": f"{LIB} {FORMATS} formats/runtime kernels/ops kernels/clip {ENGINE}"
                  " lib/data lib/stage lib/learn lib/pack lib/export lib/verify",
-    "lib/baseline": f"{LIB} {FORMATS} kernels/ops {ENGINE} lib/data lib/stage lib/learn lib/bench",
+    "lib/baseline": f"{LIB} {FORMATS} kernels/ops {ENGINE} lib/data lib/stage lib/learn",
     "cmd": f"lib/base lib/masks lib/run {MODEL} lib/data lib/stage lib/learn lib/pack lib/export"
            " lib/publish lib/verify lib/bench lib/baseline lib/page",
     "tests/unit": "*",
@@ -85,7 +85,7 @@ lib/model/loading.h
 lib/learn/learn.h lib/learn/tune.h lib/learn/exchange.h lib/learn/maskgrad.h
 lib/pack/packing.h lib/export/exportwriter.h
 lib/verify/verifier.h lib/verify/verify_parts.h lib/verify/verify_contents.h
-lib/baseline/contest.h lib/baseline/methods.h lib/baseline/spent.h
+lib/baseline/contest.h lib/baseline/spent.h
 lib/bench/kernelcase.h
 """.split(), "")
 PRIVATE |= {"kernels/ops/ops.h": "kernels/cpu", "kernels/clip/clip_device.h": "kernels/clip/cuda",

@@ -70,12 +70,10 @@ def mean_or_zero(x):
 def forward_rules(model, batches):
     """REAP (M, E): mean over an expert's tokens of router weight times the norm of its output.
     Activation (M, E, I): root of the sum over batches of (mean over the expert's tokens of |h|)^2.
-    Contribution: sum over batches of that mean, times the norm of the column of down.  Energy: sum
-    over tokens of (router weight h)^2 times the squared norm of the column of down.  Winnow: mean over
-    the expert's tokens of router weight times |h|, times the norm of the column of down."""
+    Energy: sum over tokens of (router weight h)^2 times the squared norm of the column of down."""
     M, E, I = oracle.shape_of(model)
     total, count = torch.zeros(M, E).double(), torch.zeros(M, E).double()
-    squares, means, energy, winnow = (torch.zeros(M, E, I).double() for _ in range(4))
+    squares, energy = (torch.zeros(M, E, I).double() for _ in range(2))
     for ids in batches:
         with torch.no_grad():
             oracle.logits_of(model, ids)
@@ -84,36 +82,12 @@ def forward_rules(model, batches):
                 total[m, e] += (weight * y.norm(dim=-1)).sum()
                 count[m, e] += len(h)
                 squares[m, e] += mean_or_zero(h.abs()).square()
-                means[m, e] += mean_or_zero(h.abs())
                 energy[m, e] += (weight[:, None] * h).square().sum(0)
-                winnow[m, e] += (weight[:, None] * h.abs()).sum(0)
     down = [oracle.turned_down(x, x.down_proj.detach()) for x in oracle.experts_of(model)]
     columns = torch.stack([x.double().norm(dim=1) for x in down])
     return {
-        "reap": total / count.clamp(min=1), "activation": squares.sqrt(),
-        "contribution": means * columns, "energy": energy * columns.square(),
-        "winnow": winnow / count.clamp(min=1)[..., None] * columns,
+        "reap": total / count.clamp(min=1), "activation": squares.sqrt(), "energy": energy * columns.square(),
     }  # fmt: skip
-
-
-def fisher(model, batches):
-    """(M, E, I): mean over batches of the sum over a channel's parameters of (dL/dtheta)^2.  They include
-    its biases of gate and up; the bias of down belongs to no channel."""
-    total = 0.0
-    for ids in batches:
-        model.zero_grad(set_to_none=True)
-        oracle.cross_entropy(oracle.logits_of(model, ids), ids).backward()
-        layers = []
-        for experts in oracle.experts_of(model):
-            gate, up = oracle.split_gate_up(experts, experts.gate_up_proj.grad.double().square())
-            down = oracle.turned_down(experts, experts.down_proj.grad.double().square())
-            score = gate.sum(-1) + up.sum(-1) + down.sum(1)
-            if oracle.is_biased(experts):
-                own = experts.gate_up_proj_bias.grad.double().square()
-                score = score + own[:, 0::2] + own[:, 1::2]
-            layers.append(score)
-        total = total + torch.stack(layers)
-    return total / len(batches)
 
 
 # --- a checkpoint with fewer experts ----------------------------------------------------------------
@@ -170,12 +144,11 @@ def make(folder, out):
     model = oracle.load(folder)
     ids = torch.from_numpy(np.load(folder / "tokens.npy").astype(np.int64))
     groups = getattr(model.config, "n_group", 1)
-    gradients = fisher(model, ids.split(1))
     watch(model)
     rules = forward_rules(model, ids.split(1))
     keep = torch.stack([worst(layer, groups) for layer in rules["reap"]])
     closed = logprobs_without(folder, oracle.moe_layers(model), keep, ids)
-    oracle.save(out, rules | {"fisher": gradients, "keep": keep, "closed.logprob": closed})
+    oracle.save(out, rules | {"keep": keep, "closed.logprob": closed})
 
 
 def make_all(here):

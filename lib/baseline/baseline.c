@@ -12,83 +12,44 @@
 #include "lib/masks/decimal.h"
 #include "lib/baseline/contest.h"
 #include "lib/baseline/expertdrop.h"
-#include "lib/baseline/methods.h"
 #include "lib/stage/stage.h"
 
 #define BUDGETS "0.125,0.25,0.375,0.5,0.625"
-#define RECOVERED "+recover"
 
 const char *fm_baseline_name(enum fm_baseline baseline)
 {
-    return fm_contest_rule(baseline)->name;
+    static const char *const name[FM_BASELINES] = {"reap", "frequency", "random"};
+    return name[baseline];
 }
 
 /* --- rows --- */
 
-static void add_row(struct fm_baseline_table *t, enum fm_baseline baseline, bool recovered)
+/* Find the row that a word of --only names; FM_BASELINES if no row has that name. */
+static int find_row(const char *word, size_t len)
 {
-    const struct fm_contest_rule *rule = fm_contest_rule(baseline);
-    t->row[t->rows++] =
-        (struct fm_baseline_row){.baseline = baseline,
-                                 .recovered = recovered,
-                                 .usual = rule->kind == FM_CONTEST_METHOD && !recovered &&
-                                          rule->method == fm_methods_usual()};
-}
-
-/* The row of fm-train's default method: one of the method rows, or else FM_BASELINE_DEFAULT. */
-static enum fm_baseline usual_row(void)
-{
-    int i = FM_BASELINE_UNIFORM;
-    while (i < FM_BASELINE_DEFAULT &&
-           fm_contest_rule((enum fm_baseline)i)->method != fm_methods_usual())
+    int i = 0;
+    while (i < FM_BASELINES && (strlen(fm_baseline_name((enum fm_baseline)i)) != len ||
+                                memcmp(word, fm_baseline_name((enum fm_baseline)i), len) != 0))
         i++;
-    return (enum fm_baseline)i;
+    return i;
 }
 
-/* Find the row that a word of --only names; false if no row has that name. */
-static bool find_row(const char *word, size_t len, enum fm_baseline *baseline, bool *recovered)
+static int choose_rows(struct fm_baseline_table *t, const char *only, struct fm_err *err)
 {
-    size_t tail = strlen(RECOVERED);
-    *recovered = len > tail && memcmp(word + len - tail, RECOVERED, tail) == 0;
-    len -= *recovered ? tail : 0;
-    for (int i = 0; i < FM_BASELINES; i++) {
-        const struct fm_contest_rule *rule = fm_contest_rule((enum fm_baseline)i);
-        *baseline = (enum fm_baseline)i;
-        if (strlen(rule->name) == len && memcmp(word, rule->name, len) == 0)
-            return !*recovered || rule->kind == FM_CONTEST_METHOD;
-    }
-    return false;
-}
-
-static int choose_rows(struct fm_baseline_table *t, const struct fm_run_options *run,
-                       const char *only, struct fm_err *err)
-{
-    bool wanted[FM_BASELINES][2] = {{false}};
+    bool wanted[FM_BASELINES] = {false};
     for (const char *at = only; at && *at;) {
         size_t len = strcspn(at, ",");
-        enum fm_baseline baseline;
-        bool recovered;
-        if (!find_row(at, len, &baseline, &recovered))
-            return fm_fail(
-                err, FM_EUSAGE,
-                "--only: '%.*s' is not a baseline; use reap, frequency, random, activation, "
-                "contribution, energy, fisher-expert, fisher-layer, fisher-global, winnow, "
-                "bundle, or uniform, saliency, exchange, learned, default, also with "
-                "+recover",
-                (int)(len < 64 ? len : 64), at);
-        if (baseline == FM_BASELINE_BUNDLE && !run->inputs.stream)
-            return fm_fail(err, FM_EUSAGE, "--only bundle: name the bundle");
-        wanted[baseline == FM_BASELINE_DEFAULT ? usual_row() : baseline][recovered] = true;
+        int row = find_row(at, len);
+        if (row == FM_BASELINES)
+            return fm_fail(err, FM_EUSAGE,
+                           "--only: '%.*s' is not a baseline; use reap, frequency or random",
+                           (int)(len < 64 ? len : 64), at);
+        wanted[row] = true;
         at += len + (at[len] == ',');
     }
     for (int i = 0; i < FM_BASELINES; i++)
-        for (int recovered = 0; recovered < 2; recovered++) {
-            bool own = fm_contest_rule((enum fm_baseline)i)->kind == FM_CONTEST_METHOD;
-            bool there = (own || !recovered) && (i != FM_BASELINE_BUNDLE || run->inputs.stream) &&
-                         (i != FM_BASELINE_DEFAULT || usual_row() == FM_BASELINE_DEFAULT);
-            if (there && (!only || wanted[i][recovered]))
-                add_row(t, (enum fm_baseline)i, recovered);
-        }
+        if (!only || wanted[i])
+            t->row[t->rows++] = (struct fm_baseline_row){.baseline = (enum fm_baseline)i};
     return t->rows > 0 ? FM_OK : fm_fail(err, FM_EUSAGE, "--only names no baseline");
 }
 
@@ -175,41 +136,24 @@ static int open_config(struct fm_contest *c, struct fm_err *err)
 
 static void release(struct fm_contest *c)
 {
-    for (int i = 0; i < FM_CRITERIA; i++)
-        fm_ranking_release(&c->ranking[i]);
     for (int i = 0; i < FM_BASELINE_RANDOM; i++)
         free(c->score[i]);
     fm_config_release(&c->config);
 }
 
-/* Set the last budget of families: slightly above the largest that is compared, but at least 0.8,
- * as in fm-train, and at most 0.99. */
-static void choose_until(struct fm_contest *c)
-{
-    double last = (double)c->table->dropped[c->table->budgets - 1] / c->table->experts + 0.01;
-    snprintf(c->until, sizeof c->until, "%.2f", last < 0.8 ? 0.8 : last > 0.99 ? 0.99 : last);
-}
-
 int fm_baseline_run(const struct fm_run_options *run, const struct fm_baseline_options *options,
                     bool plan, struct fm_baseline_table *table, struct fm_err *err)
 {
-    struct fm_contest c = {.run = run, .options = options, .table = table};
+    struct fm_contest c = {.run = run, .table = table};
     *table = (struct fm_baseline_table){0};
     int rc = FM_OK;
-    if (choose_rows(table, run, options->only, err) || open_config(&c, err) ||
-        choose_budgets(table, &c.config, options->budgets, err) || fm_contest_check(&c, err))
+    if (choose_rows(table, options->only, err) || open_config(&c, err) ||
+        choose_budgets(table, &c.config, options->budgets, err))
         rc = err->code;
-    if (rc || plan)
-        goto out;
-    choose_until(&c);
-    rc = fm_workdir_open(&c.work, options->dir, err);
-    if (rc)
-        goto out;
-    rc = fm_contest_calibrate(&c, err);
-    if (!rc)
+    if (!rc && !plan)
+        rc = fm_contest_calibrate(&c, err);
+    if (!rc && !plan)
         rc = fm_contest_measure(&c, err);
-    fm_workdir_close(&c.work);
-out:
     release(&c);
     return rc;
 }

@@ -29,9 +29,3 @@ void fm_spent_end(struct fm_spent *spent)
         fclose(f);
     spent->memory = kib > 0 ? (uint64_t)kib * 1024 : 0;
 }
-
-void fm_spent_add(struct fm_spent *to, const struct fm_spent *more)
-{
-    to->seconds += more->seconds;
-    to->memory = more->memory > to->memory ? more->memory : to->memory;
-}

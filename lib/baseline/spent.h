@@ -14,8 +14,4 @@ struct fm_spent {
 void fm_spent_begin(struct fm_spent *spent);
 void fm_spent_end(struct fm_spent *spent);
 
-/* Add the cost of a calibration that this one needs: seconds are added, and the larger peak is
- * kept. */
-void fm_spent_add(struct fm_spent *to, const struct fm_spent *more);
-
 #endif

@@ -3,7 +3,7 @@
  * exported for an exported directory; convention for which tokens count, with wikitext), and one
  * clipped layer compared with its baselines (kernelbench with kerneloptions.h, kernelcase,
  * kernelnaive.c, kernelrun.c, processor and shapes).  plot draws charts.  Only cmd includes this
- * room, except that lib/baseline includes workdir.h.
+ * room.
  *
  * Results are structs; fm-bench prints them.
  */

@@ -308,8 +308,7 @@ static int take_sums(struct scorer *s, const struct fm_sweep *sweep, struct fm_e
            slots = layer * (size_t)(fm_criterion_backward(s->criterion)
                                         ? fm_sweep_slots(sweep)
                                         : fm_sweep_slots_forward(sweep));
-    if (fm_criterion_begin(&s->adder, s->criterion, ops, c->expert->rows, c->I, c->H, err))
-        return err->code;
+    s->adder = (struct fm_criterion_adder){s->criterion, ops, c->I, c->H};
     s->slot = fm_alloc_large(slots, "scores of batches", err);
     s->before = s->slot ? fm_alloc((size_t)s->ranking->M, layer, "scores", err) : NULL;
     if (s->slot)
@@ -382,8 +381,7 @@ static int finish_scores(struct scorer *s, enum fm_rank_order order, int batches
                          struct fm_err *err)
 {
     struct fm_ranking *r = s->ranking;
-    fm_criterion_finish(s->criterion, r->scores, r->tokens, (size_t)r->M * (size_t)r->E, r->I,
-                        batches);
+    fm_criterion_finish(s->criterion, r->scores, (size_t)r->M * (size_t)r->E, r->I, batches);
     if (order == FM_ORDER_SCORE)
         return fm_ranking_sort(r, err);
     fm_ranking_original(r);
@@ -758,7 +756,6 @@ int fm_rank(const struct fm_run_options *run, const struct fm_rank_options *opti
     if (!rc)
         rc = run_task(&s, options, report, err);
 out:
-    fm_criterion_end(&s.adder);
     free(s.slot);
     fm_reduction_release(&s.reduction);
     free(s.before);

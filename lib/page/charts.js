@@ -200,12 +200,6 @@ function addSet(set, note) {
     s.dash = s.role === "family" || s.role === "after" ? 0 : s.role === "before" ? 1 : 1 + (i % 5);
     s.on = true;
   });
-  if (set.series.length > 10) { // show the family's, the defaults and the best of the others
-    const mean = (s) => s.points.reduce((sum, p) => sum + p[2], 0) / s.points.length;
-    const rest = set.series.filter((s) => s.role === "baseline" && !s.name.endsWith("(default)"));
-    const best = rest.slice().sort((a, b) => mean(a) - mean(b)).slice(0, 8);
-    for (const s of rest) s.on = best.includes(s);
-  }
   byId("sets").append(el("h3", {}, set.title), note && el("p", { class: "note" }, ...note));
   if (!set.series.some((s) => s.points.length)) {
     byId("sets").append(el("p", {}, "Nothing was measured."));
@@ -222,7 +216,6 @@ function addSet(set, note) {
 const meanings = {
   "family": "the members of this family",
   "family, recovered": "the members, with the adapter of fm-recover merged",
-  "bundle": "this family",
   "uniform": "one width for all experts, their channels in the order of the ranking",
   "shuffle-layer": "the family's widths, shuffled among the experts of each layer",
   "shuffle-global": "the family's widths, shuffled among the experts of all layers",
@@ -234,22 +227,12 @@ const meanings = {
   "reap": "whole experts removed, by router weight times output norm (REAP)",
   "frequency": "whole experts removed, those with the fewest tokens first",
   "random": "whole experts removed at random, the mean of five draws",
-  "activation": "one width for all, channels by their activations (Minitron)",
-  "contribution": "one width for all, channels by activation times weight",
-  "energy": "the best channels of each layer, by energy (CAMERA-P)",
-  "fisher-expert": "one width for all, channels by squared gradients",
-  "fisher-layer": "the best channels of each layer, by squared gradients",
-  "fisher-global": "the best channels of the model, by squared gradients",
 };
 function meaning(set, s) {
-  const base = s.name.replace(/ \(default\)$/, "").replace(/\+recover$/, "");
   const form = set.exports && data.forms.find((f) => f.name === s.name);
-  let text = meanings[base];
   if (form)
-    text = "exports made by " + form.options + (form.name.startsWith("uniform ") ? ": one width, experts rounded" : "");
-  if (!text) return null;
-  return text + (base.length < s.name.replace(/ \(default\)$/, "").length ? ", recovered" : "") +
-    (s.name.endsWith(" (default)") ? "; the default of the tools" : "");
+    return "exports made by " + form.options + (form.name.startsWith("uniform ") ? ": one width, experts rounded" : "");
+  return meanings[s.name] || null;
 }
 
 function heldNote(set) {

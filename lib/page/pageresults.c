@@ -204,27 +204,22 @@ static int read_quality(const struct reading *r)
     return rc;
 }
 
-/* {"baseline", "recovered", "default", "seconds", "peak_bytes", "cells": [null, {...}]}. */
+/* {"baseline", "seconds", "peak_bytes", "cells": [null, {...}]}. */
 static int read_baseline(const struct reading *r, const cJSON *row)
 {
-    char name[NAME_BYTES_MAX + 32];
+    char name[NAME_BYTES_MAX + 1];
     const char *baseline;
-    bool recovered = false, usual = false;
     double seconds = -1;
     int64_t peak = -1;
     if (fm_json_get_string(row, "baseline", &baseline, r->err) ||
-        fm_json_opt_bool(row, "recovered", &recovered, r->err) ||
-        fm_json_opt_bool(row, "default", &usual, r->err) ||
         fm_json_opt_double(row, "seconds", 0, DBL_MAX, &seconds, r->err) ||
         fm_json_opt_int(row, "peak_bytes", 0, INT64_MAX, &peak, r->err))
         return r->err->code;
-    snprintf(name, sizeof name, "%.*s%s%s", NAME_BYTES_MAX, baseline, recovered ? "+recover" : "",
-             usual ? " (default)" : "");
+    snprintf(name, sizeof name, "%.*s", NAME_BYTES_MAX, baseline);
     const cJSON *cells = cJSON_GetObjectItemCaseSensitive(row, "cells"), *cell;
-    const char *role = strcmp(baseline, "bundle") == 0 ? "family" : "baseline";
     cJSON_ArrayForEach(cell, cells)
     {
-        if (add_point(r, name, role, cell, NULL))
+        if (add_point(r, name, "baseline", cell, NULL))
             return r->err->code;
     }
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(r->set, "series");

@@ -21,37 +21,22 @@ baselines "${both[@]}" --budgets 0
 baselines "${both[@]}" --budgets 0.4,0.2
 baselines "${both[@]}" --budgets 0.2x
 baselines "${both[@]}" --only reap,repa
-baselines "${both[@]}" --only reap+recover
 baselines "${both[@]}" --only ,
-baselines "${both[@]}" --only bundle
-baselines "${both[@]}" --only reap missing.fm extra.fm
+baselines "${both[@]}" --only reap missing.fm
 baselines "${both[@]}" --dry-run
-baselines "${both[@]}" --dry-run --only default+recover,default
 qwen=$GOLDEN/odd-qwen2
 baselines -n --model "$qwen" --tokens "$qwen/tokens.npy" --eval-tokens "$qwen/tokens.npy"
-baselines "${both[@]}" --budgets 0.2,0.39,0.42 --only reap,random,energy,saliency,exchange+recover --steps 2 \
+baselines "${both[@]}" --budgets 0.2,0.39,0.42 --only reap,random \
     --plot losses.svg --over bytes
 grep -c '<polyline' losses.svg
 grep -o '>bytes of all tensors<' losses.svg
-echo "lines clipped at the edge of the field: $(grep -c '<polyline.*clip-path' losses.svg)"
-baselines "${both[@]}" --budgets 0.2 --only reap,frequency --plot experts.svg >/dev/null
-echo "of experts only: $(grep -c '<polyline.*clip-path' experts.svg)"
 baselines "${both[@]}" --over bytes
-fm-bench baselines -q "${both[@]}" --budgets 0.2 --only reap,random,fisher-global --json |
+fm-bench baselines -q "${both[@]}" --budgets 0.2 --only reap,random --json |
     grep -o '"[a-z_]*":' | sort | uniq -c | awk '{ print $1, $2 }'
 
 family saliency --until 0.5
-baselines "${both[@]}" --budgets 0.2,0.6 --only reap,bundle family.fm
-baselines "${both[@]}" --budgets 0.2 --only bundle trained
-baselines "${both[@]}" --only bundle ranked
-baselines "${both[@]}" --only bundle missing.fm
-baselines "${both[@]}" --only bundle -
-baselines --model "$qwen" --tokens "$qwen/tokens.npy" --eval-tokens "$qwen/tokens.npy" --only bundle family.fm
-head -c 3000 family.fm >cut.fm
-baselines "${both[@]}" --only bundle cut.fm
 baselines --model missing --tokens "$tokens" --eval-tokens "$tokens"
 baselines --model "$odd" --tokens "$tokens" --eval-tokens missing.npy
-baselines "${both[@]}" --dir missing --only reap
 fm-pack -q --export out --budget 0.4 --layout ragged family.fm >/dev/null 2>&1
 baselines --model out --tokens "$tokens" --eval-tokens "$tokens" --only random
 baselines --model family.fm --tokens "$tokens" --eval-tokens "$tokens" --only random
