@@ -775,7 +775,7 @@ static char *name_of(const char *path, const char *more)
 /* Set the names of all files; FM_EUSAGE for a name that cannot be a directory's. */
 static int name_files(struct family *f, struct fm_err *err)
 {
-    char *out = name_of(asked.out, "");
+    char *out = f->path[EXPORT] = name_of(asked.out, "");
     const char *slash = out ? strrchr(out, '/') : NULL, *last = slash ? slash + 1 : out;
     if (last && (strcmp(last, ".") == 0 || strcmp(last, "..") == 0 || !*last))
         return fm_fail(err, FM_EUSAGE,
@@ -789,7 +789,7 @@ static int name_files(struct family *f, struct fm_err *err)
         if (!failed && step_of[step].state)
             failed = asprintf(&f->state[step], "%s/%s", f->work, step_of[step].state) < 0;
     }
-    asked.out = f->path[EXPORT] = out;
+    asked.out = out;
     for (int step = 0; step < EXPORT && !failed; step++)
         if (strcmp(out, f->path[step]) == 0 || (f->state[step] && strcmp(out, f->state[step]) == 0))
             return fm_fail(err, FM_EUSAGE, "--output '%s' is a file of --work; choose another name",

@@ -428,7 +428,9 @@ static void parse_words(struct fm_cli *cli, const struct table *t, int argc, cha
     struct option longs[OPTIONS_MAX + 1];
     char shorts[2 * OPTIONS_MAX + 2];
     getopt_tables(t, longs, shorts);
-    cli->word = calloc((size_t)argc, sizeof *cli->word);
+    static struct fm_cli_word *words; /* until the process ends */
+    free(words);
+    words = cli->word = calloc((size_t)argc, sizeof *words);
     optind = 0; /* begin, also after another tool's command line */
     int c;
     for (int at = 1; (c = getopt_long(argc, argv, shorts, longs, NULL)) != -1; at = optind) {
