@@ -45,7 +45,6 @@ there - 12
 host host 6
 tiny small 10
 small small 24
-simple small 8
 replays replays 36
 edges edges 24
 model model 36
@@ -189,7 +188,6 @@ python_run() { # python_run NAME SCRIPT ARGUMENTS...
 if wants small; then
     checker tiny tiny
     checker small small
-    FM_CLIP_CUDA_SIMPLE=1 checker simple tiny
 fi
 ! wants replays || checker replays replays 2000
 ! wants edges || checker edges edges

@@ -166,18 +166,11 @@ static void run_route(fm_cuda_job job, bool one)
         return;
     }
     memset(job.counts, 0, (size_t)job.E * sizeof(int32_t));
-    if (job.parts > 0) {
-        emu_dim parts = {(unsigned)(job.parts + 7) / 8, 1, 1};
-        emu_launch(parts, 256, 0, [&]() { route_count_parts(job); });
-        emu_launch(one_block, ROUTE_BLOCK, 0, [&]() { route_part_offsets(job); });
-        emu_launch(parts, 256, 0, [&]() { route_seat_parts(job); });
-        emu_launch({(unsigned)(job.E + 7) / 8, 1, 1}, 256, 0, [&]() { route_close(job); });
-        emu_launch(one_block, ROUTE_BLOCK, 0, [&]() { route_plan(job); });
-        return;
-    }
-    emu_launch({2, 1, 1}, 256, 0, [&]() { route_count(job, job.slots, job.counts, 1); });
-    emu_launch(one_block, 32, 0, [&]() { route_offsets(job); });
-    emu_launch({(unsigned)(job.E + 7) / 8, 1, 1}, 256, 0, [&]() { route_place(job); });
+    emu_dim parts = {(unsigned)(job.parts + 7) / 8, 1, 1};
+    emu_launch(parts, 256, 0, [&]() { route_count_parts(job); });
+    emu_launch(one_block, ROUTE_BLOCK, 0, [&]() { route_part_offsets(job); });
+    emu_launch(parts, 256, 0, [&]() { route_seat_parts(job); });
+    emu_launch({(unsigned)(job.E + 7) / 8, 1, 1}, 256, 0, [&]() { route_close(job); });
     emu_launch(one_block, ROUTE_BLOCK, 0, [&]() { route_plan(job); });
 }
 
@@ -246,11 +239,11 @@ static int32_t run_call(path p, const layer &l, const call &c, data &d)
             job.counts_call = job.counts;
         } else if (first == 0) {
             memset(job.counts_call, 0, (size_t)l.E * sizeof(int32_t));
-            emu_launch({3, 1, 1}, 256, 0,
-                       [&]() { route_count(job, (int64_t)c.N * c.K, job.counts_call, 0); });
+            emu_launch({3, 1, 1}, 256, 0, [&]() { route_count(job, (int64_t)c.N * c.K); });
         }
         job.n = std::min(c.chunk, c.N - first);
         job.slots = job.n * c.K;
+        job.parts = fm_cuda_parts(job.slots, job.E);
         run_route(job, whole && c.one_block);
         emu_dim grid = {(unsigned)job.slots, 1, 1};
         if (l.H * size % 16 == 0)
@@ -437,40 +430,37 @@ static void plain_sums_go_by_blocks()
     printf("%s plain f32, a sum of 4100: off by %.1e\n", word, sqrt(off / all));
 }
 
-/* --- the two forms of routing, slot by slot */
+/* --- routing, slot by slot */
 
-static fm_cuda_job routed(const layer &l, const call &c, const std::vector<int32_t> &ids,
-                          std::vector<uint8_t> &memory, int parts)
+/* Whether rows and groups are those of plain loops: experts in order, each with its widths from
+ * wide to narrow, and the slots of a group in slot order. */
+static bool as_by_loops(const fm_cuda_job &j, const layer &l, const call &c)
 {
-    static int32_t faults;
-    fm_cuda_job job = {};
-    job.row0 = l.row0.data();
-    job.cap = l.cap.data();
-    job.widths = l.widths.data();
-    job.budget = &l.budget;
-    job.budget_type = job.ids_type = FM_CLIP_I32;
-    job.faults = &faults;
-    job.E = l.E;
-    job.B = l.B;
-    job.H = 8;
-    job.channels_padded = 64;
-    job.shape = {{64, 64}, {128, 128}, 3};
-    job.ids = ids.data();
-    job.budgets = c.per_token ? c.budgets.data() : nullptr;
-    job.n = c.N;
-    job.K = c.K;
-    job.slots = c.N * c.K;
-    uint64_t bytes = fm_cuda_job_carve(&job, nullptr, job.slots, 64, 2);
-    memory.assign(bytes, 0xff);
-    fm_cuda_job_carve(&job, memory.data(), job.slots, 64, 2);
-    job.counts_call = job.counts;
-    job.parts = parts;
-    run_route(job, false);
-    return job;
+    int row = 0, groups = 0;
+    bool same = true;
+    for (int e = 0; e < l.E; e++) {
+        std::map<int, std::vector<int>, std::greater<int>> slots; /* by width */
+        for (int s = 0; s < j.slots; s++)
+            if (c.ids[(size_t)s] == e && width_of(l, c, s / c.K, e) > 0)
+                slots[width_of(l, c, s / c.K, e)].push_back(s);
+        int record = row;
+        for (const auto &group : slots) {
+            const fm_cuda_group &g = j.records[record];
+            same = same && g.expert == e && g.width == group.first && g.row == row &&
+                   g.rows == (int)group.second.size();
+            for (int s : group.second) {
+                same = same && j.slot_expert[s] == e && j.row_slot[row] == s &&
+                       j.slot_row[s] == row && j.slot_record[s] == record;
+                row++;
+            }
+            record++;
+        }
+        groups += (int)slots.size();
+    }
+    return same && j.totals->rows == row && j.totals->groups == groups;
 }
 
-/* Rows, groups and tiles must be the same whatever the number of parts. */
-static void forms_of_routing(const char *what, int E, int N, bool per_token)
+static void check_routing(const char *what, int E, int N, bool per_token)
 {
     std::vector<int32_t> cap((size_t)E, 64), widths, ids;
     for (int i = 0; i < 3 * E; i++)
@@ -480,26 +470,35 @@ static void forms_of_routing(const char *what, int E, int N, bool per_token)
     c.per_token = per_token;
     for (int t = 0; t < N; t++)
         c.budgets.push_back(t * 5 % 3);
-    for (size_t i = 0; i < c.ids.size(); i++)
-        ids.push_back(i % 11 ? (int32_t)c.ids[i] : -1);
-    std::vector<uint8_t> memory[2];
-    fm_cuda_job simple = routed(l, c, ids, memory[0], 0);
-    for (int parts : {1, 2, fm_cuda_parts(simple.slots, E), 40}) {
-        if (parts > fm_cuda_parts(simple.slots, E))
-            continue;
-        fm_cuda_job j = routed(l, c, ids, memory[1], parts);
-        size_t S = (size_t)j.totals->rows * 4, G = (size_t)j.totals->groups;
-        bool same = !memcmp(j.totals, simple.totals, sizeof *j.totals) &&
-                    !memcmp(j.row_slot, simple.row_slot, S) &&
-                    !memcmp(j.groups, simple.groups, G * sizeof *j.groups) &&
-                    !memcmp(j.begin[0], simple.begin[0], G * 4) &&
-                    !memcmp(j.begin[1], simple.begin[1], G * 4);
-        for (int s = 0; s < j.slots; s++)
-            same = same && j.slot_expert[s] == simple.slot_expert[s] &&
-                   (j.slot_expert[s] < 0 || (j.slot_row[s] == simple.slot_row[s] &&
-                                             j.slot_record[s] == simple.slot_record[s]));
-        printf("%s routing of %s in %d parts equals that by a warp per expert\n", counted(same),
-               what, parts);
+    for (size_t i = 0; i < c.ids.size(); i++) {
+        c.ids[i] = i % 11 ? c.ids[i] : -1;
+        ids.push_back((int32_t)c.ids[i]);
+    }
+    for (bool one : {true, false}) {
+        int32_t faults = 0;
+        fm_cuda_job job = {};
+        job.cap = l.cap.data();
+        job.widths = l.widths.data();
+        job.budget = &l.budget;
+        job.budget_type = job.ids_type = FM_CLIP_I32;
+        job.faults = &faults;
+        job.E = E;
+        job.B = 3;
+        job.H = 8;
+        job.channels_padded = 64;
+        job.shape = {{64, 64}, {128, 128}, 3};
+        job.ids = ids.data();
+        job.budgets = per_token ? c.budgets.data() : nullptr;
+        job.n = N;
+        job.K = c.K;
+        job.slots = N * c.K;
+        job.parts = fm_cuda_parts(job.slots, E);
+        std::vector<uint8_t> memory(fm_cuda_job_carve(&job, nullptr, job.slots, 64, 2), 0xff);
+        fm_cuda_job_carve(&job, memory.data(), job.slots, 64, 2);
+        job.counts_call = job.counts;
+        run_route(job, one);
+        printf("%s routing of %s in %d parts, by %s\n", counted(as_by_loops(job, l, c)), what,
+               job.parts, one ? "one block" : "several");
     }
 }
 
@@ -527,9 +526,9 @@ static void parts_are_short()
 int main(void)
 {
     parts_are_short();
-    forms_of_routing("many slots", 5, 700, false);
-    forms_of_routing("budgets per token", 9, 300, true);
-    forms_of_routing("more experts than slots", 400, 90, false);
+    check_routing("many slots", 5, 700, false);
+    check_routing("budgets per token", 9, 300, true);
+    check_routing("more experts than slots", 400, 90, false);
     all_forms(PLAIN, "plain f32", FM_CLIP_F32, false);
     all_forms(PLAIN, "plain bf16", FM_CLIP_BF16, true);
     plain_sums_go_by_blocks();

@@ -195,7 +195,6 @@ static int32_t cuda_prepare(struct fm_clip **clip, const struct fm_clip_layer *g
     if (!layer)
         return fm_clip_fail(error, FM_CLIP_ENOMEM, "no memory for a layer");
     layer->given = *given;
-    layer->simple = getenv("FM_CLIP_CUDA_SIMPLE") != nullptr;
     int major = 0, minor = 0;
     cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, given->ordinal);
     cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, given->ordinal);
@@ -238,7 +237,6 @@ static struct fm_cuda_job job_of(const struct fm_clip_cuda_layer *layer,
     job.type = given->type;
     job.channels_padded = fm_cuda_padded(given->cap_max);
     job.shape = layer->shape;
-    job.parts = !layer->simple; /* a flag until the slots of a chunk are known */
     job.hidden_stride = call->hidden_stride;
     job.out_stride = call->out_stride;
     job.ids_type = call->ids_type;

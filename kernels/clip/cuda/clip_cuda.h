@@ -34,7 +34,6 @@ struct fm_clip_cuda_layer {
     int32_t *host_cap;
     int32_t path; /* MMA, PORTABLE (plain), NAIVE or BUCKET */
     int32_t processors;
-    bool simple; /* route in the simpler form: FM_CLIP_CUDA_SIMPLE is set */
     struct fm_cuda_shape shape;
     struct fm_clip_blas *blas; /* NAIVE and BUCKET */
 };

@@ -21,8 +21,7 @@ struct fm_cuda_job {
     int32_t *faults;       /* bits, or-ed in */
     int32_t budget_type, E, e0, B, H, type;
     int32_t channels_padded; /* columns of h: fm_cuda_padded(cap_max) */
-    int32_t parts;           /* number of parts in the routing (fm_cuda_parts), or 0: its simpler
-                                form */
+    int32_t parts;           /* of the slots, in the routing (fm_cuda_parts) */
     struct fm_cuda_shape shape;
     /* the call; its pointers are at the first token of the chunk */
     const void *hidden, *ids;

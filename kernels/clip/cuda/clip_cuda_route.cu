@@ -1,7 +1,6 @@
 /*
  * Launches of routing, gather and combine.  A call with few slots and experts is routed by one
- * block in one launch, because a launch takes as long as the work; otherwise a chunk is routed in
- * parts or, if the job has no parts, with one warp per expert.
+ * block in one launch, because a launch takes as long as the work.
  */
 #include "kernels/clip/cuda/clip_cuda.h"
 #include "kernels/clip/cuda/clip_cuda_route.cuh"
@@ -22,13 +21,14 @@ cudaError_t fm_clip_cuda_count_call(const struct fm_cuda_job *job, int64_t slots
         cudaMemsetAsync(job->counts_call, 0, (size_t)job->E * sizeof(int32_t), stream);
     if (code != cudaSuccess)
         return code;
-    route_count<<<blocks_for(slots, 256, 4096), 256, 0, stream>>>(*job, slots, job->counts_call, 0);
+    route_count<<<blocks_for(slots, 256, 4096), 256, 0, stream>>>(*job, slots);
     return cudaGetLastError();
 }
 
 cudaError_t fm_clip_cuda_route(const struct fm_cuda_job *given, bool whole, cudaStream_t stream)
 {
     struct fm_cuda_job job = *given;
+    job.parts = fm_cuda_parts(job.slots, job.E);
     if (whole)
         job.counts_call = job.counts;
     if (whole && job.slots <= ONE_BLOCK_SLOTS && job.E <= ONE_BLOCK_EXPERTS) {
@@ -38,19 +38,11 @@ cudaError_t fm_clip_cuda_route(const struct fm_cuda_job *given, bool whole, cuda
     cudaError_t code = cudaMemsetAsync(job.counts, 0, (size_t)job.E * sizeof(int32_t), stream);
     if (code != cudaSuccess)
         return code;
-    job.parts = job.parts > 0 ? fm_cuda_parts(job.slots, job.E) : 0;
     unsigned experts = blocks_for(job.E, 8, 8192), parts = blocks_for(job.parts, 8, 8192);
-    if (job.parts > 0) {
-        route_count_parts<<<parts, 256, 0, stream>>>(job);
-        route_part_offsets<<<1, ROUTE_BLOCK, 0, stream>>>(job);
-        route_seat_parts<<<parts, 256, 0, stream>>>(job);
-        route_close<<<experts, 256, 0, stream>>>(job);
-    } else {
-        route_count<<<blocks_for(job.slots, 256, 4096), 256, 0, stream>>>(job, job.slots,
-                                                                          job.counts, 1);
-        route_offsets<<<1, 32, 0, stream>>>(job);
-        route_place<<<experts, 256, 0, stream>>>(job);
-    }
+    route_count_parts<<<parts, 256, 0, stream>>>(job);
+    route_part_offsets<<<1, ROUTE_BLOCK, 0, stream>>>(job);
+    route_seat_parts<<<parts, 256, 0, stream>>>(job);
+    route_close<<<experts, 256, 0, stream>>>(job);
     route_plan<<<1, ROUTE_BLOCK, 0, stream>>>(job);
     return cudaGetLastError();
 }
@@ -97,8 +89,6 @@ cudaError_t fm_clip_cuda_route_prepare(int type)
     const void *kernels[] = {
         (const void *)route_one,
         (const void *)route_count,
-        (const void *)route_offsets,
-        (const void *)route_place,
         (const void *)route_count_parts,
         (const void *)route_part_offsets,
         (const void *)route_seat_parts,

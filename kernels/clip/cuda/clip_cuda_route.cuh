@@ -23,44 +23,42 @@ static __device__ struct fm_cuda_team grid_team()
     return team;
 }
 
+/* All phases in one block. */
 static __global__ void __launch_bounds__(ROUTE_BLOCK)
     route_one(const __grid_constant__ fm_cuda_job job)
 {
     struct fm_cuda_team team = block_team();
+    int32_t warp = team.thread / 32, warps = ROUTE_BLOCK / 32;
     for (int32_t e = team.thread; e < job.E; e += team.threads)
         job.counts[e] = 0;
     __syncthreads();
-    fm_cuda_count(&job, team, job.slots, job.counts, 1);
+    for (int32_t part = warp; part < job.parts; part += warps)
+        fm_cuda_count_part(&job, part, team);
     __syncthreads();
-    if (team.thread < 32)
+    if (warp == 0)
         fm_cuda_sums(job.offsets, job.counts, job.E, team);
     __syncthreads();
-    for (int32_t e = team.thread / 32; e < job.E; e += ROUTE_BLOCK / 32)
-        fm_cuda_place(&job, e, team);
+    for (int32_t e = team.thread; e < job.E; e += team.threads)
+        fm_cuda_part_offsets(&job, e);
+    __syncthreads();
+    for (int32_t part = warp; part < job.parts; part += warps)
+        fm_cuda_seat_part(&job, part, team);
+    __syncthreads();
+    for (int32_t e = warp; e < job.E; e += warps)
+        fm_cuda_close(&job, e, team);
     __syncthreads();
     fm_cuda_plan(&job, team);
 }
 
+/* Count the rows of a call that is computed in chunks. */
 static __global__ void __launch_bounds__(256)
-    route_count(const __grid_constant__ fm_cuda_job job, int64_t slots, int32_t *counts, int keep)
+    route_count(const __grid_constant__ fm_cuda_job job, int64_t slots)
 {
-    fm_cuda_count(&job, grid_team(), slots, counts, keep);
+    fm_cuda_count(&job, grid_team(), slots, job.counts_call);
 }
 
-static __global__ void __launch_bounds__(32) route_offsets(const __grid_constant__ fm_cuda_job job)
-{
-    fm_cuda_sums(job.offsets, job.counts, job.E, block_team());
-}
-
-static __global__ void __launch_bounds__(256) route_place(const __grid_constant__ fm_cuda_job job)
-{
-    struct fm_cuda_team team = grid_team();
-    for (int32_t e = team.thread / 32; e < job.E; e += team.threads / 32)
-        fm_cuda_place(&job, e, team);
-}
-
-/* The four phases of routing in parts (clip_cuda_route.h): count and seat with a warp per part,
- * offsets in one block, close with a warp per expert. */
+/* The phases in several blocks: count and seat with a warp per part, offsets in one block, close
+ * with a warp per expert. */
 static __global__ void __launch_bounds__(256, 2)
     route_count_parts(const __grid_constant__ fm_cuda_job job)
 {

@@ -3,18 +3,14 @@
  * the tile counts of both products.  One source serves the device, where a block or a warp shares
  * each phase, and the host (tests), where a block is one thread and a warp one lane.
  *
- * Phases, with a barrier of all threads between them:
- *   count   slots -> expert and width of each slot, rows of each expert
- *   offsets rows of each expert -> first sorted row of each
- *   place   one warp per expert: its slots in slot order, then by width where tokens have budgets
- *   plan    groups in order, tiles and rows of y before each
- * If there are many slots, it would be slow for every expert's warp to scan all of them.  The slots
- * are then divided into parts, one warp each:
- *   count   also the rows of each expert in each part
- *   offsets also the first row of each expert in each part: a sum over the parts before it
+ * The slots are divided into parts, one warp each.  Phases, with a barrier of all threads between
+ * them:
+ *   count   slots -> expert and width of each slot, rows of each expert, and of each in each part
+ *   offsets rows of each expert -> first sorted row of each, also in each part
  *   seat    each part's slots to their rows, in slot order
- *   close   one warp per expert: groups by width
- * Both forms give the same rows.  Orders are fixed by the input: atomics only add or OR integers.
+ *   close   one warp per expert: groups by width where tokens have budgets
+ *   plan    groups in order, tiles and rows of y before each
+ * Orders are fixed by the input: atomics only add or OR integers.
  */
 #ifndef FM_CLIP_CUDA_ROUTE_H
 #define FM_CLIP_CUDA_ROUTE_H
@@ -228,20 +224,15 @@ FM_HD int32_t fm_cuda_slot(const struct fm_cuda_job *job, int64_t slot, int64_t 
     return *width > 0 ? e : -1;
 }
 
-/* Count the rows of each expert among `slots` slots into counts; with `keep`, store expert and
- * width of each slot for the next phases. */
+/* Count the rows of each expert among `slots` slots into counts. */
 FM_HD void fm_cuda_count(const struct fm_cuda_job *job, struct fm_cuda_team team, int64_t slots,
-                         int32_t *counts, int keep)
+                         int32_t *counts)
 {
     int32_t all = job->budgets ? 0 : fm_cuda_budget(job), width;
     for (int64_t slot = team.thread; slot < slots; slot += team.threads) {
         int32_t e = fm_cuda_slot(job, slot, slot / job->K, all, &width);
         if (e >= 0)
             fm_cuda_count_up(&counts[e], 1);
-        if (keep) {
-            job->slot_expert[slot] = e;
-            job->slot_width[slot] = width;
-        }
     }
 }
 
@@ -254,7 +245,8 @@ FM_HD void fm_cuda_part(const struct fm_cuda_job *job, int32_t part, int32_t *fi
     *end = fm_cuda_min(*first + each, job->slots);
 }
 
-/* Like fm_cuda_count with `keep`, for one part, by one warp; also stores the part's own counts. */
+/* Count the rows of each expert in a part and add them to job->counts, and store expert and width
+ * of each slot for the next phases: one warp. */
 FM_HD void fm_cuda_count_part(const struct fm_cuda_job *job, int32_t part, struct fm_cuda_team team)
 {
     int32_t all = job->budgets ? 0 : fm_cuda_budget(job), first, end;
@@ -328,32 +320,6 @@ FM_HD void fm_cuda_record(const struct fm_cuda_job *job, int32_t record, int32_t
     g->spare = 0;
 }
 
-/* Write the slots of expert e, in slot order, to row_draft if tokens have budgets, else to their
- * rows. */
-FM_HD void fm_cuda_collect(const struct fm_cuda_job *job, int32_t e, struct fm_cuda_team team)
-{
-    int32_t first = job->offsets[e], found = 0, wanted = job->counts[e];
-    for (int32_t base = 0; base < job->slots && found < wanted; base += 4 * team.lanes) {
-        int32_t expert[4];
-        for (int32_t j = 0; j < 4; j++) {
-            int32_t slot = base + j * team.lanes + team.lane;
-            expert[j] = slot < job->slots ? job->slot_expert[slot] : -1;
-        }
-        for (int32_t j = 0; j < 4; j++) {
-            int32_t slot = base + j * team.lanes + team.lane, mine = expert[j] == e;
-            if (!job->budgets) {
-                found += fm_cuda_seat(job, mine, slot, first + found, first, team);
-                continue;
-            }
-            uint32_t mask = fm_cuda_ballot(mine);
-            if (mine)
-                job->row_draft[first + found + fm_cuda_bits(mask & fm_cuda_below(team.lane))] =
-                    slot;
-            found += fm_cuda_bits(mask);
-        }
-    }
-}
-
 /* For expert e, turn the number of its rows in each part into the first of these rows. */
 FM_HD void fm_cuda_part_offsets(const struct fm_cuda_job *job, int32_t e)
 {
@@ -365,7 +331,8 @@ FM_HD void fm_cuda_part_offsets(const struct fm_cuda_job *job, int32_t e)
     }
 }
 
-/* Write a part's slots to their rows, in slot order, as fm_cuda_collect does for one expert. */
+/* Write a part's slots, in slot order, to their rows, or to row_draft if tokens have budgets: one
+ * warp. */
 FM_HD void fm_cuda_seat_part(const struct fm_cuda_job *job, int32_t part, struct fm_cuda_team team)
 {
     int32_t *rows = job->part_rows + (int64_t)part * job->E, first, end;
@@ -424,15 +391,6 @@ FM_HD void fm_cuda_close(const struct fm_cuda_job *job, int32_t e, struct fm_cud
         fm_cuda_record(job, first, e, job->slot_width[job->row_slot[first]], first, rows);
     if (team.lane == 0)
         job->group_counts[e] = groups;
-}
-
-/* Write and group the rows of expert e: one warp. */
-FM_HD void fm_cuda_place(const struct fm_cuda_job *job, int32_t e, struct fm_cuda_team team)
-{
-    if (job->counts[e] > 0)
-        fm_cuda_collect(job, e, team);
-    fm_cuda_join_warp();
-    fm_cuda_close(job, e, team);
 }
 
 /* Count the tiles before each group of a product, by one warp; sums go to job->totals. */
