@@ -94,7 +94,7 @@ enum fm_clip_activation {
  * used by only one call at a time. */
 enum fm_clip_path {
     FM_CLIP_BEST = 0,
-    FM_CLIP_PORTABLE = 1, /* CPU: no fused multiply-add; CUDA: any type, alignment and H */
+    FM_CLIP_PORTABLE = 1, /* CPU: no fused multiply-add */
     FM_CLIP_AVX2 = 2,
     FM_CLIP_AVX512 = 3, /* F32, and F16 and BF16 widened; bit-identical to AVX2 */
     FM_CLIP_AVX512_BF16 = 4,
@@ -169,11 +169,10 @@ struct fm_clip_call {
 #define FM_CLIP_ALIGN 256
 
 /*
- * Alignment.  Every array is aligned to its element.  The fast CUDA path requires more: F16 or
- * BF16, gate_up and down aligned to 16 bytes, and H a multiple of 8.  Other layers take the
- * portable path, which is slower.  On CUDA, hidden is read and out is written faster if they are
- * aligned to 16 bytes and their strides are multiples of 8.  The CPU has no alignment requirement
- * beyond the element.
+ * Alignment.  Every array is aligned to its element.  CUDA requires more: F16 or BF16, gate_up and
+ * down aligned to 16 bytes, and H a multiple of 8; other layers are refused with FM_CLIP_EDEVICE.
+ * On CUDA, hidden is read and out is written faster if they are aligned to 16 bytes and their
+ * strides are multiples of 8.  The CPU has no alignment requirement beyond the element.
  */
 
 struct fm_clip; /* a prepared layer */

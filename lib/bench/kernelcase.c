@@ -338,8 +338,6 @@ int fm_kernelcase_fill(struct fm_kernelcase *c, struct fm_err *err)
 double fm_kernelcase_gpu(struct fm_kernelcase *c, int tokens, int32_t path)
 {
     struct fm_clip_call call = fm_kernelcase_call(c, tokens);
-    if (path == FM_CLIP_MMA && c->layer.type == FM_CLIP_F32)
-        path = FM_CLIP_PORTABLE;
     return c->gpu ? fm_clip_gpu_run(c->gpu, path, &call, c->budget) : 0;
 }
 

@@ -20,12 +20,10 @@
 
 #include "kernels/clip/cuda/clip_cuda.h"
 
-static int failures, checks, served[4];
+static int failures, checks, served[3];
 
-const path_name paths[4] = {{FM_CLIP_PORTABLE, "plain"},
-                            {FM_CLIP_MMA, "mma"},
-                            {FM_CLIP_NAIVE, "naive"},
-                            {FM_CLIP_BUCKET, "bucket"}};
+const path_name paths[3] = {
+    {FM_CLIP_MMA, "mma"}, {FM_CLIP_NAIVE, "naive"}, {FM_CLIP_BUCKET, "bucket"}};
 
 void report(bool good, const std::string &what, const char *detail)
 {
@@ -45,20 +43,17 @@ static std::vector<int> some_tokens(int N, int most)
 
 /* --- running */
 
-/* Whether a path must support a layer: if it is refused, its checks would be skipped unnoticed. */
-static bool must_serve(const test_layer &l, int path)
+/* Whether a path must be there: if it is refused, its checks would be skipped unnoticed. */
+static bool must_serve(int path)
 {
-    bool aligned = l.type != FM_CLIP_F32 && l.H % 8 == 0;
-    if (path == FM_CLIP_PORTABLE || path == FM_CLIP_BEST)
-        return true;
-    return aligned && (path == FM_CLIP_MMA || fm_clip_cuda_cublas());
+    return !is_baseline(path) || fm_clip_cuda_cublas();
 }
 
 prepared::prepared(const test_layer &l, int path, const std::string &what)
 {
     struct fm_clip_layer given = l.given(path);
     code = fm_clip_prepare(&clip, &given, &error);
-    if (code != FM_CLIP_OK && (code != FM_CLIP_EDEVICE || must_serve(l, path)))
+    if (code != FM_CLIP_OK && (code != FM_CLIP_EDEVICE || must_serve(path)))
         report(false, what + ", path " + std::to_string(path), error.text);
 }
 
@@ -97,8 +92,8 @@ bool forward(prepared &p, const test_layer &l, test_call &c, int tokens_of_works
 void check(const char *what, const path_name &path, test_layer &l, test_call &c, int32_t budget,
            int sample)
 {
-    static const char *const types[] = {"f32", "f16", "bf16"};
-    std::string name = std::string(path.name) + " " + types[l.type] + ", " + what;
+    const char *type = l.type == FM_CLIP_F16 ? " f16, " : " bf16, ";
+    std::string name = std::string(path.name) + type + what;
     l.set_budget(budget);
     prepared p(l, path.path, name);
     if (p.code != FM_CLIP_OK)
@@ -189,7 +184,7 @@ static void nan_stays_in_its_row(const path_name &path, int type, int H)
     if (p.code != FM_CLIP_OK || !forward(p, l, c, c.N))
         return;
     std::vector<uint8_t> clean = c.out.read();
-    size_t row = (size_t)H * (size_t)type_bytes(type);
+    size_t row = (size_t)H * 2;
     MUST(cudaMemset(c.hidden.p + 11 * row, 0xff, row));
     forward(p, l, c, c.N);
     std::vector<uint8_t> out = c.out.read();
@@ -210,7 +205,7 @@ static void freed_tails(const path_name &path, int type, int H)
     test_layer whole = odd_layer(type, H);
     std::vector<int32_t> used = used_of(whole, {1});
     test_layer freed(type, H, 200, 5, used, used, 0);
-    size_t row = (size_t)H * (size_t)type_bytes(type);
+    size_t row = (size_t)H * 2;
     for (size_t e = 0; e < 5; e++) {
         MUST(cudaMemcpy(freed.gate_up.p + 2 * (size_t)freed.row0[e] * row,
                         whole.gate_up.p + 2 * (size_t)whole.row0[e] * row,
@@ -332,14 +327,20 @@ static void paths_are_there()
     test_layer l(FM_CLIP_BF16, 128, 128, 2, {128, 128}, {128, 128}, 0);
     for (const path_name &path : paths) {
         prepared p(l, path.path);
-        bool wanted = must_serve(l, path.path);
+        bool wanted = must_serve(path.path);
         report(p.code == (wanted ? FM_CLIP_OK : FM_CLIP_EDEVICE),
                std::string("path ") + path.name + (wanted ? " is there" : " is refused"),
                p.error.text);
     }
-    prepared best(l, FM_CLIP_BEST);
-    report(best.code == FM_CLIP_OK && strstr(fm_clip_name(best.clip), "mma"),
-           "the best path is the fastest", best.clip ? fm_clip_name(best.clip) : best.error.text);
+    struct fm_clip_layer f32 = l.given(FM_CLIP_BEST), odd = f32;
+    f32.type = FM_CLIP_F32;
+    odd.H = 41;
+    for (const struct fm_clip_layer &other : {f32, odd}) {
+        struct fm_clip_error error = {};
+        struct fm_clip *clip = nullptr;
+        int32_t code = fm_clip_prepare(&clip, &other, &error);
+        report(code == FM_CLIP_EDEVICE, "f32 or an odd H is refused", error.text);
+    }
 }
 
 /* Widths of one channel and of one less than a step; all other channels are NaN. */
@@ -375,11 +376,10 @@ static void small_cases(bool baselines)
         definitions_agree();
     }
     for (const path_name &path : paths)
-        for (int type : {FM_CLIP_BF16, FM_CLIP_F16, FM_CLIP_F32}) {
-            if (is_baseline(path.path) != baselines ||
-                (type == FM_CLIP_F32 && path.path != FM_CLIP_PORTABLE))
+        for (int type : {FM_CLIP_BF16, FM_CLIP_F16}) {
+            if (is_baseline(path.path) != baselines)
                 continue;
-            int H = path.path == FM_CLIP_PORTABLE ? 41 : 136;
+            const int H = 136;
             odd_sizes(path, type, H);
             absent_ids(path, type, H);
             if (type == FM_CLIP_F16 || baselines)
@@ -415,8 +415,7 @@ static void real_sizes()
                 std::string what = std::string(m.name) + ", N " + std::to_string(N) +
                                    (b ? ", mixed widths" : ", full width");
                 for (const path_name &path : paths)
-                    if (path.path != FM_CLIP_PORTABLE || N <= 64)
-                        check(what.c_str(), path, l, c, b, 24);
+                    check(what.c_str(), path, l, c, b, 24);
             }
     }
 }
@@ -500,8 +499,8 @@ static int run_part(const std::string &mode, const char *word)
         return 2;
     }
     printf("%d checks, %d failures; cases per path:", checks, failures);
-    for (int i = 0; i < 4; i++)
-        printf(" %s %d%s", paths[i].name, served[i], i < 3 ? "," : "\n");
+    for (int i = 0; i < 3; i++)
+        printf(" %s %d%s", paths[i].name, served[i], i < 2 ? "," : "\n");
     return failures != 0 || checks == 0;
 }
 

@@ -83,11 +83,6 @@ template <typename T> class device_array
     }
 };
 
-inline int type_bytes(int type)
-{
-    return type == FM_CLIP_F32 ? 4 : 2;
-}
-
 static inline void fill(void *to, int type, int64_t n, double scale)
 {
     fill_numbers<<<4096, 256>>>(to, type, n, random_bits(), (float)scale);
@@ -113,7 +108,7 @@ struct test_layer {
             row0.push_back(channels);
             channels += k + gap;
         }
-        size_t n = (size_t)channels * (size_t)H * (size_t)type_bytes(type);
+        size_t n = (size_t)channels * (size_t)H * 2;
         gate_up = device_array<uint8_t>(2 * n);
         down = device_array<uint8_t>(n);
         fill(gate_up.p, type, 2 * channels * H, 1 / sqrt((double)H));
@@ -126,7 +121,7 @@ struct test_layer {
     /* Set all channels to NaN except the first used[e] of each expert. */
     void spoil(const std::vector<int32_t> &used)
     {
-        size_t row = (size_t)H * (size_t)type_bytes(type);
+        size_t row = (size_t)H * 2;
         for (int e = -1; e < E; e++) {
             int64_t from = e < 0 ? 0 : row0[(size_t)e] + used[(size_t)e];
             int64_t to = e + 1 < E ? row0[(size_t)e + 1] : channels;
@@ -193,7 +188,7 @@ struct test_call {
                 weights.push_back((float)(0.1 + 0.8 * random_unit()));
             }
         }
-        hidden = device_array<uint8_t>((size_t)N * (size_t)l.H * (size_t)type_bytes(l.type));
+        hidden = device_array<uint8_t>((size_t)N * (size_t)l.H * 2);
         out = device_array<uint8_t>(hidden.n + CANARY);
         fill(hidden.p, l.type, (int64_t)N * l.H, 1);
         MUST(cudaMemset(out.p, 0xff, out.n));
@@ -246,11 +241,9 @@ definition define(const test_layer &l, const test_call &c, const std::vector<int
 /*
  * The largest error divided by the error that rounding allows: h is rounded once (u times the sum
  * of absolute terms) and so is out (u |out|), u being the unit roundoff, 2^-8 for bf16 and 2^-11
- * for f16; the errors of float32 sums and of the fast exponential are far smaller.  For float32 u
- * is 1e-6: sums have hundreds of terms, and the bound does not account for cancellation in the
- * gate and up products.  The baselines also round gate and up products and each expert's result:
- * for them u is four times as large.  The relative root mean square is checked as well and may be
- * at most u.
+ * for f16; the errors of float32 sums and of the fast exponential are far smaller.  The baselines
+ * also round gate and up products and each expert's result: for them u is four times as large.  The
+ * relative root mean square is checked as well and may be at most u.
  */
 std::string compare(const test_layer &l, const test_call &c, const definition &d, int path,
                     bool *good);
@@ -260,7 +253,7 @@ struct path_name {
     int path;
     const char *name;
 };
-extern const path_name paths[4];
+extern const path_name paths[3];
 
 inline bool is_baseline(int path)
 {

@@ -34,8 +34,8 @@ definition define(const test_layer &l, const test_call &c, const std::vector<int
 std::string compare(const test_layer &l, const test_call &c, const definition &d, int path,
                     bool *good)
 {
-    double u = l.type == FM_CLIP_BF16 ? 1.0 / 256 : l.type == FM_CLIP_F16 ? 1.0 / 2048 : 1e-6;
-    if (path == FM_CLIP_NAIVE || path == FM_CLIP_BUCKET)
+    double u = l.type == FM_CLIP_BF16 ? 1.0 / 256 : 1.0 / 2048;
+    if (is_baseline(path))
         u *= 4;
     std::vector<uint8_t> out = c.out.read();
     double worst = 0, off2 = 0, sum2 = 0;

@@ -29,7 +29,7 @@ static void huge_layer(const path_name &path)
 
 static void fewest(const path_name &path)
 {
-    test_layer l = odd_layer(FM_CLIP_BF16, path.path == FM_CLIP_PORTABLE ? 41 : 136);
+    test_layer l = odd_layer(FM_CLIP_BF16, 136);
     test_call one(l, 1, 1, 1), slot(l, 70, 1, 0), token(l, 1, 5, 0);
     check("one token, one slot", path, l, one, 2, 1000);
     check("one slot a token", path, l, slot, 2, 1000);
@@ -45,8 +45,7 @@ void check_edges()
         if (is_baseline(path.path))
             continue;
         fewest(path);
-        if (path.path != FM_CLIP_PORTABLE)
-            huge_layer(path);
+        huge_layer(path);
     }
 }
 
@@ -135,7 +134,7 @@ void check_replays(int replays)
     for (const path_name &path : paths) {
         if (is_baseline(path.path))
             continue;
-        test_layer l = odd_layer(FM_CLIP_BF16, path.path == FM_CLIP_PORTABLE ? 41 : 136);
+        test_layer l = odd_layer(FM_CLIP_BF16, 136);
         test_call c(l, 75, 2, 0.5); /* experts with few rows and with many */
         prepared p(l, path.path, "replays");
         replayed r;

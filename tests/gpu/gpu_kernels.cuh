@@ -8,8 +8,6 @@
 
 static __device__ __host__ inline double number_at(const void *base, int type, int64_t i)
 {
-    if (type == FM_CLIP_F32)
-        return ((const float *)base)[i];
     if (type == FM_CLIP_F16)
         return __half2float(((const __half *)base)[i]);
     return __bfloat162float(((const __nv_bfloat16 *)base)[i]);
@@ -33,9 +31,7 @@ static __global__ void fill_numbers(void *to, int type, int64_t n, uint64_t seed
         for (int j = 0; j < 4; j++)
             sum += (float)(bits >> 16 * j & 0xffff) / 65536.0f - 0.5f;
         float v = sum * 1.7320508f * scale;
-        if (type == FM_CLIP_F32)
-            ((float *)to)[i] = v;
-        else if (type == FM_CLIP_F16)
+        if (type == FM_CLIP_F16)
             ((__half *)to)[i] = __float2half_rn(v);
         else
             ((__nv_bfloat16 *)to)[i] = __float2bfloat16_rn(v);

@@ -158,8 +158,9 @@ def _data(tensor: Optional[Tensor]) -> Optional[int]:
 class Layer:
     """A prepared layer.
 
-    gate_up (2 channels, H), down (channels, H)    float32, float16 or bfloat16: alternating rows of gate
-                      and up, and the usual down matrix transposed, of all experts, channels in order of rank
+    gate_up (2 channels, H), down (channels, H)    float32 (only on the CPU), float16 or bfloat16: alternating
+                      rows of gate and up, and the usual down matrix transposed, of all experts, channels in
+                      order of rank
     row0 (E) int64, cap (E) int32    the first channel of each expert, and its number of channels
     widths (B, E) int32, budget (1)  the number of channels that each member uses, and the index of the
                       current member: int32, int64 or a float type; every call reads both

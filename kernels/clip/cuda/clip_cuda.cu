@@ -11,6 +11,8 @@
 #include <cstdlib>
 #include <cstring>
 
+static const char *const type_names[] = {"f32", "f16", "bf16"};
+
 int32_t fm_clip_cuda_fail(struct fm_clip_error *error, cudaError_t code, const char *what)
 {
     cudaGetLastError(); /* clear the error, so that the next launch does not report it */
@@ -99,30 +101,22 @@ static int32_t copy_rows(struct fm_clip_cuda_layer *layer, struct fm_clip_error 
     return fm_clip_check_rows(given, layer->host_row0, layer->host_cap, error);
 }
 
-/* Choose the path for the layer; an error if the requested one is not supported. */
+/* Set the path for the layer; an error if it is not supported. */
 static int32_t choose_path(struct fm_clip_cuda_layer *layer, struct fm_clip_error *error)
 {
     const struct fm_clip_layer *g = &layer->given;
-    bool aligned = g->type != FM_CLIP_F32 && g->H % 8 == 0 && (uintptr_t)g->gate_up % 16 == 0 &&
-                   (uintptr_t)g->down % 16 == 0;
-    switch (g->path) {
-    case FM_CLIP_BEST:
-        layer->path = aligned ? FM_CLIP_MMA : FM_CLIP_PORTABLE;
-        return FM_CLIP_OK;
-    case FM_CLIP_PORTABLE:
-        layer->path = g->path;
-        return FM_CLIP_OK;
-    case FM_CLIP_MMA:
-    case FM_CLIP_NAIVE:
-    case FM_CLIP_BUCKET:
-        layer->path = g->path;
-        if (aligned)
-            return FM_CLIP_OK;
-        break;
-    }
-    return fm_clip_fail(error, FM_CLIP_EDEVICE,
-                        "path %d on CUDA does not support type %d, H %d and the alignment given",
-                        g->path, g->type, g->H);
+    layer->path = g->path == FM_CLIP_BEST ? FM_CLIP_MMA : g->path;
+    if (layer->path != FM_CLIP_MMA && layer->path != FM_CLIP_NAIVE && layer->path != FM_CLIP_BUCKET)
+        return fm_clip_fail(error, FM_CLIP_EDEVICE, "path %d is not supported on CUDA", g->path);
+    if (g->type == FM_CLIP_F32 || g->H % 8)
+        return fm_clip_fail(error, FM_CLIP_EDEVICE,
+                            "on CUDA the type must be f16 or bf16 and H a multiple of 8, but the "
+                            "type is %s and H is %d",
+                            type_names[g->type], g->H);
+    if ((uintptr_t)g->gate_up % 16 || (uintptr_t)g->down % 16)
+        return fm_clip_fail(error, FM_CLIP_EDEVICE,
+                            "on CUDA gate_up and down must be aligned to 16 bytes");
+    return FM_CLIP_OK;
 }
 
 /* True for the baselines, which read sizes back from the device and so wait for it. */
@@ -148,24 +142,14 @@ static int32_t load_kernels(struct fm_clip_cuda_layer *layer, struct fm_clip_err
         layer->shape = {{64, 64}, {128, 128}, 1};
         return fm_clip_cuda_blas_prepare(layer, error);
     }
-    code = fm_clip_cuda_mma_prepare(type, layer->path == FM_CLIP_PORTABLE, layer->processors,
-                                    &layer->shape);
+    code = fm_clip_cuda_mma_prepare(type, layer->processors, &layer->shape);
     return code == cudaSuccess ? FM_CLIP_OK
                                : fm_clip_cuda_fail(error, code, "the kernels of the products");
 }
 
 static const char *path_name(int32_t path)
 {
-    switch (path) {
-    case FM_CLIP_MMA:
-        return "mma";
-    case FM_CLIP_NAIVE:
-        return "naive";
-    case FM_CLIP_BUCKET:
-        return "bucket";
-    default:
-        return "plain";
-    }
+    return path == FM_CLIP_NAIVE ? "naive" : path == FM_CLIP_BUCKET ? "bucket" : "mma";
 }
 
 static void cuda_release(struct fm_clip *clip)
@@ -186,7 +170,6 @@ static void cuda_release(struct fm_clip *clip)
 static int32_t cuda_prepare(struct fm_clip **clip, const struct fm_clip_layer *given,
                             struct fm_clip_error *error)
 {
-    static const char *const types[] = {"f32", "f16", "bf16"};
     on_device device(given->ordinal);
     if (device.code != cudaSuccess)
         return fm_clip_cuda_fail(error, device.code, "CUDA device of the layer");
@@ -211,7 +194,7 @@ static int32_t cuda_prepare(struct fm_clip **clip, const struct fm_clip_layer *g
         return code;
     }
     snprintf(layer->clip.name, sizeof layer->clip.name, "cuda %s %s", path_name(layer->path),
-             types[given->type]);
+             type_names[given->type]);
     *clip = &layer->clip;
     return FM_CLIP_OK;
 }
@@ -271,7 +254,7 @@ static int32_t run_chunk(struct fm_clip_cuda_layer *layer, const struct fm_cuda_
     code = fm_clip_cuda_gather(job, stream);
     if (code != cudaSuccess)
         return fm_clip_cuda_fail(error, code, "launch of the gather");
-    code = fm_clip_cuda_mma(job, layer->path == FM_CLIP_PORTABLE, stream);
+    code = fm_clip_cuda_mma(job, stream);
     if (code != cudaSuccess)
         return fm_clip_cuda_fail(error, code, "launch of a product");
     code = fm_clip_cuda_combine(job, stream);

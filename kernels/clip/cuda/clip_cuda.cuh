@@ -9,10 +9,6 @@
 #include "kernels/clip/cuda/clip_cuda_maps.h"
 #include "kernels/clip/cuda/clip_cuda_ptx.cuh"
 
-__device__ __forceinline__ float to_float(float v)
-{
-    return v;
-}
 __device__ __forceinline__ float to_float(__half v)
 {
     return __half2float(v);
@@ -24,10 +20,6 @@ __device__ __forceinline__ float to_float(__nv_bfloat16 v)
 
 /* Rounded once, to nearest, ties to even. */
 template <typename T> __device__ __forceinline__ T from_float(float v);
-template <> __device__ __forceinline__ float from_float<float>(float v)
-{
-    return v;
-}
 template <> __device__ __forceinline__ __half from_float<__half>(float v)
 {
     return __float2half_rn(v);
@@ -48,12 +40,6 @@ template <> __device__ __forceinline__ uint32_t pack<__nv_bfloat16>(float low, f
 {
     __nv_bfloat162 v = __floats2bfloat162_rn(low, high);
     return *reinterpret_cast<uint32_t *>(&v);
-}
-
-/* silu(g) u with expf and correctly rounded division: for the plain kernels. */
-__device__ __forceinline__ float gated(float g, float u)
-{
-    return g / (1.0f + expf(-g)) * u;
 }
 
 /* silu(g) u with fast exponential and division (errors of a few units in the last place of

@@ -32,7 +32,7 @@ struct fm_clip_cuda_layer {
     int32_t *cap, *faults;
     int64_t *host_row0; /* copies for the baselines */
     int32_t *host_cap;
-    int32_t path; /* MMA, PORTABLE (plain), NAIVE or BUCKET */
+    int32_t path; /* MMA, NAIVE or BUCKET */
     int32_t processors;
     struct fm_cuda_shape shape;
     struct fm_clip_blas *blas; /* NAIVE and BUCKET */
@@ -49,10 +49,9 @@ cudaError_t fm_clip_cuda_combine(const struct fm_cuda_job *job, cudaStream_t str
 
 /* Load the kernels; set *shape, with the number of blocks that share the tiles. */
 cudaError_t fm_clip_cuda_route_prepare(int type);
-cudaError_t fm_clip_cuda_mma_prepare(int type, bool plain, int processors,
-                                     struct fm_cuda_shape *shape);
+cudaError_t fm_clip_cuda_mma_prepare(int type, int processors, struct fm_cuda_shape *shape);
 /* Both products. */
-cudaError_t fm_clip_cuda_mma(const struct fm_cuda_job *job, bool plain, cudaStream_t stream);
+cudaError_t fm_clip_cuda_mma(const struct fm_cuda_job *job, cudaStream_t stream);
 
 /* Evict everything from the L2 cache, and leave no dirty lines in it. */
 #define FM_CLIP_FLUSH_BYTES ((size_t)512 << 20)

@@ -1,50 +1,26 @@
-/* Launches of the mma and plain paths, whose kernels are in clip_cuda_mma.cuh. */
+/* Launches of the products, whose kernels are in clip_cuda_mma.cuh. */
 #include "kernels/clip/cuda/clip_cuda.h"
 #include "kernels/clip/cuda/clip_cuda_mma.cuh"
 
-/* Both products for one type. */
-struct pair {
-    const void *product[2];
-    int threads, bytes;
-};
-
-static struct pair kernels_of(int type, bool plain)
+static const void *product(int type, int which)
 {
-    if (type == FM_CLIP_F32)
-        return {{(const void *)plain_product<float, 1>, (const void *)plain_product<float, 2>},
-                PLAIN_THREADS,
-                0};
-    if (type == FM_CLIP_F16 && plain)
-        return {{(const void *)plain_product<__half, 1>, (const void *)plain_product<__half, 2>},
-                PLAIN_THREADS,
-                0};
     if (type == FM_CLIP_F16)
-        return {{(const void *)mma_product<__half, 1>, (const void *)mma_product<__half, 2>},
-                MMA_THREADS,
-                MMA_BYTES};
-    if (plain)
-        return {{(const void *)plain_product<__nv_bfloat16, 1>,
-                 (const void *)plain_product<__nv_bfloat16, 2>},
-                PLAIN_THREADS,
-                0};
-    return {
-        {(const void *)mma_product<__nv_bfloat16, 1>, (const void *)mma_product<__nv_bfloat16, 2>},
-        MMA_THREADS,
-        MMA_BYTES};
+        return which ? (const void *)mma_product<__half, 2> : (const void *)mma_product<__half, 1>;
+    return which ? (const void *)mma_product<__nv_bfloat16, 2>
+                 : (const void *)mma_product<__nv_bfloat16, 1>;
 }
 
-cudaError_t fm_clip_cuda_mma_prepare(int type, bool plain, int processors,
-                                     struct fm_cuda_shape *shape)
+cudaError_t fm_clip_cuda_mma_prepare(int type, int processors, struct fm_cuda_shape *shape)
 {
-    struct pair kernels = kernels_of(type, plain);
     int fit = 0;
-    for (const void *kernel : kernels.product) {
+    for (int p = 0; p < 2; p++) {
+        const void *kernel = product(type, p);
         int blocks = 0;
-        cudaError_t code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                kernels.bytes);
+        cudaError_t code =
+            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, MMA_BYTES);
         if (code == cudaSuccess)
-            code = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, kernels.threads,
-                                                                 (size_t)kernels.bytes);
+            code = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, MMA_THREADS,
+                                                                 MMA_BYTES);
         if (code != cudaSuccess)
             return code;
         fit = fit == 0 || blocks < fit ? blocks : fit;
@@ -55,14 +31,12 @@ cudaError_t fm_clip_cuda_mma_prepare(int type, bool plain, int processors,
     return cudaSuccess;
 }
 
-cudaError_t fm_clip_cuda_mma(const struct fm_cuda_job *job, bool plain, cudaStream_t stream)
+cudaError_t fm_clip_cuda_mma(const struct fm_cuda_job *job, cudaStream_t stream)
 {
-    struct pair kernels = kernels_of(job->type, plain);
     void *arguments[] = {(void *)job};
     cudaError_t code = cudaSuccess;
     for (int p = 0; p < 2 && code == cudaSuccess; p++)
-        code = cudaLaunchKernel(kernels.product[p], dim3((unsigned)job->shape.ctas),
-                                dim3((unsigned)kernels.threads), arguments, (size_t)kernels.bytes,
-                                stream);
+        code = cudaLaunchKernel(product(job->type, p), dim3((unsigned)job->shape.ctas),
+                                dim3(MMA_THREADS), arguments, MMA_BYTES, stream);
     return code;
 }

@@ -1,10 +1,8 @@
 /*
- * Kernels for both products of the clipped FFN, for sm_80 and newer, on two paths.
+ * Kernels for both products of the clipped FFN, in bf16 and f16, for sm_80 and newer: cp.async into
+ * a swizzled ring of shared memory, ldmatrix, mma.m16n8k16.
  *
- *   mma    bf16 and f16: cp.async into a swizzled ring of shared memory, ldmatrix, mma.m16n8k16
- *   plain  any type, any alignment, any H: ordinary loads and float32 multiply-adds
- *
- * Both use tiles of 64 rows x 128 columns and persistent blocks.  No row past a group's rows and no
+ * Persistent blocks share tiles of 64 rows x 128 columns.  No row past a group's rows and no
  * weight past its width or past H is loaded; zeros take their place.
  */
 #ifndef FM_CLIP_CUDA_MMA_CUH
@@ -195,81 +193,6 @@ static __global__ void __launch_bounds__(MMA_THREADS)
             store_h<T>(job, tile, g, d, warp_row, warp_column);
         else
             store_y(job, tile, g, d, warp_row, warp_column);
-    }
-}
-
-#define PLAIN_THREADS 256
-#define PLAIN_STEP 16
-#define PLAIN_BLOCK 64 /* terms summed before they are added to d: smaller rounding errors */
-
-static __device__ __forceinline__ void add_part(float (&d)[4][8], float (&part)[4][8])
-{
-#pragma unroll
-    for (int r = 0; r < 4; r++)
-#pragma unroll
-        for (int c = 0; c < 8; c++) {
-            d[r][c] += part[r][c];
-            part[r][c] = 0;
-        }
-}
-
-/* 256 threads, each 4 rows x 8 columns (4 channels of product 1). */
-template <typename T, int PRODUCT>
-static __global__ void __launch_bounds__(PLAIN_THREADS)
-    plain_product(const __grid_constant__ fm_cuda_job job)
-{
-    __shared__ float rows[PLAIN_STEP][MMA_ROWS + 4], weights[PLAIN_STEP][MMA_COLS + 4];
-    struct fm_cuda_tile tile;
-    struct fm_cuda_group g;
-    int32_t row = (int32_t)threadIdx.x / 16 * 4, column = (int32_t)threadIdx.x % 16 * 8;
-    for (int32_t round = 0; next_tile(job, PRODUCT, round, &tile, &g); round++) {
-        sources<T> s = sources_of<T, PRODUCT>(job, tile, g);
-        float d[4][8] = {}, part[4][8] = {};
-        for (int32_t k = s.from; k < s.to; k += PLAIN_STEP) {
-            for (int32_t i = (int32_t)threadIdx.x; i < MMA_ROWS * PLAIN_STEP; i += PLAIN_THREADS) {
-                int32_t r = i / PLAIN_STEP, j = i % PLAIN_STEP;
-                rows[j][r] = r < s.rows_there && k + j < s.to
-                                 ? to_float(s.rows[r * s.row_stride + k + j])
-                                 : 0.0f;
-            }
-            for (int32_t i = (int32_t)threadIdx.x; i < MMA_COLS * PLAIN_STEP; i += PLAIN_THREADS) {
-                int32_t c = PRODUCT == 1 ? i / PLAIN_STEP : i % MMA_COLS;
-                int32_t j = PRODUCT == 1 ? i % PLAIN_STEP : i / MMA_COLS;
-                int64_t at =
-                    PRODUCT == 1 ? (int64_t)c * job.H + k + j : (int64_t)(k + j) * job.H + c;
-                weights[j][c] =
-                    c < s.weights_there && k + j < s.to ? to_float(s.weights[at]) : 0.0f;
-            }
-            __syncthreads();
-#pragma unroll
-            for (int j = 0; j < PLAIN_STEP; j++)
-#pragma unroll
-                for (int r = 0; r < 4; r++)
-#pragma unroll
-                    for (int c = 0; c < 8; c++)
-                        part[r][c] = fmaf(rows[j][row + r], weights[j][column + c], part[r][c]);
-            if ((k - s.from) % PLAIN_BLOCK == PLAIN_BLOCK - PLAIN_STEP || k + PLAIN_STEP >= s.to)
-                add_part(d, part);
-            __syncthreads();
-        }
-#pragma unroll
-        for (int r = 0; r < 4; r++) {
-            if (row + r >= tile.rows)
-                continue;
-#pragma unroll
-            for (int c = 0; c < 8; c += PRODUCT == 1 ? 2 : 1) {
-                int32_t at = tile.col + column + c;
-                if (column + c >= tile.cols)
-                    continue;
-                if (PRODUCT == 1)
-                    ((T *)job
-                         .h)[(int64_t)(g.row + tile.row + row + r) * job.channels_padded + at / 2] =
-                        from_float<T>(at / 2 < g.width ? gated(d[r][c], d[r][c + 1]) : 0.0f);
-                else
-                    job.y[(g.y + (int64_t)tile.split * g.rows + tile.row + row + r) * job.H + at] =
-                        d[r][c];
-            }
-        }
     }
 }
 

@@ -49,13 +49,9 @@ cudaError_t fm_clip_cuda_route(const struct fm_cuda_job *given, bool whole, cuda
 
 cudaError_t fm_clip_cuda_gather(const struct fm_cuda_job *job, cudaStream_t stream)
 {
-    int64_t bytes = fm_clip_type_bytes(job->type), row = job->H * bytes;
-    int64_t stride = job->hidden_stride * bytes;
     unsigned blocks = blocks_for(job->slots, 1, 65536);
-    if (row % 16 == 0 && stride % 16 == 0 && (uintptr_t)job->hidden % 16 == 0)
-        gather_rows<uint4><<<blocks, 256, 0, stream>>>(*job, row / 16, stride / 16);
-    else if (bytes == 4)
-        gather_rows<uint32_t><<<blocks, 256, 0, stream>>>(*job, job->H, job->hidden_stride);
+    if (job->hidden_stride % 8 == 0 && (uintptr_t)job->hidden % 16 == 0)
+        gather_rows<uint4><<<blocks, 256, 0, stream>>>(*job, job->H / 8, job->hidden_stride / 8);
     else
         gather_rows<uint16_t><<<blocks, 256, 0, stream>>>(*job, job->H, job->hidden_stride);
     return cudaGetLastError();
@@ -64,8 +60,7 @@ cudaError_t fm_clip_cuda_gather(const struct fm_cuda_job *job, cudaStream_t stre
 template <typename T>
 static cudaError_t combine_as(const struct fm_cuda_job *job, cudaStream_t stream)
 {
-    bool wide =
-        job->H % 4 == 0 && job->out_stride % 4 == 0 && (uintptr_t)job->out % (4 * sizeof(T)) == 0;
+    bool wide = job->out_stride % 4 == 0 && (uintptr_t)job->out % (4 * sizeof(T)) == 0;
     dim3 grid(blocks_for(job->n, 1, 65536), blocks_for(job->H, wide ? 1024 : 256, 65535));
     if (wide)
         combine_rows<T, 4><<<grid, 256, 0, stream>>>(*job);
@@ -76,8 +71,6 @@ static cudaError_t combine_as(const struct fm_cuda_job *job, cudaStream_t stream
 
 cudaError_t fm_clip_cuda_combine(const struct fm_cuda_job *job, cudaStream_t stream)
 {
-    if (job->type == FM_CLIP_F32)
-        return combine_as<float>(job, stream);
     if (job->type == FM_CLIP_F16)
         return combine_as<__half>(job, stream);
     return combine_as<__nv_bfloat16>(job, stream);
@@ -95,14 +88,11 @@ cudaError_t fm_clip_cuda_route_prepare(int type)
         (const void *)route_close,
         (const void *)route_plan,
         (const void *)gather_rows<uint4>,
-        (const void *)gather_rows<uint32_t>,
         (const void *)gather_rows<uint16_t>,
-        type == FM_CLIP_F32   ? (const void *)combine_rows<float, 4>
-        : type == FM_CLIP_F16 ? (const void *)combine_rows<__half, 4>
-                              : (const void *)combine_rows<__nv_bfloat16, 4>,
-        type == FM_CLIP_F32   ? (const void *)combine_rows<float, 1>
-        : type == FM_CLIP_F16 ? (const void *)combine_rows<__half, 1>
-                              : (const void *)combine_rows<__nv_bfloat16, 1>,
+        type == FM_CLIP_F16 ? (const void *)combine_rows<__half, 4>
+                            : (const void *)combine_rows<__nv_bfloat16, 4>,
+        type == FM_CLIP_F16 ? (const void *)combine_rows<__half, 1>
+                            : (const void *)combine_rows<__nv_bfloat16, 1>,
     };
     cudaError_t code = cudaSuccess;
     for (const void *kernel : kernels) {
