@@ -37,34 +37,17 @@ struct options {
     const char *shape;          /* kernels; NULL: the default */
     int dtype;                  /* kernels */
     bool record;                /* quality */
-    const char *benchmark;      /* quality */
-    int score;                  /* quality, with --benchmark; 1: perplexity, -1: not given */
     struct fm_baseline_options baselines;
     const char *figures[FM_INPUTS_MAX + 1]; /* report */
     int context;                            /* report; 0: its default */
 };
 
-/* Read the arguments of --benchmark and --score. */
-static int read_benchmark(struct fm_record_benchmark *b, const struct options *o,
-                          struct fm_err *err)
+static int record(const struct fm_cli *cli, const struct fm_record *e, struct fm_err *err)
 {
-    *b = (struct fm_record_benchmark){.perplexity = o->score == 1};
-    if (!o->benchmark && o->score >= 0)
-        return fm_fail(err, FM_EUSAGE, "--score has no effect without --benchmark; omit it");
-    if (o->benchmark && !o->record)
-        return fm_fail(err, FM_EUSAGE, "--benchmark has no effect without --record; add it");
-    return o->benchmark ? fm_record_benchmark_parse(b, o->benchmark, err) : FM_OK;
-}
-
-static int record(const struct fm_cli *cli, const struct fm_record *e,
-                  const struct fm_record_benchmark *b, struct fm_err *err)
-{
-    int rc = *b->task ? fm_record_benchmark_write(cli->run.inputs.stream, b, e, err) : FM_OK;
+    int rc = fm_record_write(&cli->run, e, err);
     if (!rc)
-        rc = fm_record_write(&cli->run, e, err);
-    if (!rc)
-        fm_run_note(&cli->run, "the figures are in the card and fm-export.json of '%s'%s",
-                    cli->run.inputs.stream, *b->task ? ", and in its .eval_results" : "");
+        fm_run_note(&cli->run, "the figures are in the card and fm-export.json of '%s'",
+                    cli->run.inputs.stream);
     return rc;
 }
 
@@ -102,14 +85,11 @@ static int exported(const struct fm_cli *cli, const struct options *o, struct fm
     struct fm_record e = {0};
     struct fm_bench_original original = {0};
     struct fm_estimate estimate, *dry = cli->dry_run ? &estimate : NULL;
-    struct fm_record_benchmark benchmark;
     struct fm_cli_text text;
     int rc = FM_OK;
     if (fm_options_check(cli, EXPORTED, "for an exported directory", err) ||
-        read_benchmark(&benchmark, o, err) ||
         fm_bench_exported(&cli->run, o->budgets, &o->how, &original, dry, &e, err) ||
-        (o->record && !cli->dry_run && record(cli, &e, &benchmark, err)) ||
-        fm_cli_text_open(&text, err))
+        (o->record && !cli->dry_run && record(cli, &e, err)) || fm_cli_text_open(&text, err))
         rc = err->code;
     if (!rc) {
         fm_results_exported(text.out, &e);
@@ -386,7 +366,6 @@ static int work(struct fm_cli *cli, struct options *o, struct fm_err *err)
 static struct options asked = {
     .repeat = 7,
     .over = -1,
-    .score = -1,
     .convention = -1,
 };
 
@@ -414,11 +393,6 @@ static const struct fm_cli_option own[] = {
      QUALITY | HELD | FAMILY | EXPORTED | BASED},
     {"record", 0, FM_CLI_FLAG, &asked.record, NULL, "quality: write the figures into the export", 0,
      0, QUALITY | HELD | EXPORTED},
-    {"benchmark", 0, FM_CLI_TEXT, &asked.benchmark, "ORG/NAME:TASK",
-     "quality: with --record, also write a result for this task of a benchmark on the hub", 0, 0,
-     QUALITY | HELD | EXPORTED},
-    {"score", 0, FM_CLI_CHOICE, &asked.score, "ce|perplexity",
-     "quality: unit of that task's score (default: ce)", 0, 0, QUALITY | HELD | EXPORTED},
     {"only", 0, FM_CLI_TEXT, &asked.baselines.only, "NAME,...",
      "baselines: measure only these rows (default: all)", 0, 0, BASELINES},
     {"repeat", 0, FM_CLI_INT, &asked.repeat, "N",

@@ -1,24 +1,20 @@
 /*
  * The owner may edit the card, so only what was written here before is replaced: a section, and
  * model-index in the front matter, each between two marks.  A model-index without marks belongs to
- * the owner; YAML allows only one, so it stays and none is added.  Cards on the hub use model-index
- * for results on any data; results of benchmarks registered there go into .eval_results/.
+ * the owner; YAML allows only one, so it stays and none is added.
  */
 #include "lib/export/record.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "formats/file/file.h"
 #include "formats/file/text.h"
 #include "formats/json/json.h"
 #include "formats/json/jsonedit.h"
 #include "formats/sign/oms.h"
-#include "formats/tensor/hfcache.h"
 #include "lib/export/card.h"
 #include "lib/export/filetable.h"
 #include "lib/export/plan.h"
@@ -374,87 +370,5 @@ int fm_record_write(const struct fm_run_options *run, const struct fm_record *re
         fm_run_note(run, "the signature no longer matches; sign again: %s/" FM_OMS_NAME,
                     run->inputs.stream);
     free(card);
-    return rc;
-}
-
-/* ---- a benchmark of the hub ---- */
-
-/*
- * An entry in .eval_results/ has a value and the ids of the data set and the task, and may have
- * notes (https://huggingface.co/docs/hub/eval-results).  It has no date here, because the hub uses
- * the date of the commit.
- */
-#define FOLDER ".eval_results"
-#define LETTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
-
-/* The task becomes part of a file name. */
-static bool is_task(const char *text)
-{
-    return *text && *text != '.' && *text != '-' && !text[strspn(text, LETTERS)];
-}
-
-int fm_record_benchmark_parse(struct fm_record_benchmark *b, const char *text, struct fm_err *err)
-{
-    const char *colon = strchr(text, ':');
-    size_t n = colon ? (size_t)(colon - text) : 0;
-    if (n > 0 && n < sizeof b->dataset && strlen(colon + 1) < sizeof b->task) {
-        snprintf(b->dataset, sizeof b->dataset, "%.*s", (int)n, text);
-        snprintf(b->task, sizeof b->task, "%s", colon + 1);
-        if (fm_hfcache_is_name(b->dataset) && is_task(b->task))
-            return FM_OK;
-    }
-    *b = (struct fm_record_benchmark){0};
-    return fm_fail(
-        err, FM_EUSAGE,
-        "--benchmark '%.64s' is not of the form ORG/NAME:TASK, a data set on the hub and "
-        "a task of its eval.yaml",
-        text);
-}
-
-static void say_entry(struct fm_text *t, const struct fm_record_benchmark *b,
-                      const struct fm_record *r)
-{
-    double ce = r->member[r->start].quality.ce;
-    fm_text_printf(t, "- dataset:\n    id: \"%s\"\n    task_id: \"%s\"\n", b->dataset, b->task);
-    fm_text_printf(t, "  value: %.6f\n", b->perplexity ? perplexity(r, ce) : ce);
-    fm_text_printf(t, "  notes: \"%s over %lld tokens by convention %s, ",
-                   !b->perplexity   ? "cross-entropy in nats per token"
-                   : r->words.words ? "word perplexity"
-                                    : "perplexity",
-                   (long long)r->member[r->start].quality.positions, r->convention);
-    fm_text_printf(t, "%d sequences of %d (xxh3 of their ids %s), %s; fm-bench %s\"\n",
-                   r->sequences, r->T, r->digest, r->precision, FM_VERSION);
-}
-
-/* Never follow a link: the directory may be untrusted, and the link may lead out of it. */
-static int make_folder(const char *path, struct fm_err *err)
-{
-    struct stat st;
-    if (mkdir(path, 0777) != 0 && errno != EEXIST)
-        return fm_fail_errno(err, "cannot make directory '%s'", path);
-    if (lstat(path, &st) != 0 || !S_ISDIR(st.st_mode))
-        return fm_fail(err, FM_ECREATE, "'%s' is not a directory; remove it", path);
-    return FM_OK;
-}
-
-int fm_record_benchmark_write(const char *directory, const struct fm_record_benchmark *b,
-                              const struct fm_record *result, struct fm_err *err)
-{
-    struct fm_text t = {0};
-    char name[sizeof b->task + 16];
-    char *folder = fm_file_join(directory, FOLDER, err), *path = NULL;
-    int rc = folder ? make_folder(folder, err) : err->code;
-    snprintf(name, sizeof name, "fm-%s.yaml", b->task);
-    if (!rc)
-        path = fm_file_join(folder, name, err);
-    if (path)
-        say_entry(&t, b, result);
-    if (!rc)
-        rc = !path      ? err->code
-             : t.failed ? fm_fail(err, FM_ENOMEM, "no memory for the entry")
-                        : fm_output_text(path, t.data, true, err);
-    free(t.data);
-    free(path);
-    free(folder);
     return rc;
 }

@@ -1,8 +1,7 @@
 /*
  * Writes figures measured on an exported directory into it: fm-export.json gets "measured", the
- * model card gets a section and a model-index, the table of files gets the card's new digest, and
- * .eval_results/ gets an entry if the user names a benchmark of the hub. fm-verify(1) does not
- * compare these with the bundle.
+ * model card gets a section and a model-index, and the table of files gets the card's new digest.
+ * fm-verify(1) does not compare these with the bundle.
  */
 #ifndef FM_RECORD_H
 #define FM_RECORD_H
@@ -60,22 +59,5 @@ int fm_record_write(const struct fm_run_options *run, const struct fm_record *re
 /* Remove the measured figures and the table of files from the text of an fm-export.json (malloced);
  * what remains follows from its bundle. */
 int fm_record_compared(char **text, size_t *size, struct fm_err *err);
-
-/*
- * What the hub calls a benchmark: a data set whose eval.yaml lists tasks, and whose leaderboard
- * collects the entries of models in .eval_results/.  The data set's eval.yaml defines the score of
- * a task; only the user knows that these tokens are its text.
- */
-struct fm_record_benchmark {
-    char dataset[128], task[64]; /* "": none */
-    bool perplexity;             /* the score is the perplexity; else the cross-entropy */
-};
-
-/* Parse "ORG/NAME:TASK"; FM_EUSAGE for anything else. */
-int fm_record_benchmark_parse(struct fm_record_benchmark *b, const char *text, struct fm_err *err);
-
-/* Write .eval_results/fm-TASK.yaml into the directory, replacing an older one. */
-int fm_record_benchmark_write(const char *directory, const struct fm_record_benchmark *b,
-                              const struct fm_record *result, struct fm_err *err);
 
 #endif

@@ -46,12 +46,11 @@ for e in several.values():
     low, high = e["ce_interval"]
     print(e["directory"], "error below the half interval:", e["ce_change"][1] < (high - low) / 2)
 END
-echo "-- all members, and a benchmark"
+echo "-- all members"
 fm-bench quality -q -m "$odd" "${eval[@]}" elastic --budgets 0.1,0.5 | short
 fm-bench quality -q "${eval[@]}" --budgets all elastic --json | grep -c '"budget"'
-fm-bench quality -q -m "$odd" "${eval[@]}" --record --benchmark me/my.set:text-2 --score perplexity elastic |
+fm-bench quality -q -m "$odd" "${eval[@]}" --record elastic |
     short | two
-short <elastic/.eval_results/fm-text-2.yaml | sed 's/fm-bench .*"/fm-bench VERSION"/'
 sed -n '/^| the original/,/^$/p' elastic/README.md | short
 fm-verify -q elastic --against family.fm | sed 's/:.*:/:/'
 echo "-- what the owner wrote stays, and is not taken for what was recorded"
@@ -93,14 +92,6 @@ say() {
 }
 say fm-bench quality -q --eval-tokens tokens.npy --budgets 0.2 ragged
 say fm-bench quality -q --eval-tokens tokens.npy --record family.fm
-say fm-bench quality -q --eval-tokens tokens.npy --record --benchmark me/mine ragged
-say fm-bench quality -q --eval-tokens tokens.npy --record --benchmark me/mine:../up ragged
-say fm-bench quality -q --eval-tokens tokens.npy --benchmark me/mine:a ragged
-mkdir away && ln -s ../away ragged/.eval_results
-say fm-bench quality -q --eval-tokens tokens.npy --record --benchmark me/mine:a ragged
-ls away
-rm ragged/.eval_results
-say fm-bench quality -q --eval-tokens tokens.npy --record --score ce ragged
 sed -i 's/"fm_budget": *[0-9.]*/"fm_budget": 0.9/' elastic/config.json
 say fm-bench quality -q --eval-tokens tokens.npy elastic
 sed -i 's/"measured"/"measurec"/' ragged/fm-export.json

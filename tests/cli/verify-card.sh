@@ -41,9 +41,8 @@ try 'a directory' 'mkdir out/README.md'
 rmdir out/README.md
 cp card out/README.md
 echo '-- figures are recorded, files of the hub are there'
-fm-bench quality -q --eval-tokens "$odd/tokens.npy" --seq-len 8 --max-eval-tokens 80 --device ref --record \
-    --benchmark me/mine:a --score ce out >/dev/null
-touch out/.gitattributes
+fm-bench quality -q --eval-tokens "$odd/tokens.npy" --seq-len 8 --max-eval-tokens 80 --device ref --record out >/dev/null
+mkdir out/.eval_results && touch out/.gitattributes out/.eval_results/theirs.yaml
 check out
 sed -i 's/this directory |/this directory, the best |/' out/README.md
 check out
