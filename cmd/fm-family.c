@@ -28,6 +28,7 @@
 #include "lib/run/confine.h"
 #include "lib/run/ledger.h"
 #include "lib/run/report.h"
+#include "lib/stage/stage.h"
 
 enum { RANK, TRAIN, RECOVER, PACK, EXPORT, VERIFY, STEPS };
 enum {
@@ -640,18 +641,24 @@ static int run_step(struct family *f, int step, struct fm_err *err)
 
 /* ---- the last line ---- */
 
-static uint64_t sum_widths(const cJSON *json)
+/* True if the export `json` computes what mask `index` does: experts of the same widths, which were
+ * not rounded. */
+static bool as_measured(const cJSON *json, const struct fm_masks *masks, int index)
 {
-    uint64_t sum = 0;
-    const cJSON *layer, *width;
+    const char *weights = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "weights"));
+    const uint32_t *width = fm_masks_widths(masks, index);
+    size_t same = 0;
+    const cJSON *layer, *one;
     cJSON_ArrayForEach(layer, cJSON_GetObjectItemCaseSensitive(json, "widths"))
     {
-        cJSON_ArrayForEach(width, layer)
+        cJSON_ArrayForEach(one, layer)
         {
-            sum += (uint64_t)width->valuedouble;
+            if (same == (size_t)masks->M * (size_t)masks->E || one->valuedouble != width[same])
+                return false;
+            same++;
         }
     }
-    return sum;
+    return same == (size_t)masks->M * (size_t)masks->E && !(weights && fm_quantisers_find(weights));
 }
 
 /* Bytes of the weight files of an export. */
@@ -668,16 +675,14 @@ static uint64_t weight_bytes(const cJSON *json)
     return bytes;
 }
 
-/* Describe the export `json`, a member of the list.  Its loss is that of its mask only if it has
- * the mask's widths and experts were not rounded. */
-static void show_export(const cJSON *json, const struct fm_list *list)
+/* Describe the export `json`, a member of the list, which is that of `opened`. */
+static void show_export(const cJSON *json, const struct fm_list *list,
+                        const struct fm_opened *opened)
 {
+    const struct fm_masks *masks = &opened->budgets.masks;
     const struct fm_list_row *row = &list->row[(int)number(json, "index")];
-    const char *weights = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "weights"));
-    uint64_t all = (uint64_t)list->M * (uint64_t)list->experts * (uint64_t)list->channels;
-    bool measured = row->known && !(weights && fm_quantisers_find(weights)) &&
-                    sum_widths(json) == all - row->removed;
-    double far = asked.budget < 0 ? 0 : asked.budget - row->budget;
+    bool measured = row->known && as_measured(json, masks, row->index);
+    double original, far = asked.budget < 0 ? 0 : asked.budget - row->budget;
     printf("fm-family: ");
     fm_printable_write(stdout, asked.out);
     printf(": %.2f MB of %.2f MB, mask %d, budget %.4f", (double)weight_bytes(json) / 1e6,
@@ -686,8 +691,8 @@ static void show_export(const cJSON *json, const struct fm_list *list)
         printf(" (nearest to %g)", asked.budget);
     if (measured)
         printf(", held-out cross-entropy %s%.4f", row->interpolated ? "about " : "", row->ce);
-    if (measured && list->row[0].known)
-        printf(" (the original's: %.4f)", list->row[0].ce);
+    if (measured && fm_stage_original_ce(&original, &opened->bundle, masks->mask))
+        printf(" (the original's: %.4f)", original);
     if (!measured) {
         printf("; 'fm-bench quality ");
         fm_printable_write(stdout, asked.out);
@@ -702,6 +707,7 @@ static int summarise(void *self)
     const struct family *f = self;
     struct fm_guard guard = {.tool = "fm-family"};
     struct fm_list list = {0};
+    struct fm_opened opened = {0};
     struct fm_ownexport export = {0};
     struct fm_err err = {0};
     bool confined = false;
@@ -710,13 +716,16 @@ static int summarise(void *self)
     fm_guard_reads(&guard, "standard input", "-", false);
     int rc = f->cli.no_sandbox ? FM_OK : fm_confine(&guard, -1, false, &confined, &err);
     if (!rc && !fm_ownexport_open(&export, asked.out, &err))
-        rc = fm_list_read(&list, f->path[PACK], false, &err);
+        rc = fm_opened_open(&opened, f->path[PACK], 0, &err);
+    if (!rc && !err.code)
+        rc = fm_list_fill(&list, &opened, false, &err);
     double index = number(export.json, "index");
     if (!rc && !err.code && !(index >= 0 && index < list.rows))
         rc = fm_fail(&err, FM_EFORMAT, "'%s' is not an export of '%s'", asked.out, f->path[PACK]);
     if (!rc && !err.code)
-        show_export(export.json, &list);
+        show_export(export.json, &list, &opened);
     fm_list_release(&list);
+    fm_opened_release(&opened);
     fm_ownexport_close(&export);
     return fm_cli_end(&f->cli, err.code, &err);
 }

@@ -12,6 +12,13 @@ try() { # try OPTION...: print what it says on standard error, and its status
     { fm-family "$@" >said; } 2>&1
     echo "status $?"
 }
+as_card() { # as_card DIRECTORY: the last line, in `said`, has the losses of the card, or none as it has none
+    local line card
+    line=$(grep '^fm-family: ' said | grep -o '\(about \|entropy \|original.s: \)[0-9]*\.[0-9]*' | grep -o '[0-9.]*' | xargs)
+    card=$(awk -F'|' '/held-out cross-entropy/ && $3 ~ /[0-9]/ { if (/of the original/) o = $3; else c = $3 }
+        END { if (c != "") print c, o }' "$1/README.md" | xargs)
+    [ "$line" = "$card" ] && echo "losses: $(wc -w <<<"$line"), as the card's" || echo "$1: '$line' is not the card's '$card'"
+}
 again() { # again TITLE OPTION...: the steps that run
     echo "-- $1"
     fm-family "${data[@]}" "${@:2}" 2>complained >said
@@ -61,6 +68,11 @@ fm-family "${recovering[@]}" >said 2>&1
 echo "-- recovery"
 fm-family "${recovering[@]}" --recover 2>&1 >said | steps
 grep '^fm-family: ' said | sed 's/mask [0-9]*/mask N/; s/[0-9]\.[0-9]\{4\}/N/g'
+as_card adapted
+# Other widths than the mask's, though as many channels are removed.
+fm-family ODD --tokens ODD/tokens.npy --method saliency --granularity expert --width-multiple 3 --layout uniform -b 0.3514 \
+    -o same-mean >said 2>&1
+as_card same-mean
 
 echo "-- a ranking is not replaced"
 cp out.work/ranked.fm before
