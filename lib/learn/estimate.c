@@ -201,18 +201,31 @@ void fm_estimate_add(struct fm_estimate *estimate, const struct fm_model *model,
             (double)read * (double)estimate->written / (double)estimate->stored / bytes;
 }
 
+/* Add sweeps of `each`, in parts of `part` tokens. */
+static void add_parts(struct fm_estimate *estimate, const struct fm_model *model,
+                      const struct fm_estimate_sweep *each, uint64_t part, uint64_t memory)
+{
+    struct fm_estimate_sweep sweep = *each;
+    sweep.count = each->count * (each->rows / part);
+    sweep.rows = part;
+    fm_estimate_add(estimate, model, &sweep, memory);
+    sweep.rows = each->rows % part;
+    sweep.count = sweep.rows ? each->count : 0;
+    fm_estimate_add(estimate, model, &sweep, memory);
+}
+
 void fm_estimate_add_masks(struct fm_estimate *estimate, const struct fm_model *model,
                            const struct fm_estimate_sweep *each, uint64_t masks, uint64_t group,
-                           uint64_t memory)
+                           uint64_t part, uint64_t memory)
 {
     uint64_t rest = masks % group;
     struct fm_estimate_sweep sweep = *each;
     sweep.count = each->count * (masks / group);
     sweep.lanes = each->lanes + (int)group;
-    fm_estimate_add(estimate, model, &sweep, memory);
+    add_parts(estimate, model, &sweep, part, memory);
     sweep.count = rest ? each->count : 0;
     sweep.lanes = each->lanes + (int)rest;
-    fm_estimate_add(estimate, model, &sweep, memory);
+    add_parts(estimate, model, &sweep, part, memory);
 }
 
 void fm_estimate_suggest(struct fm_estimate *estimate, double flops, const char *fmt, ...)

@@ -19,7 +19,7 @@ struct fm_estimate_file {
 };
 
 #define FM_ESTIMATE_CODES 256 /* size of `codes` in struct fm_estimate */
-#define FM_ESTIMATE_KINDS 3   /* for fm-train: steps of the method, two of measuring */
+#define FM_ESTIMATE_KINDS 5   /* for fm-train: steps of the method, and four of measuring */
 
 /* A run with different options, and the FLOPs of its matrix products. */
 #define FM_ESTIMATE_CHANGES 6
@@ -117,12 +117,14 @@ uint64_t fm_estimate_process(const struct fm_model *model);
 uint64_t fm_estimate_boundaries(const struct fm_model *model, int batches, int rows, int cut,
                                 int lanes, uint64_t memory);
 
-/* Add the sweeps that measure `masks` masks, of which `group` go into one sweep, and the rest into
- * a last one.  Of `each`, lanes is the number of full models beside the masks of a sweep, and count
- * how often the masks are measured. */
+/*
+ * Add the sweeps that measure `masks` masks, of which `group` go into one sweep, and the rest into
+ * a last one; both in parts of `part` of the tokens.  Of `each`, lanes is the number of full models
+ * beside the masks of a sweep, and count how often the masks are measured.
+ */
 void fm_estimate_add_masks(struct fm_estimate *estimate, const struct fm_model *model,
                            const struct fm_estimate_sweep *each, uint64_t masks, uint64_t group,
-                           uint64_t memory);
+                           uint64_t part, uint64_t memory);
 
 /* Add a suggestion for a shorter run. */
 void fm_estimate_suggest(struct fm_estimate *estimate, double flops, const char *fmt, ...)

@@ -76,6 +76,10 @@ int fm_quality_open(struct fm_calib *train, struct fm_calib *held, const struct 
  * time.  Boundaries that do not fit into memory are spilled. */
 #define GROUP_MIN 16
 
+/* Tokens of a part, counted in each lane: a sweep of so many takes many times as long as reading
+ * the weights does. */
+#define PART_TOKENS (1 << 17)
+
 /* Number of masks whose boundaries, with those of the teacher, fit into `memory` bytes. */
 static int masks_within(const struct fm_config *config, const struct fm_calib *held,
                         uint64_t memory)
@@ -126,6 +130,21 @@ static int sequences_together(const struct fm_calib *held, const struct fm_quali
 {
     bool apart = detail && detail->window;
     return apart ? 1 : fm_sweep_micro(common_count(held), held->T);
+}
+
+int fm_quality_batches(const struct fm_calib *held)
+{
+    return held->count / sequences_together(held, NULL);
+}
+
+int fm_quality_part(const struct fm_calib *held, int masks, int ranks)
+{
+    int rows = sequences_together(held, NULL) * held->T, batches = fm_quality_batches(held);
+    int leaf = fm_sweep_together(batches, rows, 0);
+    int64_t tokens = (int64_t)leaf * rows * (masks + 1);
+    int64_t leaves = (PART_TOKENS + tokens - 1) / tokens;
+    leaves = leaves > 2 * ranks ? leaves : 2 * ranks;
+    return leaves * leaf < batches ? (int)(leaves * leaf) : batches;
 }
 
 static int read_held(struct held_out *h, const struct fm_calib *held,
@@ -406,13 +425,55 @@ struct subnets {
     const struct fm_adapter *adapter;
     bool taught;                    /* the full model is lane 0 and the teacher */
     const struct fm_sweep *teacher; /* of another model, or NULL */
+    struct fm_quality_parts *parts; /* or NULL */
 };
+
+/* Progress of measuring: the layers of the original, if there is one, and of all groups of masks.
+ */
+struct watch {
+    const struct fm_run_options *run;
+    int layers, group, groups;
+    double before, part; /* shares of the group's sequences: before the current sweep, and in it */
+};
+
+static void watch_group(const struct watch *w)
+{
+    uint64_t L = (uint64_t)w->layers;
+    fm_run_report(w->run, "measure", (uint64_t)w->group * L, (uint64_t)w->groups * L, "layers");
+}
+
+static void watch_layers(void *self, double share)
+{
+    const struct watch *w = self;
+    fm_run_within(w->run, (w->before + share * w->part) * w->layers);
+}
+
+/* Run the sweeps of a group, which are several if it is measured in parts. */
+static int run_sweeps(struct fm_sweep *sweep, const struct held_out *h, const struct fm_lane *lane,
+                      int lanes, struct fm_measure *measure, struct fm_quality_parts *parts,
+                      struct watch *watch, struct fm_err *err)
+{
+    int ranks = fm_comm_size(watch->run->machine.comm), rc = FM_OK;
+    int part = parts ? fm_quality_part(h->calib, lanes - 1, ranks) : h->batches;
+    for (int at = parts ? parts->done : 0, n; !rc && at < h->batches; at += n) {
+        n = h->batches - at < part ? h->batches - at : part;
+        watch->before = (double)at / h->batches;
+        watch->part = (double)n / h->batches;
+        rc = fm_sweep_run(sweep, h->batch + at, n, lane, lanes, NULL,
+                          measure + (size_t)at * (size_t)lanes, NULL, err);
+        if (!rc && parts)
+            parts->done = at + n;
+        if (!rc && parts && at + n < h->batches)
+            rc = parts->took(parts->self, err);
+    }
+    return rc;
+}
 
 /* Run one sweep over the masks from `first` on; fills spread (masks) unless it is NULL. */
 static int measure_group(struct fm_quality *quality, struct fm_spread *spread,
                          struct fm_sweep *sweep, const struct held_out *h, struct values *values,
                          const struct subnets *subnets, int first, size_t experts, int masks,
-                         struct fm_err *err)
+                         struct watch *watch, struct fm_err *err)
 {
     const struct fm_adapter *adapter = subnets->adapter;
     struct fm_lane lane[FM_LANES_MAX] = {{.teacher = -1, .ce = 1}};
@@ -428,12 +489,15 @@ static int measure_group(struct fm_quality *quality, struct fm_spread *spread,
                                          .ce = 1,
                                          .kl = 1};
     }
-    struct fm_measure *measure =
-        fm_alloc((size_t)h->batches * (size_t)lanes, sizeof *measure, "measures", err);
+    struct fm_quality_parts *parts = subnets->parts;
+    struct fm_measure *own_measure = NULL, *measure = parts ? parts->measure : NULL;
+    if (!parts)
+        measure = own_measure =
+            fm_alloc((size_t)h->batches * (size_t)lanes, sizeof *measure, "measures", err);
     if (!measure)
         return FM_ENOMEM;
     memset(values->agreed, 0, sizeof values->agreed);
-    int rc = fm_sweep_run(sweep, h->batch, h->batches, lane, lanes, NULL, measure, NULL, err);
+    int rc = run_sweeps(sweep, h, lane, lanes, measure, parts, watch, err);
     if (!rc && values->failed.code) {
         *err = values->failed;
         rc = err->code;
@@ -451,27 +515,8 @@ static int measure_group(struct fm_quality *quality, struct fm_spread *spread,
         sum_base(h->detail, values);
     else if (!rc && h->detail && values->compared)
         sum_values(NULL, h->masks, values, 0, false);
-    free(measure);
+    free(own_measure);
     return rc;
-}
-
-/* Progress of measuring: the layers of the original, if there is one, and of all groups of masks.
- */
-struct watch {
-    const struct fm_run_options *run;
-    int layers, group, groups;
-};
-
-static void watch_group(const struct watch *w)
-{
-    uint64_t L = (uint64_t)w->layers;
-    fm_run_report(w->run, "measure", (uint64_t)w->group * L, (uint64_t)w->groups * L, "layers");
-}
-
-static void watch_layers(void *self, double share)
-{
-    const struct watch *w = self;
-    fm_run_within(w->run, share * w->layers);
 }
 
 /* Make a sweep of `lanes` lanes over all held-out sequences and, if there is a detail, allocate
@@ -541,6 +586,7 @@ static int measure_masks(struct fm_quality *quality, const struct subnets *subne
     /* Round weights as in bundles and exports; an adapter is merged before experts are rounded. */
     bool merged = subnets->adapter && !subnets->adapter->router;
     fm_model_round(subnets->model, merged ? FM_MODEL_ROUND_REST : FM_MODEL_ROUND_ALL);
+    assert(rc || !subnets->parts || group >= masks); /* parts have the measures of one group */
     if (!rc)
         rc = new_sweep(&sweep, &values, subnets, h, group + (subnets->taught ? 1 : 0), watch, err);
     for (int at = 0; !rc && at < masks; at += group) {
@@ -548,7 +594,7 @@ static int measure_masks(struct fm_quality *quality, const struct subnets *subne
         watch->group = before + at / group;
         watch_group(watch);
         rc = measure_group(quality + at, spread ? spread + at : NULL, sweep, h, &values, subnets,
-                           at, experts, n, err);
+                           at, experts, n, watch, err);
     }
     fm_model_round(subnets->model, FM_MODEL_EXACT);
     release_values(&values);
@@ -570,7 +616,7 @@ static int measure_original(struct fm_quality_original *original, uint64_t memor
     values.out = h->detail ? h->detail->kl_out : NULL;
     if (!rc)
         rc = measure_group(&original->quality, h->detail ? &original->spread : NULL, sweep, h,
-                           &values, &whole, 0, 0, 1, err);
+                           &values, &whole, 0, 0, 1, watch, err);
     release_values(&values);
     watch->group = 1;
     if (rc)
@@ -629,6 +675,21 @@ int fm_quality_measure(struct fm_quality *quality, struct fm_model *model, const
     return measure(quality, &subnets, masks, held, detail, NULL, run, err);
 }
 
+int fm_quality_measure_parts(struct fm_quality *quality, struct fm_model *model,
+                             const struct fm_ops *ops, const struct fm_calib *held,
+                             const uint32_t *widths, int masks, const struct fm_adapter *adapter,
+                             struct fm_quality_parts *parts, const struct fm_run_options *run,
+                             struct fm_err *err)
+{
+    struct subnets subnets = {.model = model,
+                              .ops = ops,
+                              .widths = widths,
+                              .adapter = adapter,
+                              .taught = true,
+                              .parts = parts};
+    return measure(quality, &subnets, masks, held, NULL, NULL, run, err);
+}
+
 int fm_quality_compare(struct fm_quality *quality, struct fm_model *model, const struct fm_ops *ops,
                        const struct fm_calib *held, const struct fm_quality_detail *detail,
                        const uint32_t *widths, int masks, struct fm_quality_original *original,
@@ -685,7 +746,7 @@ static uint64_t add_sweeps(struct fm_estimate *estimate, const struct fm_quality
     uint64_t values = values_bytes(s, each->lanes + group), before = estimate->memory;
     uint64_t read = estimate->read;
     estimate->memory = estimate->read = 0;
-    fm_estimate_add_masks(estimate, model, each, (uint64_t)masks, (uint64_t)group,
+    fm_estimate_add_masks(estimate, model, each, (uint64_t)masks, (uint64_t)group, each->rows,
                           memory > values ? memory - values : 0);
     uint64_t own = estimate->memory + values;
     estimate->memory = before;

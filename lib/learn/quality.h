@@ -64,6 +64,29 @@ int fm_quality_measure(struct fm_quality *quality, struct fm_model *model, const
                        const struct fm_run_options *run, struct fm_err *err);
 
 /*
+ * A measurement in parts of the held-out sequences, between which it can be saved.  A part is a
+ * sweep of whole leaves (lib/engine/sweep.h), so the figures are those of fm_quality_measure.
+ */
+struct fm_quality_parts {
+    struct fm_measure *measure; /* (micro-batches, 1 + masks), the full model first */
+    int done;                   /* micro-batches whose measures are known: 0, or as it was saved */
+    int (*took)(void *self, struct fm_err *err); /* called after each part but the last */
+    void *self;
+};
+
+/* Number of micro-batches of the held-out sequences; and that of a part, while `masks` masks are
+ * measured by `ranks` ranks: enough tokens that reading the weights again takes little time. */
+int fm_quality_batches(const struct fm_calib *held);
+int fm_quality_part(const struct fm_calib *held, int masks, int ranks);
+
+/* As fm_quality_measure, for at most fm_quality_group masks, in parts. */
+int fm_quality_measure_parts(struct fm_quality *quality, struct fm_model *model,
+                             const struct fm_ops *ops, const struct fm_calib *held,
+                             const uint32_t *widths, int masks, const struct fm_adapter *adapter,
+                             struct fm_quality_parts *parts, const struct fm_run_options *run,
+                             struct fm_err *err);
+
+/*
  * As fm_quality_measure, without an adapter, for subnets with closed experts, which get no tokens:
  * closed (masks, M, E) holds 0, or FM_PASS_CLOSED for those (lib/block/pass.h).
  */

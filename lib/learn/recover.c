@@ -152,7 +152,7 @@ static size_t list_state(struct fm_journal_item *item, struct recovery *r)
                                          .dtype = FM_F32,
                                          .count = t->moments.count * t->moments.record / 4,
                                          .store = &t->moments};
-    return n;
+    return n + fm_task_state_items(item + n, &r->task);
 }
 
 static int save(struct recovery *r, struct fm_err *err)
@@ -177,7 +177,9 @@ static int resume(struct recovery *r, struct fm_err *err)
     if (rc || !found)
         return rc;
     struct fm_journal_item item[FM_JOURNAL_ITEMS_MAX];
-    rc = fm_journal_read(&j, item, list_state(item, r), err);
+    rc = fm_task_state_take(&r->task, &j, err);
+    if (!rc)
+        rc = fm_journal_read(&j, item, list_state(item, r), err);
     if (!rc && (r->tune.taken < 0 || r->tune.taken > r->options->steps))
         rc = fm_fail(
             err, FM_EFORMAT,
@@ -321,7 +323,9 @@ static void plan_sweeps(struct fm_estimate *estimate, const struct recovery *r, 
     sweep.lanes = 1;
     sweep.backward = 0;
     sweep.kept = 0.6;
-    fm_estimate_add_masks(estimate, task->model, &sweep, masks, (uint64_t)group, memory);
+    fm_estimate_add_masks(estimate, task->model, &sweep, masks, (uint64_t)group,
+                          fm_task_part(task, (uint64_t)group < masks ? (uint64_t)group : masks),
+                          memory);
 }
 
 struct shares {

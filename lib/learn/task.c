@@ -238,6 +238,7 @@ void fm_task_close(struct fm_task *task)
     if (!task->run)
         return;
     free(task->epoch);
+    free(task->measured.measure);
     fm_calib_close(&task->calib);
     fm_calib_close(&task->held);
     fm_model_close(task->model);
@@ -339,8 +340,100 @@ static void report_within(void *self, double units)
     fm_run_within(p->run, units);
 }
 
-int fm_task_measure(const struct fm_task *task, const struct fm_masks *f, const int *number,
-                    int count, const struct fm_adapter *adapter, fm_task_took *took, void *self,
+/* ---- measuring masks ---- */
+
+_Static_assert(sizeof(struct fm_measure) % sizeof(int64_t) == 0, "a state file has whole words");
+#define WORDS (sizeof(struct fm_measure) / sizeof(int64_t))
+
+size_t fm_task_state_items(struct fm_journal_item *item, struct fm_task *task)
+{
+    struct fm_measured *m = &task->measured;
+    if (m->words == 0)
+        return 0;
+    item[0] = (struct fm_journal_item){
+        .name = "measuring", .dtype = FM_I64, .count = 4, .data = &m->first};
+    item[1] = (struct fm_journal_item){
+        .name = "measures", .dtype = FM_I64, .count = m->words, .data = m->measure};
+    return 2;
+}
+
+int fm_task_state_take(struct fm_task *task, const struct fm_journal *journal, struct fm_err *err)
+{
+    struct fm_measured *m = &task->measured;
+    m->words = fm_journal_count(journal, "measures");
+    if (m->words == 0)
+        return FM_OK;
+    m->measure = fm_alloc(m->words / WORDS + 1, sizeof *m->measure, "measures", err);
+    return m->measure ? FM_OK : err->code;
+}
+
+uint64_t fm_task_part(const struct fm_task *task, uint64_t masks)
+{
+    const struct fm_calib *held = &task->held;
+    uint64_t tokens = (uint64_t)held->count * (uint64_t)held->T;
+    int ranks = fm_comm_size(task->run->machine.comm);
+    if (!task->run->outputs.state)
+        return tokens;
+    uint64_t part = (uint64_t)fm_quality_part(held, (int)masks, ranks);
+    return part * tokens / (uint64_t)fm_quality_batches(held);
+}
+
+/* One piece of a measurement in parts. */
+struct piece {
+    struct fm_task *task;
+    struct fm_quality_parts *parts;
+    const int *number;
+    fm_task_took *took;
+    void *self;
+};
+
+/* The parts that are done go into the state file. */
+static void note_parts(struct fm_measured *m, const struct fm_quality_parts *parts)
+{
+    m->done = parts->done;
+    m->words = (uint64_t)(m->done * (m->masks + 1)) * WORDS;
+}
+
+static int took_part(void *self, struct fm_err *err)
+{
+    const struct piece *p = self;
+    note_parts(&p->task->measured, p->parts);
+    return p->took(p->self, p->number, NULL, 0, err);
+}
+
+/* Measure n masks in parts, continuing those of the state file if they are of the same masks. */
+static int measure_parts(struct fm_quality *quality, const uint32_t *widths, int n,
+                         const struct fm_adapter *adapter, struct piece *piece,
+                         const struct fm_run_options *run, struct fm_err *err)
+{
+    struct fm_task *task = piece->task;
+    struct fm_measured had = task->measured, *m = &task->measured;
+    int batches = fm_quality_batches(&task->held);
+    *m = (struct fm_measured){.first = piece->number[0], .masks = n, .adapter = adapter != NULL};
+    m->measure = fm_alloc((size_t)batches * ((size_t)n + 1), sizeof *m->measure, "measures", err);
+    struct fm_quality_parts parts = {.measure = m->measure, .took = took_part, .self = piece};
+    if (m->measure && had.first == m->first && had.masks == n && had.adapter == m->adapter &&
+        had.done >= 0 && had.done <= batches &&
+        had.words == (uint64_t)(had.done * (n + 1)) * WORDS && had.words > 0) {
+        memcpy(m->measure, had.measure, (size_t)had.words * sizeof(int64_t));
+        parts.done = (int)had.done;
+    }
+    free(had.measure);
+    note_parts(m, &parts);
+    piece->parts = &parts;
+    int rc = !m->measure ? err->code
+                         : fm_quality_measure_parts(quality, task->model, task->ops, &task->held,
+                                                    widths, n, adapter, &parts, run, err);
+    note_parts(m, &parts);
+    if (rc)
+        return rc;
+    free(m->measure);
+    *m = (struct fm_measured){0};
+    return FM_OK;
+}
+
+int fm_task_measure(struct fm_task *task, const struct fm_masks *f, const int *number, int count,
+                    const struct fm_adapter *adapter, fm_task_took *took, void *self,
                     struct fm_err *err)
 {
     bool merges = adapter && !adapter->router;
@@ -367,9 +460,12 @@ int fm_task_measure(const struct fm_task *task, const struct fm_masks *f, const 
         n = count - at < group ? count - at : group;
         fm_masks_gather(widths, f, number + at, n);
         rc = fm_task_stopped(task, err);
+        struct piece piece = {.task = task, .number = number + at, .took = took, .self = self};
         if (!rc)
-            rc = fm_quality_measure(quality, task->model, task->ops, &task->held, NULL, widths, n,
-                                    adapter, &run, err);
+            rc = run.outputs.state
+                     ? measure_parts(quality, widths, n, adapter, &piece, &run, err)
+                     : fm_quality_measure(quality, task->model, task->ops, &task->held, NULL,
+                                          widths, n, adapter, &run, err);
         if (!rc)
             rc = took(self, number + at, quality, n, err);
     }

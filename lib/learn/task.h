@@ -26,6 +26,14 @@
 #include "lib/stage/ranking.h"
 #include "lib/stage/stage.h"
 
+/* A measurement in progress, for the state file: the first of its masks and their number, 1 with an
+ * adapter, the number of micro-batches that are done, and their measures. */
+struct fm_measured {
+    int64_t first, masks, adapter, done;
+    struct fm_measure *measure; /* (done, 1 + masks) */
+    uint64_t words;             /* int64_t in them; 0: no measurement is in progress */
+};
+
 struct fm_task {
     const struct fm_run_options *run;
     const struct fm_ops *ops;
@@ -43,6 +51,7 @@ struct fm_task {
     double units;                /* of the stage that is reported: what the current sweep completes;
                                     0: one */
     double began;                /* fm_clock_now() at open */
+    struct fm_measured measured; /* by fm_task_measure, or from a state file */
     /* The current epoch, and its order. */
     uint32_t *epoch;
     int64_t epoch_number;
@@ -107,15 +116,24 @@ int fm_task_stopped(const struct fm_task *task, struct fm_err *err);
 int fm_task_due(const struct fm_task *task, const struct fm_journal_clock *clock, bool *due,
                 struct fm_err *err);
 
+/* Tokens of a part of the held-out sequences, for the estimate: all if there is no state file. */
+uint64_t fm_task_part(const struct fm_task *task, uint64_t masks);
+
+/* Items of a state file: the measurement in progress; return their number.  Before the items are
+ * read from a file, fm_task_state_take allocates them. */
+size_t fm_task_state_items(struct fm_journal_item *item, struct fm_task *task);
+int fm_task_state_take(struct fm_task *task, const struct fm_journal *journal, struct fm_err *err);
+
 /*
  * Measure masks `number` (count) of the family on the held-out sequences, without an adapter if it
  * is NULL, in pieces that fit into one sweep within the task's memory.  `took` is called with the
- * numbers and figures (n) of each piece, and may save them.  Progress is reported over all pieces.
+ * numbers and figures (n) of each piece, and may save them; with a state file, it is called with n
+ * 0 after parts of a piece, which fm_task_state_items has.  Progress is reported over all pieces.
  * All ranks must call it; FM_ESAVED if one of them was asked to stop.
  */
 typedef int fm_task_took(void *self, const int *number, const struct fm_quality *quality, int n,
                          struct fm_err *err);
-int fm_task_measure(const struct fm_task *task, const struct fm_masks *family, const int *number,
+int fm_task_measure(struct fm_task *task, const struct fm_masks *family, const int *number,
                     int count, const struct fm_adapter *adapter, fm_task_took *took, void *self,
                     struct fm_err *err);
 

@@ -201,7 +201,8 @@ static void estimate_run(struct fm_estimate *estimate, const struct fm_train_opt
     sweep.T = task->held.T;
     sweep.lanes = 1;
     sweep.backward = 0;
-    fm_estimate_add_masks(estimate, task->model, &sweep, measured, group, memory);
+    fm_estimate_add_masks(estimate, task->model, &sweep, measured, group,
+                          fm_task_part(task, group < measured ? group : measured), memory);
     /* An upper bound: uncompressed widths, and the bounds of the manifest's parts. */
     estimate->disk = masks * (uint64_t)task->config->M * (uint64_t)task->config->E * 4 +
                      masks * (MANIFEST_MASK + (uint64_t)task->held.inputs * MANIFEST_KIND) +
@@ -342,7 +343,7 @@ static size_t list_state(struct fm_journal_item *item, struct fm_trainer *t,
     add_item(item, &items, "widths", FM_U32, count * X, t->masks.widths);
     add_item(item, &items, "steps", FM_I64, count, packed->steps);
     add_item(item, &items, "quality", FM_F64, count * QUALITIES, packed->quality);
-    return items;
+    return items + fm_task_state_items(item + items, &t->task);
 }
 
 static int steps_taken(const struct fm_trainer *t)
@@ -417,7 +418,8 @@ static int read_state(struct fm_trainer *t, const struct fm_journal *j, struct f
     struct fm_journal_item item[FM_JOURNAL_ITEMS_MAX];
     struct packed packed = {0};
     int rc = FM_OK;
-    if (size_family(t, j, err) || pack_family(&packed, &t->masks, err) ||
+    if (size_family(t, j, err) || fm_task_state_take(&t->task, j, err) ||
+        pack_family(&packed, &t->masks, err) ||
         fm_journal_read(j, item, list_state(item, t, &packed), err) || check_widths(t, err) ||
         check_methods(t, &packed, err)) {
         rc = err->code;

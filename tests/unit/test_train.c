@@ -12,6 +12,7 @@
 #include "lib/stage/stage.h"
 #include "tests/unit/golden.h"
 #include "tests/unit/test.h"
+#include "tests/measure/meter.h"
 #include "tests/unit/training.h"
 
 enum { L = 3, E = 5, X = L * E, I = 37, A = 4, T = 23, S = 2 };
@@ -410,6 +411,69 @@ TEST(steps_after_the_last_are_reported_as_catching_up)
     assert_false(report.reached);
     assert_true(report.came_to < fm_masks_budget(&report.masks, report.masks.count - 1));
     fm_train_report_release(&report);
+}
+
+/* Stop a run when so much of its measuring is done. */
+struct interruption {
+    atomic_int stop;
+    double layers; /* of L * pieces; INFINITY: never */
+    bool measuring;
+};
+
+static void note_measuring(void *self, const char *stage, uint64_t done, uint64_t total,
+                           const char *unit)
+{
+    struct interruption *x = self;
+    (void)done, (void)total, (void)unit;
+    x->measuring = strcmp(stage, "measure") == 0;
+}
+
+static void interrupt_measuring(void *self, double units)
+{
+    struct interruption *x = self;
+    x->stop = x->stop || (x->measuring && units > x->layers);
+}
+
+/* A measurement of many tokens is saved in parts: after an interruption only the part that was
+ * being measured is computed again, and the bytes are the same, also if memory is different. */
+TEST(measuring_goes_on_within_a_sweep)
+{
+    enum { SEQUENCES = 4000, LENGTH = 11, LAYERS = 3 };
+    struct runs r;
+    struct fm_train_options options;
+    struct fm_train_report report = {0};
+    struct interruption x = {.layers = INFINITY};
+    const struct fm_ops *ops;
+    uint16_t *id = calloc(SEQUENCES * LENGTH, sizeof *id);
+    double done[3];
+    for (int i = 0; i < SEQUENCES * LENGTH; i++)
+        id[i] = (uint16_t)fm_rng_below(2, FM_STREAM_BENCH, (uint64_t)i, 97);
+    scratch_write("held.u16", id, SEQUENCES * LENGTH * sizeof *id);
+    free(id);
+    assert_ok(fm_ops_cpu(&ops, FM_PRECISION_F32, &err));
+    for (int i = 0; i < 3; i++) {
+        static const char *const out[] = {"straight.fm", "resumed.fm", "resumed.fm"};
+        char held[512];
+        training_init(&r, &options, "ranked.fm", out[i], FM_METHOD_SALIENCY);
+        r.run.inputs.eval_tokens[0] = runs_path(held, "held.u16");
+        r.run.inputs.max_eval_tokens = SEQUENCES * LENGTH;
+        r.run.machine.ops = fm_meter_begin(ops);
+        r.run.progress = (struct fm_progress){
+            .report = note_measuring, .within = interrupt_measuring, .self = &x};
+        r.run.stop = &x.stop;
+        x.stop = 0;
+        x.layers = i == 1 ? 0.7 * LAYERS : INFINITY;
+        if (i > 0)
+            r.run.outputs.state = runs_path(r.state, "measure.state");
+        if (i == 2)
+            r.run.machine.memory *= 2;
+        assert_int_equal(fm_train(&r.run, &options, &report, &err), i == 1 ? FM_ESAVED : FM_OK);
+        done[i] = fm_meter_flops();
+        fm_train_report_release(&report);
+    }
+    assert_true(done[1] > 0.6 * done[0] && done[1] < 0.95 * done[0]);
+    assert_true(done[2] < 0.6 * done[0] && done[1] + done[2] < 1.4 * done[0]);
+    assert_true(runs_same("straight.fm", "resumed.fm"));
 }
 
 struct sweeps {
