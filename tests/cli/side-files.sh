@@ -8,9 +8,6 @@ cp -r "$odd" model
 mv model/tokens.npy .
 fm-pack -q --export cut --budget 0.4 family.fm >/dev/null
 cp tokens.npy pair.bin
-echo words >pair.idx
-echo words >trove.ds.index
-cp tokens.npy trove.ds
 mkdir -p dir models--a/blobs models--a/snapshots # the model is a snapshot of a cache
 mv model models--a/snapshots/0123
 ln -s models--a/snapshots/0123 model
@@ -69,11 +66,6 @@ try fm-pack -q --force --export family.fm --budget 0.4 family.fm
 try $bench --force --plot family.fm family.fm
 try $bench --force --plot tokens.npy family.fm
 try fm-bench -q kernels --family family.fm --rows 1 --repeat 1 --force --plot family.fm
-echo "-- what belongs to a token file"
-try fm-rank -q --model model --tokens pair.bin --force --state pair.idx -o out
-try fm-rank -q --model model --tokens pair.idx --force --state pair.bin -o out
-try fm-rank -q --model model --tokens trove.ds --force --state trove.ds.index -o out
-try $rank --state tokens.npy.index -o out
 echo "-- a new file in a directory that is read"
 try $rank -o model/out
 try $rank -o out --state model/report.json

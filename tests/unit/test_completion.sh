@@ -25,7 +25,7 @@ CASES = [  # shells, what is typed (| is Tab), what the tool gets
     ("bash", "fm-pack --lay|ra|", "[--layout][ragged]"),
     ("zsh", "fm-pack --lay|ra|", "[--layout=ragged]"),
     ("bash zsh", "fm-pack --layout=el|", "[--layout=elastic]"),
-    ("bash zsh", "fm-train --method wa|", "[--method][walk]"),
+    ("bash zsh", "fm-train --method sa|", "[--method][saliency]"),
     ("bash zsh", "fm-rank --precision b|", "[--precision][bf16]"),
     ("bash zsh", "fm-rank --tokens cal|", "[--tokens][calib.npy]"),
     ("bash zsh", "fm-rank --model che|", "[--model][checkpoint"),
