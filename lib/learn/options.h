@@ -38,8 +38,9 @@ struct fm_train_options {
      * (fm-method(7)).  On a small trained model, over three seeds, the loss with 4 is 0.002 lower
      * than with 2 at a budget of 0.4, 0.001 lower at 0.2 and 0.001 higher at 0.6. */
     double prior;
+    double lr; /* of Adam on the logits, 0.02 */
     /* Constants without an option. */
-    double lr, beta1, beta2;            /* Adam on the logits: 0.02 0.9 0.99 */
+    double beta1, beta2;                /* Adam: 0.9 0.99 */
     double tau_first, tau_last;         /* temperature: 2 0.5 */
     double entropy_first, entropy_last; /* weight of the entropy: 0.02 0 */
     double gain; /* of the controller, which divides it by the number of steps: 400; with 200 and
