@@ -195,9 +195,6 @@ static const struct fm_cli_option own[] = {
      1, FM_TP_DEGREES_MAX, LIST | EXPORT},
     {"quantum", 0, FM_CLI_INT, &asked.listing.quantum, "Q",
      "list: show which layouts have widths in multiples of Q", 1, 1 << 20, LIST},
-    {"sort", 0, FM_CLI_CHOICE, &asked.listing.sort, "budget|worst",
-     "list: sort by budget, or by the worst loss on any kind of held-out text (default: budget)", 0,
-     0, LIST},
     {"weights", 0, FM_CLI_CHOICE, &asked.weight, asked.weights,
      "keep the codes of a quantised checkpoint (the default if possible), or decode them to BF16; "
      "export: round experts to a format",

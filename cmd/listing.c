@@ -101,18 +101,6 @@ static void row_text(FILE *out, const struct fm_list *list, int row, uint64_t co
     fputc('\n', out);
 }
 
-/* Rows by the loss on the worst kind of text; those without figures last. */
-static int compare_worst(const void *a, const void *b)
-{
-    const struct fm_list_row *x = *(const struct fm_list_row *const *)a,
-                             *y = *(const struct fm_list_row *const *)b;
-    if ((x->worst < 0) != (y->worst < 0))
-        return x->worst < 0 ? 1 : -1;
-    if (x->worst >= 0 && x->lost != y->lost)
-        return x->lost < y->lost ? -1 : 1;
-    return x->index - y->index;
-}
-
 /* True if the tensor-parallel degrees of a form can differ between members. */
 static bool tp_degrees_vary(const struct fm_list_kind *kind)
 {
@@ -292,31 +280,19 @@ static void legend(FILE *out, const struct fm_list *list, uint64_t context)
               out);
 }
 
-/* Print the members, in the requested order. */
-static int member_table(FILE *out, const struct fm_list *list, const struct fm_listing_options *o,
-                        struct fm_err *err)
+static void member_table(FILE *out, const struct fm_list *list, uint64_t context)
 {
-    const struct fm_list_row **row = fm_alloc((size_t)list->rows, sizeof *row, "the list", err);
-    if (!row)
-        return err->code;
     fprintf(out, "%6s  %-14s %5s %8s %5s %9s %9s %9s %9s %8s %6s", "budget", "method", "min",
             "mean", "max", "bytes", "params", "active", "CE", "KL", "agree%");
     for (int k = 0; k < list->texts.count; k++)
         fprintf(out, " %8s", list->texts.name[k]);
     fprintf(out, "%s\n", list->texts.count ? "  worst" : "");
     for (int i = 0; i < list->rows; i++)
-        row[i] = &list->row[i];
-    if (o->sort)
-        qsort(row, (size_t)list->rows, sizeof *row, compare_worst);
-    for (int i = 0; i < list->rows; i++)
-        if (is_shown(list, row[i]->index, o->context))
-            row_text(out, list, row[i]->index, o->context);
-    free(row);
-    return FM_OK;
+        if (is_shown(list, i, context))
+            row_text(out, list, i, context);
 }
 
-static int table(FILE *out, const struct fm_list *list, const struct fm_listing_options *o,
-                 struct fm_err *err)
+static void table(FILE *out, const struct fm_list *list, const struct fm_listing_options *o)
 {
     uint64_t context = o->context;
     fm_printable_write(out, list->family);
@@ -339,11 +315,10 @@ static int table(FILE *out, const struct fm_list *list, const struct fm_listing_
         fprintf(out, "adapter trained at budget %.4f\n", list->adapter_budget);
     if (list->rows == 0) {
         fputs("no budgets yet: fm-train makes them\n", out);
-        return FM_OK;
+        return;
     }
     legend(out, list, context);
-    if (member_table(out, list, o, err))
-        return err->code;
+    member_table(out, list, context);
     form_table(out, list, context);
     if (list->packed && list->storage[0])
         smaller_line(out, list);
@@ -354,7 +329,6 @@ static int table(FILE *out, const struct fm_list *list, const struct fm_listing_
     int shown = count_shown(list, context);
     if (shown < list->rows)
         fprintf(out, "\n%d of %d members are shown; --json has all\n", shown, list->rows);
-    return FM_OK;
 }
 
 /* Which members fit GPUs, and which layouts pass, depend on options; fm_list_json omits both. */
@@ -398,15 +372,9 @@ static cJSON *list_json(const struct fm_list *list, const struct fm_listing_opti
     return tree;
 }
 
-/* Check --sort and --context, and set the default context. */
-static int settle(struct fm_listing_options *o, const struct fm_list *list, const char *path,
-                  struct fm_err *err)
+/* Check --context, and set the default. */
+static int settle(struct fm_listing_options *o, const struct fm_list *list, struct fm_err *err)
 {
-    if (o->sort && list->texts.count == 0)
-        return fm_fail(err, FM_EUSAGE,
-                       "--sort worst: '%s' has no losses by kind of text; give fm-train several "
-                       "--eval-text or --eval-tokens",
-                       path);
     if (list->rows > 0 && o->context > list->context)
         return fm_fail(err, FM_EUSAGE,
                        "--context %llu: the longest sequence of this model has %llu tokens",
@@ -423,13 +391,11 @@ int fm_listing_print(const struct fm_cli *cli, const struct fm_listing_options *
     struct fm_list list;
     struct fm_cli_text text;
     int rc = FM_OK;
-    if (fm_list_read(&list, cli->run.inputs.stream, true, err) ||
-        settle(&o, &list, cli->run.inputs.stream, err) || fm_cli_text_open(&text, err))
+    if (fm_list_read(&list, cli->run.inputs.stream, true, err) || settle(&o, &list, err) ||
+        fm_cli_text_open(&text, err))
         rc = err->code;
-    if (!rc && table(text.out, &list, &o, err)) {
-        fm_cli_text_drop(&text);
-        rc = err->code;
-    } else if (!rc) {
+    if (!rc) {
+        table(text.out, &list, &o);
         rc = fm_cli_result(cli, &text, list_json(&list, &o, err), err);
     }
     fm_list_release(&list);

@@ -9,7 +9,6 @@ struct fm_listing_options {
     uint64_t context; /* tokens to reserve GPU memory for; 0: 32768, at most the model's maximum */
     int devices;      /* --tp */
     int quantum;      /* --quantum; if this and devices are 0, no layout is checked for them */
-    int sort;         /* --sort: 0 by budget, 1 by the loss on the worst kind of text */
 };
 
 /* Read cli->run.inputs.stream and print.  FM_EUSAGE for a context beyond the model's maximum. */

@@ -1,5 +1,5 @@
 # Each --eval-text and --eval-tokens is a kind of text.  Its loss is the same as if it were measured alone: in
-# the manifest, in the list, which can be sorted by the worst kind, and in fm-bench quality.  fm-recover
+# the manifest, in the list, which names the worst kind, and in fm-bench quality.  fm-recover
 # reports every kind.
 tiny=$GOLDEN/tiny-mixtral
 calib=(--model "$tiny" --tokens "$tiny/calib.npy" --seq-len 32 --max-tokens 2048 --precision f32)
@@ -50,12 +50,7 @@ for b in list_:
     assert q["worst_lost"] == max(lost.values()) and lost[q["worst"]] == q["worst_lost"], q
 after = load("recovered")["budgets"]
 print("recovered:", all(list(b["recovered"]["kinds"]) == names for b in after if b["recovered"]))
-with open("want", "w") as out:
-    for b in sorted(list_, key=lambda b: (b["quality"]["worst_lost"], b["index"])):
-        print(f"{b['budget']:.4f}", file=out)
 PYTHON
-fm-pack --list --sort worst family.fm | awk '/^0\.[0-9]* +saliency/ { print $1 }' >sorted
-cmp want sorted && echo "sorted by the worst"
 fm-pack -q --export out --budget 0.4 family.fm >/dev/null
 fm-bench quality -q "${kinds[@]}" --seq-len 32 --precision f32 out | sed 's/[0-9]*\.[0-9]*/N/g' | tr -s ' ' | grep -v ^convention
 echo "-- a renamed kind; kinds with equally many sequences"
@@ -77,8 +72,6 @@ try fm-train -q "${calib[@]}" "${kinds[@]}" --max-eval-tokens 64 -n ranked
 many=()
 for i in {1..17}; do many+=(--eval-text "in/$i.txt"); done
 try fm-train -q "${calib[@]}" "${many[@]}" -n ranked
-fm-train -q "${calib[@]}" --eval-text in/code.h --method uniform --budget-step 0.4 -o one ranked >/dev/null
-try fm-pack --list --sort worst one
 echo "-- false kinds of text"
 for lie in "b.manifest['budgets'][4]['quality']['kinds'] = {'prose': 1, 'code': 2}" \
     "b.manifest['budgets'][4]['quality']['kinds'] = {'prose': 1, 'code': 2, 'other': 3}" \
