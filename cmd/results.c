@@ -1,6 +1,6 @@
 /*
- * Prints the quality, io and engine measurements of fm-bench as tables and as JSON.  The functions
- * for both are next to each other, so that they stay consistent.
+ * Prints the quality measurements of fm-bench as tables and as JSON.  The functions for both are
+ * next to each other, so that they stay consistent.
  */
 #include "cmd/results.h"
 
