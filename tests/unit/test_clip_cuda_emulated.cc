@@ -171,7 +171,7 @@ static void run_route(fm_cuda_job job, bool one)
 
 template <typename T> static void run_products(const fm_cuda_job &job)
 {
-    emu_dim ctas = {(unsigned)job.shape.ctas, 1, 1};
+    emu_dim ctas = {(unsigned)job.ctas, 1, 1};
     emu_launch(ctas, MMA_THREADS, MMA_BYTES, [&]() { mma_product<T, 1>(job); });
     emu_launch(ctas, MMA_THREADS, MMA_BYTES, [&]() { mma_product<T, 2>(job); });
     emu_dim grid = {(unsigned)job.n, (unsigned)(job.H + 1023) / 1024, 1};
@@ -203,13 +203,13 @@ static int32_t run_call(const layer &l, const call &c, data &d)
     job.H = l.H;
     job.type = l.type;
     job.channels_padded = fm_cuda_padded(cap_max);
-    job.shape = {{64, 64}, {128, 128}, 2};
+    job.ctas = 2;
     job.hidden_stride = job.out_stride = stride;
     job.ids_type = c.ids_type;
     job.K = c.K;
-    uint64_t bytes = fm_cuda_job_carve(&job, nullptr, (int64_t)c.chunk * c.K, cap_max, 2);
+    uint64_t bytes = fm_cuda_job_carve(&job, nullptr, (int64_t)c.chunk * c.K, cap_max);
     std::vector<uint8_t> workspace(bytes, 0xff);
-    fm_cuda_job_carve(&job, workspace.data(), (int64_t)c.chunk * c.K, cap_max, 2);
+    fm_cuda_job_carve(&job, workspace.data(), (int64_t)c.chunk * c.K, cap_max);
     bool whole = c.chunk >= c.N;
     for (int first = 0; first < c.N; first += c.chunk) {
         job.ids = c.ids_type == FM_CLIP_I64 ? (const void *)(c.ids.data() + first * c.K)
@@ -448,15 +448,14 @@ static void check_routing(const char *what, int E, int N, bool per_token)
         job.B = 3;
         job.H = 8;
         job.channels_padded = 64;
-        job.shape = {{64, 64}, {128, 128}, 3};
         job.ids = ids.data();
         job.budgets = per_token ? c.budgets.data() : nullptr;
         job.n = N;
         job.K = c.K;
         job.slots = N * c.K;
         job.parts = fm_cuda_parts(job.slots, E);
-        std::vector<uint8_t> memory(fm_cuda_job_carve(&job, nullptr, job.slots, 64, 2), 0xff);
-        fm_cuda_job_carve(&job, memory.data(), job.slots, 64, 2);
+        std::vector<uint8_t> memory(fm_cuda_job_carve(&job, nullptr, job.slots, 64), 0xff);
+        fm_cuda_job_carve(&job, memory.data(), job.slots, 64);
         job.counts_call = job.counts;
         run_route(job, one);
         printf("%s routing of %s in %d parts, by %s\n", counted(as_by_loops(job, l, c)), what,

@@ -64,8 +64,7 @@ static uint64_t cuda_workspace_bytes(const struct fm_clip_layer *layer, int64_t 
     job.E = layer->E;
     job.H = layer->H;
     job.channels_padded = fm_cuda_padded(layer->cap_max);
-    return fm_cuda_job_carve(&job, nullptr, (N_max < most ? N_max : most) * K, layer->cap_max,
-                             fm_clip_type_bytes(layer->type));
+    return fm_cuda_job_carve(&job, nullptr, (N_max < most ? N_max : most) * K, layer->cap_max);
 }
 
 /* Copy row0 and cap to the host and to device memory of our own, and allocate the faults. */
@@ -138,11 +137,9 @@ static int32_t load_kernels(struct fm_clip_cuda_layer *layer, struct fm_clip_err
     cudaError_t code = fm_clip_cuda_route_prepare(type);
     if (code != cudaSuccess)
         return fm_clip_cuda_fail(error, code, "the routing kernels");
-    if (waits(layer)) {
-        layer->shape = {{64, 64}, {128, 128}, 1};
+    if (waits(layer))
         return fm_clip_cuda_blas_prepare(layer, error);
-    }
-    code = fm_clip_cuda_mma_prepare(type, layer->processors, &layer->shape);
+    code = fm_clip_cuda_mma_prepare(type, layer->processors, &layer->ctas);
     return code == cudaSuccess ? FM_CLIP_OK
                                : fm_clip_cuda_fail(error, code, "the kernels of the products");
 }
@@ -219,13 +216,12 @@ static struct fm_cuda_job job_of(const struct fm_clip_cuda_layer *layer,
     job.H = given->H;
     job.type = given->type;
     job.channels_padded = fm_cuda_padded(given->cap_max);
-    job.shape = layer->shape;
+    job.ctas = layer->ctas;
     job.hidden_stride = call->hidden_stride;
     job.out_stride = call->out_stride;
     job.ids_type = call->ids_type;
     job.K = call->K;
-    fm_cuda_job_carve(&job, call->workspace, chunk * call->K, given->cap_max,
-                      fm_clip_type_bytes(given->type));
+    fm_cuda_job_carve(&job, call->workspace, chunk * call->K, given->cap_max);
     return job;
 }
 

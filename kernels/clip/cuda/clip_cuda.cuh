@@ -72,11 +72,10 @@ __device__ __forceinline__ uint2 quad_channels(const float v[4], uint32_t lane)
 __device__ __forceinline__ bool next_tile(const struct fm_cuda_job &job, int product, int32_t round,
                                           struct fm_cuda_tile *tile, struct fm_cuda_group *group)
 {
-    int32_t t = fm_cuda_item((int32_t)blockIdx.x, job.shape.ctas, round);
+    int32_t t = fm_cuda_item((int32_t)blockIdx.x, job.ctas, round);
     if (t >= job.totals->tiles[product - 1])
         return false;
-    *tile =
-        fm_cuda_take(&job.shape, product, job.totals, job.groups, job.begin[product - 1], t, job.H);
+    *tile = fm_cuda_take(product, job.totals, job.groups, job.begin[product - 1], t, job.H);
     *group = job.groups[tile->group];
     return true;
 }

@@ -34,7 +34,7 @@ struct fm_clip_cuda_layer {
     int32_t *host_cap;
     int32_t path; /* MMA, NAIVE or BUCKET */
     int32_t processors;
-    struct fm_cuda_shape shape;
+    int32_t ctas;              /* blocks that share the tiles of a product */
     struct fm_clip_blas *blas; /* NAIVE and BUCKET */
 };
 
@@ -47,9 +47,9 @@ cudaError_t fm_clip_cuda_count_call(const struct fm_cuda_job *job, int64_t slots
 cudaError_t fm_clip_cuda_gather(const struct fm_cuda_job *job, cudaStream_t stream);
 cudaError_t fm_clip_cuda_combine(const struct fm_cuda_job *job, cudaStream_t stream);
 
-/* Load the kernels; set *shape, with the number of blocks that share the tiles. */
+/* Load the kernels; set *ctas to the number of blocks that share the tiles. */
 cudaError_t fm_clip_cuda_route_prepare(int type);
-cudaError_t fm_clip_cuda_mma_prepare(int type, int processors, struct fm_cuda_shape *shape);
+cudaError_t fm_clip_cuda_mma_prepare(int type, int processors, int32_t *ctas);
 /* Both products. */
 cudaError_t fm_clip_cuda_mma(const struct fm_cuda_job *job, cudaStream_t stream);
 

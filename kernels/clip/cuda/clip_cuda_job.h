@@ -22,7 +22,7 @@ struct fm_cuda_job {
     int32_t budget_type, E, e0, B, H, type;
     int32_t channels_padded; /* columns of h: fm_cuda_padded(cap_max) */
     int32_t parts;           /* of the slots, in the routing (fm_cuda_parts) */
-    struct fm_cuda_shape shape;
+    int32_t ctas;            /* blocks that share the tiles */
     /* the call; its pointers are at the first token of the chunk */
     const void *hidden, *ids;
     const float *weights;
@@ -82,12 +82,12 @@ static inline void fm_cuda_carve(void **at, char *base, uint64_t *used, uint64_t
 
 /*
  * Point the workspace's fields of `job` into base (or set them to NULL if base is NULL), for
- * `slots` slots.  The job's E, H and channels_padded must be set; `bytes` is the size of a weight,
- * cap_max the layer's.  Returns the bytes needed; nothing overflows while slots <=
- * FM_CUDA_ROWS_MAX, H <= 2^20 and cap_max <= 2^24.
+ * `slots` slots.  The job's E, H and channels_padded must be set; cap_max is the layer's.  Returns
+ * the bytes needed; nothing overflows while slots <= FM_CUDA_ROWS_MAX, H <= 2^20 and cap_max <=
+ * 2^24.
  */
 static inline uint64_t fm_cuda_job_carve(struct fm_cuda_job *job, void *base, int64_t slots,
-                                         int32_t cap_max, int bytes)
+                                         int32_t cap_max)
 {
     uint64_t used = 0, S = (uint64_t)slots, E = (uint64_t)job->E, H = (uint64_t)job->H;
     uint64_t word = sizeof(int32_t), group = sizeof(struct fm_cuda_group);
@@ -114,8 +114,8 @@ static inline uint64_t fm_cuda_job_carve(struct fm_cuda_job *job, void *base, in
         {(void **)&job->begin[1], (S + 1) * word},
         {(void **)&job->records, S * group},
         {(void **)&job->groups, S * group},
-        {&job->x, S * H * (uint64_t)bytes},
-        {&job->h, S * (uint64_t)job->channels_padded * (uint64_t)bytes},
+        {&job->x, S * H * 2}, /* 16-bit numbers */
+        {&job->h, S * (uint64_t)job->channels_padded * 2},
         {(void **)&job->y, (uint64_t)fm_cuda_y_rows(slots, job->E, cap_max) * H * sizeof(float)},
     };
     for (unsigned i = 0; i < sizeof parts / sizeof *parts; i++)

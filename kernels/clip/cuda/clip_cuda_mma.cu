@@ -10,7 +10,7 @@ static const void *product(int type, int which)
                  : (const void *)mma_product<__nv_bfloat16, 1>;
 }
 
-cudaError_t fm_clip_cuda_mma_prepare(int type, int processors, struct fm_cuda_shape *shape)
+cudaError_t fm_clip_cuda_mma_prepare(int type, int processors, int32_t *ctas)
 {
     int fit = 0;
     for (int p = 0; p < 2; p++) {
@@ -27,7 +27,7 @@ cudaError_t fm_clip_cuda_mma_prepare(int type, int processors, struct fm_cuda_sh
     }
     if (fit < 1)
         return cudaErrorLaunchOutOfResources;
-    *shape = {{MMA_ROWS, MMA_ROWS}, {MMA_COLS, MMA_COLS}, fit * processors};
+    *ctas = fit * processors;
     return cudaSuccess;
 }
 
@@ -36,7 +36,7 @@ cudaError_t fm_clip_cuda_mma(const struct fm_cuda_job *job, cudaStream_t stream)
     void *arguments[] = {(void *)job};
     cudaError_t code = cudaSuccess;
     for (int p = 0; p < 2 && code == cudaSuccess; p++)
-        code = cudaLaunchKernel(product(job->type, p), dim3((unsigned)job->shape.ctas),
-                                dim3(MMA_THREADS), arguments, MMA_BYTES, stream);
+        code = cudaLaunchKernel(product(job->type, p), dim3((unsigned)job->ctas), dim3(MMA_THREADS),
+                                arguments, MMA_BYTES, stream);
     return code;
 }

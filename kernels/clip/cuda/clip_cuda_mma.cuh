@@ -10,8 +10,6 @@
 
 #include "kernels/clip/cuda/clip_cuda.cuh"
 
-#define MMA_ROWS 64
-#define MMA_COLS 128
 #define MMA_STAGES 3
 #define MMA_STAGE_BYTES (FM_MAP_BLOCK_BYTES * 3) /* one block of rows, two of weights */
 #define MMA_BYTES (MMA_STAGES * MMA_STAGE_BYTES + FM_MAP_ATOM_BYTES)
@@ -57,14 +55,14 @@ static __device__ __forceinline__ void copy_step(uint32_t stage, const sources<T
 {
     uint32_t chunk = threadIdx.x % 8 * 8;
 #pragma unroll
-    for (int i = 0; i < MMA_ROWS * 8 / MMA_THREADS; i++) {
+    for (int i = 0; i < FM_CUDA_TILE_ROWS * 8 / MMA_THREADS; i++) {
         uint32_t r = threadIdx.x / 8 + i * (MMA_THREADS / 8);
         bool there = (int32_t)r < s.rows_there && k + (int32_t)chunk < s.to;
         copy16(stage + fm_map_byte(r, chunk),
                there ? s.rows + (int64_t)r * s.row_stride + k + chunk : s.rows, there);
     }
 #pragma unroll
-    for (int i = 0; i < MMA_COLS * 8 / MMA_THREADS; i++) {
+    for (int i = 0; i < FM_CUDA_TILE_COLS * 8 / MMA_THREADS; i++) {
         uint32_t r = threadIdx.x / 8 + i * (MMA_THREADS / 8);
         const T *from;
         bool there;

@@ -400,8 +400,7 @@ FM_HD void fm_cuda_begins(const struct fm_cuda_job *job, int product, int32_t gr
     int32_t *begin = job->begin[product - 1], carry = 0;
     for (int32_t base = 0; base < groups; base += team.lanes) {
         int32_t a = base + team.lane;
-        int32_t tiles =
-            a < groups ? fm_cuda_tiles(&job->shape, product, &job->groups[a], job->H) : 0;
+        int32_t tiles = a < groups ? fm_cuda_tiles(product, &job->groups[a], job->H) : 0;
         int32_t running = fm_cuda_running(tiles, team.lane);
         if (a < groups)
             begin[a] = carry + running - tiles;

@@ -35,15 +35,11 @@
 #define FM_HD static inline
 #endif
 
+#define FM_CUDA_TILE_ROWS 64 /* the largest tile */
+#define FM_CUDA_TILE_COLS 128
 #define FM_CUDA_SMALL_ROWS 64       /* experts of at most this many rows take the small form */
 #define FM_CUDA_STEP 64             /* elements of the sum that one pipeline stage holds */
 #define FM_CUDA_SPLIT_CHANNELS 2048 /* longest split of the small form's second product */
-
-/* Tile sizes of an implementation: rows x columns, per form. */
-struct fm_cuda_shape {
-    int32_t rows[2], cols[2]; /* [0] small, [1] large */
-    int32_t ctas;             /* blocks that share the tiles */
-};
 
 /* A group, as stored in the plan. */
 struct fm_cuda_group {
@@ -122,11 +118,10 @@ FM_HD int32_t fm_cuda_columns(int product, int32_t width, int32_t H)
 }
 
 /* Tiles of a group in a product. */
-FM_HD int32_t fm_cuda_tiles(const struct fm_cuda_shape *shape, int product,
-                            const struct fm_cuda_group *g, int32_t H)
+FM_HD int32_t fm_cuda_tiles(int product, const struct fm_cuda_group *g, int32_t H)
 {
-    int32_t m = fm_cuda_ceil(g->rows, shape->rows[g->large]);
-    int32_t n = fm_cuda_ceil(fm_cuda_columns(product, g->width, H), shape->cols[g->large]);
+    int32_t m = fm_cuda_ceil(g->rows, FM_CUDA_TILE_ROWS);
+    int32_t n = fm_cuda_ceil(fm_cuda_columns(product, g->width, H), FM_CUDA_TILE_COLS);
     return m * n * (product == 1 ? 1 : g->splits);
 }
 
@@ -153,20 +148,18 @@ FM_HD int32_t fm_cuda_find(const int32_t *begin, int32_t groups, int32_t t)
 
 /* Tile number `t` of group g (index a in the plan), counted from the group's first.  Rows run
  * fastest, so that neighbours share weights; then columns; then splits. */
-FM_HD struct fm_cuda_tile fm_cuda_tile_of(const struct fm_cuda_shape *shape, int product,
-                                          const struct fm_cuda_group *g, int32_t a, int32_t t,
-                                          int32_t H)
+FM_HD struct fm_cuda_tile fm_cuda_tile_of(int product, const struct fm_cuda_group *g, int32_t a,
+                                          int32_t t, int32_t H)
 {
     struct fm_cuda_tile tile;
-    int32_t height = shape->rows[g->large], breadth = shape->cols[g->large];
-    int32_t m = fm_cuda_ceil(g->rows, height);
+    int32_t m = fm_cuda_ceil(g->rows, FM_CUDA_TILE_ROWS);
     int32_t columns = fm_cuda_columns(product, g->width, H);
-    int32_t n = fm_cuda_ceil(columns, breadth);
+    int32_t n = fm_cuda_ceil(columns, FM_CUDA_TILE_COLS);
     tile.group = a;
-    tile.row = t % m * height;
-    tile.rows = fm_cuda_min(height, g->rows - tile.row);
-    tile.col = t / m % n * breadth;
-    tile.cols = fm_cuda_min(breadth, columns - tile.col);
+    tile.row = t % m * FM_CUDA_TILE_ROWS;
+    tile.rows = fm_cuda_min(FM_CUDA_TILE_ROWS, g->rows - tile.row);
+    tile.col = t / m % n * FM_CUDA_TILE_COLS;
+    tile.cols = fm_cuda_min(FM_CUDA_TILE_COLS, columns - tile.col);
     tile.split = t / m / n;
     tile.from = 0;
     tile.to = H;
@@ -186,13 +179,12 @@ struct fm_cuda_plan_totals {
 };
 
 /* Tile `t` of a product (1 or 2): begin[] is that product's. */
-FM_HD struct fm_cuda_tile fm_cuda_take(const struct fm_cuda_shape *shape, int product,
-                                       const struct fm_cuda_plan_totals *totals,
+FM_HD struct fm_cuda_tile fm_cuda_take(int product, const struct fm_cuda_plan_totals *totals,
                                        const struct fm_cuda_group *groups, const int32_t *begin,
                                        int32_t t, int32_t H)
 {
     int32_t a = fm_cuda_find(begin, totals->groups, t);
-    return fm_cuda_tile_of(shape, product, &groups[a], a, t - begin[a], H);
+    return fm_cuda_tile_of(product, &groups[a], a, t - begin[a], H);
 }
 
 #endif
