@@ -26,7 +26,6 @@
 #include <map>
 #include <vector>
 
-#define FM_CUDA_EMULATED 1
 #define __global__
 #define __device__
 #define __host__

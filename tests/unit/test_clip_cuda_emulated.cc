@@ -484,9 +484,43 @@ static void parts_are_short()
            FM_CUDA_PART_SLOTS);
 }
 
+/* The index of the row of widths may have any type; outside [0, 5) it is clamped, with a fault. */
+static void budgets_of_every_type()
+{
+    static const struct {
+        double given;
+        int32_t index, faults;
+    } cases[] = {{3, 3, 0},
+                 {-3, 0, FM_CLIP_FAULT_BUDGET},
+                 {99, 4, FM_CLIP_FAULT_BUDGET},
+                 {NAN, 0, FM_CLIP_FAULT_BUDGET}};
+    bool ok = true;
+    for (int type : {FM_CLIP_I32, FM_CLIP_I64, FM_CLIP_F32, FM_CLIP_F16, FM_CLIP_BF16})
+        for (const auto &one : cases) {
+            bool whole = type == FM_CLIP_I32 || type == FM_CLIP_I64;
+            if (whole && one.given != one.given)
+                continue;
+            int32_t i32 = whole ? (int32_t)one.given : 0, faults = 0, index = -1;
+            int64_t i64 = i32;
+            float f32 = (float)one.given;
+            __half f16 = __float2half_rn(f32);
+            __nv_bfloat16 bf16 = __float2bfloat16_rn(f32);
+            const void *budgets[] = {&f32, &f16, &bf16, &i32, &i64};
+            fm_cuda_job job = {};
+            job.B = 5;
+            job.faults = &faults;
+            job.budget_type = type;
+            job.budget = budgets[type];
+            emu_launch(one_block, 1, 0, [&]() { index = fm_cuda_budget(&job); });
+            ok = ok && index == one.index && faults == one.faults;
+        }
+    printf("%s budgets of every type\n", counted(ok));
+}
+
 int main(void)
 {
     parts_are_short();
+    budgets_of_every_type();
     check_routing("many slots", 5, 700, false);
     check_routing("budgets per token", 9, 300, true);
     check_routing("more experts than slots", 400, 90, false);

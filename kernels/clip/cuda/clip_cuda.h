@@ -1,7 +1,6 @@
 /*
- * This room, kernels/clip/cuda: libfm_clip on NVIDIA GPUs.  Everything that can be tested
- * without a GPU (which tile reads what, the layout of numbers, the sorting of rows) is plain C in
- * headers, which tests run on the host; kernels are in .cuh files, written against the few
+ * This room, kernels/clip/cuda: libfm_clip on NVIDIA GPUs.  Which tile reads what, and the layout
+ * of numbers, is plain C in headers; routing and kernels are device code, written against the few
  * instructions of clip_cuda_ptx.cuh, and their launches in .cu files.  In reading order:
  * clip_cuda_tiles.h, clip_cuda_route.h, clip_cuda_job.h, clip_cuda_maps.h, clip_cuda_ptx.cuh,
  * clip_cuda.cuh, clip_cuda_route.cuh, clip_cuda_mma.cuh, clip_cuda.cu;

@@ -5,14 +5,13 @@
 #ifndef FM_CLIP_CUDA_ROUTE_CUH
 #define FM_CLIP_CUDA_ROUTE_CUH
 
-#include "kernels/clip/cuda/clip_cuda.cuh"
 #include "kernels/clip/cuda/clip_cuda_route.h"
 
 #define ROUTE_BLOCK 1024
 
 static __device__ struct fm_cuda_team block_team()
 {
-    return {(int32_t)threadIdx.x, (int32_t)blockDim.x, (int32_t)threadIdx.x % 32, 32};
+    return {(int32_t)threadIdx.x, (int32_t)blockDim.x, (int32_t)threadIdx.x % LANES};
 }
 
 static __device__ struct fm_cuda_team grid_team()

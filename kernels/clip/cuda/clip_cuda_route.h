@@ -1,7 +1,7 @@
 /*
  * From expert ids to the plan of a chunk: rows sorted by (expert, width), groups in plan order, and
- * the tile counts of both products.  One source serves the device, where a block or a warp shares
- * each phase, and the host (tests), where a block is one thread and a warp one lane.
+ * the tile counts of both products, as device functions; clip_cuda_route.cuh assigns them to blocks
+ * and warps.
  *
  * The slots are divided into parts, one warp each.  Phases, with a barrier of all threads between
  * them:
@@ -15,145 +15,55 @@
 #ifndef FM_CLIP_CUDA_ROUTE_H
 #define FM_CLIP_CUDA_ROUTE_H
 
-#include "kernels/clip/cuda/clip_cuda_job.h"
+#include "kernels/clip/cuda/clip_cuda.cuh"
 
-/* The position of a thread: in its block and its warp on the device; 0 of 1 on the host. */
+#define LANES 32
+#define ALL_LANES 0xffffffffu
+
 struct fm_cuda_team {
     int32_t thread, threads; /* among those that share a phase */
-    int32_t lane, lanes;
+    int32_t lane;
 };
 
-FM_HD void fm_cuda_join(void)
-{
-#if defined(__CUDA_ARCH__) || defined(FM_CUDA_EMULATED)
-    __syncthreads();
-#endif
-}
-
-FM_HD uint32_t fm_cuda_ballot(int yes)
-{
-#if defined(__CUDA_ARCH__) || defined(FM_CUDA_EMULATED)
-    return __ballot_sync(0xffffffffu, yes);
-#else
-    return yes != 0;
-#endif
-}
-
-FM_HD int32_t fm_cuda_bits(uint32_t mask)
-{
-#if defined(__CUDA_ARCH__) || defined(FM_CUDA_EMULATED)
-    return __popc(mask);
-#else
-    return __builtin_popcount(mask);
-#endif
-}
-
-/* The lanes that pass the same value. */
-FM_HD uint32_t fm_cuda_alike(int32_t value)
-{
-#if defined(__CUDA_ARCH__) || defined(FM_CUDA_EMULATED)
-    return __match_any_sync(0xffffffffu, value);
-#else
-    (void)value;
-    return 1;
-#endif
-}
-
-FM_HD void fm_cuda_join_warp(void)
-{
-#if defined(__CUDA_ARCH__) || defined(FM_CUDA_EMULATED)
-    __syncwarp();
-#endif
-}
-
-FM_HD uint32_t fm_cuda_below(int32_t lane)
+static __device__ __forceinline__ uint32_t fm_cuda_below(int32_t lane)
 {
     return (1u << lane) - 1u;
 }
 
 /* The sum over this lane and those before it. */
-FM_HD int32_t fm_cuda_running(int32_t value, int32_t lane)
+static __device__ __forceinline__ int32_t fm_cuda_running(int32_t value, int32_t lane)
 {
-#if defined(__CUDA_ARCH__) || defined(FM_CUDA_EMULATED)
     for (int32_t d = 1; d < 32; d *= 2) {
-        int32_t other = __shfl_up_sync(0xffffffffu, value, d);
+        int32_t other = __shfl_up_sync(ALL_LANES, value, d);
         value += lane >= d ? other : 0;
     }
-#else
-    (void)lane;
-#endif
     return value;
 }
 
-FM_HD int32_t fm_cuda_last(int32_t value)
+static __device__ __forceinline__ int32_t fm_cuda_last(int32_t value)
 {
-#if defined(__CUDA_ARCH__) || defined(FM_CUDA_EMULATED)
-    return __shfl_sync(0xffffffffu, value, 31);
-#else
-    return value;
-#endif
+    return __shfl_sync(ALL_LANES, value, 31);
 }
 
-FM_HD int32_t fm_cuda_most(int32_t value)
+static __device__ __forceinline__ int32_t fm_cuda_most(int32_t value)
 {
-#if defined(__CUDA_ARCH__) || defined(FM_CUDA_EMULATED)
     for (int32_t d = 16; d > 0; d /= 2) {
-        int32_t other = __shfl_xor_sync(0xffffffffu, value, d);
+        int32_t other = __shfl_xor_sync(ALL_LANES, value, d);
         value = other > value ? other : value;
     }
-#endif
     return value;
-}
-
-FM_HD void fm_cuda_count_up(int32_t *counter, int32_t by)
-{
-#if defined(__CUDA_ARCH__) || defined(FM_CUDA_EMULATED)
-    atomicAdd(counter, by);
-#else
-    *counter += by;
-#endif
-}
-
-FM_HD void fm_cuda_latch(int32_t *faults, int32_t bit)
-{
-#if defined(__CUDA_ARCH__) || defined(FM_CUDA_EMULATED)
-    atomicOr(faults, bit);
-#else
-    *faults |= bit;
-#endif
-}
-
-/* A 16-bit float as float, from its bits: sign, 5 or 8 bits of exponent.  F16 subnormals become
- * 0; the caller needs only the nearest integer. */
-FM_HD float fm_cuda_half_float(uint16_t bits, int bf16)
-{
-    union {
-        uint32_t u;
-        float f;
-    } v;
-    if (bf16) {
-        v.u = (uint32_t)bits << 16;
-        return v.f;
-    }
-    uint32_t exponent = bits >> 10 & 31, fraction = bits & 1023;
-    v.u = (uint32_t)(bits & 0x8000) << 16;
-    if (exponent == 31)
-        v.u |= 0x7f800000u | fraction << 13;
-    else if (exponent)
-        v.u |= (exponent + 112) << 23 | fraction << 13;
-    return v.f;
 }
 
 /* The nearest integer (ties up; indices have none in practice), clamped to [0, B); a fault if it
  * was outside. */
-FM_HD int32_t fm_cuda_index_of(float value, int32_t B, int32_t *faults)
+static __device__ __forceinline__ int32_t fm_cuda_index_of(float value, int32_t B, int32_t *faults)
 {
     if (!(value >= -0.5f)) {
-        fm_cuda_latch(faults, FM_CLIP_FAULT_BUDGET);
+        atomicOr(faults, FM_CLIP_FAULT_BUDGET);
         return 0;
     }
     if (!(value < (float)B - 0.5f)) {
-        fm_cuda_latch(faults, FM_CLIP_FAULT_BUDGET);
+        atomicOr(faults, FM_CLIP_FAULT_BUDGET);
         return B - 1;
     }
     int32_t b = (int32_t)(value + 0.5f);
@@ -161,7 +71,7 @@ FM_HD int32_t fm_cuda_index_of(float value, int32_t B, int32_t *faults)
 }
 
 /* The index of the current row of widths, for a call without budgets per token. */
-FM_HD int32_t fm_cuda_budget(const struct fm_cuda_job *job)
+static __device__ __forceinline__ int32_t fm_cuda_budget(const struct fm_cuda_job *job)
 {
     int64_t b;
     switch (job->budget_type) {
@@ -173,31 +83,33 @@ FM_HD int32_t fm_cuda_budget(const struct fm_cuda_job *job)
         break;
     case FM_CLIP_F32:
         return fm_cuda_index_of(*(const float *)job->budget, job->B, job->faults);
+    case FM_CLIP_BF16:
+        return fm_cuda_index_of(to_float(*(const __nv_bfloat16 *)job->budget), job->B, job->faults);
     default:
-        return fm_cuda_index_of(
-            fm_cuda_half_float(*(const uint16_t *)job->budget, job->budget_type == FM_CLIP_BF16),
-            job->B, job->faults);
+        return fm_cuda_index_of(to_float(*(const __half *)job->budget), job->B, job->faults);
     }
     if (b < 0 || b >= job->B) {
-        fm_cuda_latch(job->faults, FM_CLIP_FAULT_BUDGET);
+        atomicOr(job->faults, FM_CLIP_FAULT_BUDGET);
         b = b < 0 ? 0 : job->B - 1;
     }
     return (int32_t)b;
 }
 
 /* Width of expert e at budget b, clamped to [0, cap]. */
-FM_HD int32_t fm_cuda_width(const struct fm_cuda_job *job, int32_t b, int32_t e)
+static __device__ __forceinline__ int32_t fm_cuda_width(const struct fm_cuda_job *job, int32_t b,
+                                                        int32_t e)
 {
     int32_t k = job->widths[(int64_t)b * job->E + e], cap = job->cap[e];
     if (k < 0 || k > cap) {
-        fm_cuda_latch(job->faults, FM_CLIP_FAULT_WIDTH);
+        atomicOr(job->faults, FM_CLIP_FAULT_WIDTH);
         k = k < 0 ? 0 : cap;
     }
     return k;
 }
 
 /* Local expert of a slot, or -1. */
-FM_HD int32_t fm_cuda_expert(const struct fm_cuda_job *job, int64_t slot)
+static __device__ __forceinline__ int32_t fm_cuda_expert(const struct fm_cuda_job *job,
+                                                         int64_t slot)
 {
     int64_t id = job->ids_type == FM_CLIP_I64 ? ((const int64_t *)job->ids)[slot]
                                               : ((const int32_t *)job->ids)[slot];
@@ -207,15 +119,15 @@ FM_HD int32_t fm_cuda_expert(const struct fm_cuda_job *job, int64_t slot)
 
 /* The expert for which a slot needs a row, or -1, and its width; `all` is the budget of a call
  * without budgets per token, `token` is the slot's token. */
-FM_HD int32_t fm_cuda_slot(const struct fm_cuda_job *job, int64_t slot, int64_t token, int32_t all,
-                           int32_t *width)
+static __device__ __forceinline__ int32_t fm_cuda_slot(const struct fm_cuda_job *job, int64_t slot,
+                                                       int64_t token, int32_t all, int32_t *width)
 {
     int32_t e = fm_cuda_expert(job, slot), b = all;
     *width = 0;
     if (e >= 0 && job->budgets) {
         b = job->budgets[token];
         if (b < 0 || b >= job->B) {
-            fm_cuda_latch(job->faults, FM_CLIP_FAULT_BUDGET);
+            atomicOr(job->faults, FM_CLIP_FAULT_BUDGET);
             b = b < 0 ? 0 : job->B - 1;
         }
     }
@@ -225,20 +137,22 @@ FM_HD int32_t fm_cuda_slot(const struct fm_cuda_job *job, int64_t slot, int64_t 
 }
 
 /* Count the rows of each expert among `slots` slots into counts. */
-FM_HD void fm_cuda_count(const struct fm_cuda_job *job, struct fm_cuda_team team, int64_t slots,
-                         int32_t *counts)
+static __device__ __forceinline__ void fm_cuda_count(const struct fm_cuda_job *job,
+                                                     struct fm_cuda_team team, int64_t slots,
+                                                     int32_t *counts)
 {
     int32_t all = job->budgets ? 0 : fm_cuda_budget(job), width;
     for (int64_t slot = team.thread; slot < slots; slot += team.threads) {
         int32_t e = fm_cuda_slot(job, slot, slot / job->K, all, &width);
         if (e >= 0)
-            fm_cuda_count_up(&counts[e], 1);
+            atomicAdd(&counts[e], 1);
     }
 }
 
 /* The slots [first, end) of a part, in multiples of 32 except at the end of the chunk; a part may
  * be empty. */
-FM_HD void fm_cuda_part(const struct fm_cuda_job *job, int32_t part, int32_t *first, int32_t *end)
+static __device__ __forceinline__ void fm_cuda_part(const struct fm_cuda_job *job, int32_t part,
+                                                    int32_t *first, int32_t *end)
 {
     int32_t each = fm_cuda_ceil(fm_cuda_ceil(job->slots, job->parts), 32) * 32;
     *first = fm_cuda_min(part * each, job->slots);
@@ -247,15 +161,16 @@ FM_HD void fm_cuda_part(const struct fm_cuda_job *job, int32_t part, int32_t *fi
 
 /* Count the rows of each expert in a part and add them to job->counts, and store expert and width
  * of each slot for the next phases: one warp. */
-FM_HD void fm_cuda_count_part(const struct fm_cuda_job *job, int32_t part, struct fm_cuda_team team)
+static __device__ __forceinline__ void fm_cuda_count_part(const struct fm_cuda_job *job,
+                                                          int32_t part, struct fm_cuda_team team)
 {
     int32_t all = job->budgets ? 0 : fm_cuda_budget(job), first, end;
     int32_t *rows = job->part_rows + (int64_t)part * job->E;
     fm_cuda_part(job, part, &first, &end);
-    for (int32_t e = team.lane; e < job->E; e += team.lanes)
+    for (int32_t e = team.lane; e < job->E; e += LANES)
         rows[e] = 0;
-    fm_cuda_join_warp();
-    for (int32_t base = first; base < end; base += team.lanes) {
+    __syncwarp();
+    for (int32_t base = first; base < end; base += LANES) {
         int32_t slot = base + team.lane, e = -1, width = 0;
         if (slot < end) {
             e = fm_cuda_slot(job, slot, slot / job->K, all, &width); /* in 32 bits, so that the
@@ -264,21 +179,21 @@ FM_HD void fm_cuda_count_part(const struct fm_cuda_job *job, int32_t part, struc
             job->slot_expert[slot] = e;
             job->slot_width[slot] = width;
         }
-        uint32_t mask = fm_cuda_alike(e);
+        uint32_t mask = __match_any_sync(ALL_LANES, e);
         if (e >= 0 && (mask & fm_cuda_below(team.lane)) == 0) {
-            rows[e] += fm_cuda_bits(mask);
-            fm_cuda_count_up(&job->counts[e], fm_cuda_bits(mask));
+            rows[e] += __popc(mask);
+            atomicAdd(&job->counts[e], __popc(mask));
         }
-        fm_cuda_join_warp();
+        __syncwarp();
     }
 }
 
 /* sums[i] = values[0] + .. + values[i-1], i <= n, by one whole warp; returns the total. */
-FM_HD int32_t fm_cuda_sums(int32_t *sums, const int32_t *values, int32_t n,
-                           struct fm_cuda_team team)
+static __device__ __forceinline__ int32_t fm_cuda_sums(int32_t *sums, const int32_t *values,
+                                                       int32_t n, struct fm_cuda_team team)
 {
     int32_t carry = 0;
-    for (int32_t base = 0; base < n; base += team.lanes) {
+    for (int32_t base = 0; base < n; base += LANES) {
         int32_t i = base + team.lane;
         int32_t value = i < n ? values[i] : 0;
         int32_t running = fm_cuda_running(value, team.lane);
@@ -293,21 +208,23 @@ FM_HD int32_t fm_cuda_sums(int32_t *sums, const int32_t *values, int32_t n,
 
 /* Assign sorted rows from `row` on to the lanes with `mine` set, in lane order; returns their
  * number. */
-FM_HD int32_t fm_cuda_seat(const struct fm_cuda_job *job, int mine, int32_t slot, int32_t row,
-                           int32_t record, struct fm_cuda_team team)
+static __device__ __forceinline__ int32_t fm_cuda_seat(const struct fm_cuda_job *job, int mine,
+                                                       int32_t slot, int32_t row, int32_t record,
+                                                       struct fm_cuda_team team)
 {
-    uint32_t mask = fm_cuda_ballot(mine);
+    uint32_t mask = __ballot_sync(ALL_LANES, mine);
     if (mine) {
-        int32_t r = row + fm_cuda_bits(mask & fm_cuda_below(team.lane));
+        int32_t r = row + __popc(mask & fm_cuda_below(team.lane));
         job->row_slot[r] = slot;
         job->slot_row[slot] = r;
         job->slot_record[slot] = record;
     }
-    return fm_cuda_bits(mask);
+    return __popc(mask);
 }
 
-FM_HD void fm_cuda_record(const struct fm_cuda_job *job, int32_t record, int32_t e, int32_t width,
-                          int32_t row, int32_t rows)
+static __device__ __forceinline__ void fm_cuda_record(const struct fm_cuda_job *job, int32_t record,
+                                                      int32_t e, int32_t width, int32_t row,
+                                                      int32_t rows)
 {
     struct fm_cuda_group *g = &job->records[record];
     g->expert = e;
@@ -321,7 +238,8 @@ FM_HD void fm_cuda_record(const struct fm_cuda_job *job, int32_t record, int32_t
 }
 
 /* For expert e, turn the number of its rows in each part into the first of these rows. */
-FM_HD void fm_cuda_part_offsets(const struct fm_cuda_job *job, int32_t e)
+static __device__ __forceinline__ void fm_cuda_part_offsets(const struct fm_cuda_job *job,
+                                                            int32_t e)
 {
     int32_t row = job->offsets[e];
     for (int32_t part = 0; part < job->parts; part++) {
@@ -333,18 +251,19 @@ FM_HD void fm_cuda_part_offsets(const struct fm_cuda_job *job, int32_t e)
 
 /* Write a part's slots, in slot order, to their rows, or to row_draft if tokens have budgets: one
  * warp. */
-FM_HD void fm_cuda_seat_part(const struct fm_cuda_job *job, int32_t part, struct fm_cuda_team team)
+static __device__ __forceinline__ void fm_cuda_seat_part(const struct fm_cuda_job *job,
+                                                         int32_t part, struct fm_cuda_team team)
 {
     int32_t *rows = job->part_rows + (int64_t)part * job->E, first, end;
     fm_cuda_part(job, part, &first, &end);
-    for (int32_t base = first; base < end; base += team.lanes) {
+    for (int32_t base = first; base < end; base += LANES) {
         int32_t slot = base + team.lane, e = slot < end ? job->slot_expert[slot] : -1;
-        uint32_t mask = fm_cuda_alike(e), before = mask & fm_cuda_below(team.lane);
-        int32_t row = e >= 0 ? rows[e] + fm_cuda_bits(before) : -1;
-        fm_cuda_join_warp();
+        uint32_t mask = __match_any_sync(ALL_LANES, e), before = mask & fm_cuda_below(team.lane);
+        int32_t row = e >= 0 ? rows[e] + __popc(before) : -1;
+        __syncwarp();
         if (e >= 0 && before == 0)
-            rows[e] += fm_cuda_bits(mask);
-        fm_cuda_join_warp();
+            rows[e] += __popc(mask);
+        __syncwarp();
         if (e >= 0 && job->budgets) {
             job->row_draft[row] = slot;
         } else if (e >= 0) {
@@ -356,18 +275,19 @@ FM_HD void fm_cuda_seat_part(const struct fm_cuda_job *job, int32_t part, struct
 }
 
 /* Group the drafted rows of expert e by width, widest first; returns the number of groups. */
-FM_HD int32_t fm_cuda_regroup(const struct fm_cuda_job *job, int32_t e, struct fm_cuda_team team)
+static __device__ __forceinline__ int32_t fm_cuda_regroup(const struct fm_cuda_job *job, int32_t e,
+                                                          struct fm_cuda_team team)
 {
     int32_t first = job->offsets[e], rows = job->counts[e], done = 0, groups = 0;
     int32_t bound = INT32_MAX;
     while (done < rows) {
         int32_t width = 0, begin = done;
-        for (int32_t i = team.lane; i < rows; i += team.lanes) {
+        for (int32_t i = team.lane; i < rows; i += LANES) {
             int32_t k = job->slot_width[job->row_draft[first + i]];
             width = k < bound && k > width ? k : width;
         }
         width = fm_cuda_most(width);
-        for (int32_t base = 0; base < rows; base += team.lanes) {
+        for (int32_t base = 0; base < rows; base += LANES) {
             int32_t i = base + team.lane;
             int32_t slot = i < rows ? job->row_draft[first + i] : 0;
             int mine = i < rows && job->slot_width[slot] == width;
@@ -382,7 +302,8 @@ FM_HD int32_t fm_cuda_regroup(const struct fm_cuda_job *job, int32_t e, struct f
 }
 
 /* Group the rows of expert e, which are in row_draft or in place: one warp. */
-FM_HD void fm_cuda_close(const struct fm_cuda_job *job, int32_t e, struct fm_cuda_team team)
+static __device__ __forceinline__ void fm_cuda_close(const struct fm_cuda_job *job, int32_t e,
+                                                     struct fm_cuda_team team)
 {
     int32_t rows = job->counts[e], first = job->offsets[e], groups = rows > 0;
     if (rows > 0 && job->budgets)
@@ -394,11 +315,11 @@ FM_HD void fm_cuda_close(const struct fm_cuda_job *job, int32_t e, struct fm_cud
 }
 
 /* Count the tiles before each group of a product, by one warp; sums go to job->totals. */
-FM_HD void fm_cuda_begins(const struct fm_cuda_job *job, int product, int32_t groups,
-                          struct fm_cuda_team team)
+static __device__ __forceinline__ void fm_cuda_begins(const struct fm_cuda_job *job, int product,
+                                                      int32_t groups, struct fm_cuda_team team)
 {
     int32_t *begin = job->begin[product - 1], carry = 0;
-    for (int32_t base = 0; base < groups; base += team.lanes) {
+    for (int32_t base = 0; base < groups; base += LANES) {
         int32_t a = base + team.lane;
         int32_t tiles = a < groups ? fm_cuda_tiles(product, &job->groups[a], job->H) : 0;
         int32_t running = fm_cuda_running(tiles, team.lane);
@@ -413,10 +334,11 @@ FM_HD void fm_cuda_begins(const struct fm_cuda_job *job, int product, int32_t gr
 }
 
 /* Count the rows of y before each group, by one warp. */
-FM_HD void fm_cuda_y_begins(const struct fm_cuda_job *job, int32_t groups, struct fm_cuda_team team)
+static __device__ __forceinline__ void fm_cuda_y_begins(const struct fm_cuda_job *job,
+                                                        int32_t groups, struct fm_cuda_team team)
 {
     int32_t carry = 0;
-    for (int32_t base = 0; base < groups; base += team.lanes) {
+    for (int32_t base = 0; base < groups; base += LANES) {
         int32_t a = base + team.lane;
         int32_t rows = a < groups ? job->groups[a].rows * job->groups[a].splits : 0;
         int32_t running = fm_cuda_running(rows, team.lane);
@@ -429,33 +351,35 @@ FM_HD void fm_cuda_y_begins(const struct fm_cuda_job *job, int32_t groups, struc
 }
 
 /* Put the active groups in order, and count their tiles and rows of y; for all threads of one
- * block, in warps of `team.lanes` lanes. */
-FM_HD void fm_cuda_plan(const struct fm_cuda_job *job, struct fm_cuda_team team)
+ * block, in warps of `LANES` lanes. */
+static __device__ __forceinline__ void fm_cuda_plan(const struct fm_cuda_job *job,
+                                                    struct fm_cuda_team team)
 {
-    int32_t warp = team.thread / team.lanes, warps = team.threads / team.lanes;
+    int32_t warp = team.thread / LANES, warps = team.threads / LANES;
     if (warp == 0)
         fm_cuda_sums(job->group_bases, job->group_counts, job->E, team);
-    fm_cuda_join();
+    __syncthreads();
     int32_t groups = job->group_bases[job->E];
     for (int32_t e = team.thread; e < job->E; e += team.threads)
         for (int32_t j = 0; j < job->group_counts[e]; j++)
             job->active[job->group_bases[e] + j] = job->offsets[e] + j;
-    fm_cuda_join();
+    __syncthreads();
     for (int32_t a = warp; a < groups; a += warps) {
         struct fm_cuda_group g = job->records[job->active[a]];
         int32_t rank = 0;
-        for (int32_t base = 0; base < groups; base += team.lanes) {
+        for (int32_t base = 0; base < groups; base += LANES) {
             int32_t b = base + team.lane;
             const struct fm_cuda_group *o = &job->records[job->active[b < groups ? b : a]];
-            rank += fm_cuda_bits(fm_cuda_ballot(
-                b < groups && fm_cuda_before(o->large, o->width, b, g.large, g.width, a)));
+            rank +=
+                __popc(__ballot_sync(ALL_LANES, b < groups && fm_cuda_before(o->large, o->width, b,
+                                                                             g.large, g.width, a)));
         }
         if (team.lane == 0) {
             job->groups[rank] = g;
             job->order[rank] = job->active[a];
         }
     }
-    fm_cuda_join();
+    __syncthreads();
     if (warp == 0)
         fm_cuda_y_begins(job, groups, team);
     if (warp == 1 % warps)
