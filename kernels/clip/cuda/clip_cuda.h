@@ -2,10 +2,9 @@
  * This room, kernels/clip/cuda: libfm_clip on NVIDIA GPUs.  Which tile reads what, and the layout
  * of numbers, is plain C in headers; routing and kernels are device code, written against the few
  * instructions of clip_cuda_ptx.cuh, and their launches in .cu files.  In reading order:
- * clip_cuda_tiles.h, clip_cuda_route.h, clip_cuda_job.h, clip_cuda_maps.h, clip_cuda_ptx.cuh,
- * clip_cuda.cuh, clip_cuda_route.cuh, clip_cuda_mma.cuh, clip_cuda.cu;
- * clip_cuda_blas.cu and clip_cuda_cublas.cu (the baselines, and finding cuBLAS), clip_cuda_gpu.cu
- * (memory and timing for measurements).
+ * clip_cuda_tiles.h, clip_cuda_job.h, clip_cuda_maps.h, clip_cuda_ptx.cuh, clip_cuda.cuh,
+ * clip_cuda_route.cuh, clip_cuda_mma.cuh, clip_cuda.cu; clip_cuda_blas.cu and clip_cuda_cublas.cu
+ * (the baselines, and finding cuBLAS), clip_cuda_gpu.cu (memory and timing for measurements).
  *
  * Private to the CUDA side of the clipped FFN: the prepared layer, and functions that enqueue the
  * kernels of one step on a stream.  Those of type cudaError_t return the error of the launch
