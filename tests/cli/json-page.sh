@@ -34,6 +34,9 @@ openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out key.pem 2>/d
 openssl pkey -in key.pem -pubout -out key.pub
 fm-verify -q --json --sign key.pem copy >verify/sign
 fm-verify -q --json --trusted key.pub copy >verify/trusted
+fm-verify -q --sign key.pem family.fm >/dev/null && cp family.fm renamed.fm && cp family.fm.sig renamed.fm.sig
+fm-verify -q --json --trusted key.pub renamed.fm >verify/renamed
+rm renamed.fm renamed.fm.sig family.fm.sig
 echo >>copy/config.json
 fm-verify -q --json --record copy >verify/stale
 fm-bench quality "${held[@]}" --budgets 0.4 family.fm >quality/family
