@@ -17,7 +17,7 @@ A block is `.Bd -literal` to `.Ed`, a `.Dl` line, or a fence of README.md.  Each
 
 Blocks and commands named in the text are checked further: the Makefile must have the targets and variables
 of a `make` command, and .ci/run must have the command unless it is marked; our tools must have the options,
-and scripts must exist.
+also those that a man page names outside commands, and scripts must exist.
 """
 import os
 import re
@@ -32,7 +32,8 @@ MARK = re.compile(r'(?:\.\\" |<!-- )(run: .*?|text)(?: -->)?$')
 # What .ci/run may add to a command of a page, and the goals that `make check` includes.
 OWN = re.compile(r"(DESTDIR|PREFIX|BUILD|CUDA|MAINTAINER)=|-j")
 BY_CHECK = {"lint": "check", "demo": "check", "deps": "check"}
-TOOL = re.compile(r"fm-(bench|pack|rank|recover|train|verify)$")
+TOOLS = [f"fm-{name}" for name in ("bench", "family", "pack", "rank", "recover", "train", "verify")]
+OTHERS = {"--allow-code", "--completion", "--help", "--version"}  # fm-chat2text's, and those not in each list
 
 
 class Block:
@@ -232,19 +233,34 @@ class Check:
         elif not ("pages." in text and (page.name in text or "-" in page.stem and page.stem in text) and more in text):
             self.fail(block.page, block.line, f"{source.relative_to(ROOT)} takes no block '{more}' from {page.name}")
 
+    def options_of(self, name):
+        if name not in self.options:
+            tool = ROOT / os.environ.get("BUILD", "build") / "bin" / name
+            if not tool.exists():
+                sys.exit(f"pages.py: no {tool}; run make, or set BUILD")
+            said = subprocess.run([tool, "--help=all"], capture_output=True, text=True, check=True).stdout
+            self.options[name] = set(re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", said)) | OTHERS
+        return self.options[name]
+
+    def macros(self, page):
+        """Check that a tool has each long option that a man page names by the macro Fl (other programs': Ql)."""
+        ours = set().union(*map(self.options_of, TOOLS))
+        for number, line in enumerate((ROOT / page).read_text().split("\n"), 1):
+            if not line.startswith(".") or " tests/" in line:  # options of a script
+                continue
+            for flags in re.findall(r"\bFl ((?:-[a-z][\w-]*(?: , )?)+)", line):
+                for option in flags.split(" , "):
+                    if option and f"-{option}" not in ours:
+                        self.fail(page, number, f"no tool has an option -{option}")
+
     def tools(self, page, line, words):
         """Check that tools and scripts exist and have the options of a command."""
         for at, word in enumerate(words):
-            if TOOL.match(word):
-                if word not in self.options:
-                    tool = ROOT / os.environ.get("BUILD", "build") / "bin" / word
-                    if not tool.exists():
-                        sys.exit(f"pages.py: no {tool}; run make, or set BUILD")
-                    said = subprocess.run([tool, "--help=all"], capture_output=True, text=True, check=True).stdout
-                    self.options[word] = set(re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", said)) | {"--completion"}
+            if word in TOOLS:
+                options = self.options_of(word)
                 for option in words[at + 1:]:
                     option = option.split("=")[0]
-                    if re.match("--?[a-zA-Z]", option) and option not in self.options[word]:
+                    if re.match("--?[a-zA-Z]", option) and option not in options:
                         self.fail(page, line, f"{word} has no option {option}")
             elif re.match(r"tests/.*\.(sh|py)$", word):
                 script = ROOT / word
@@ -321,6 +337,7 @@ def main():
         for page in pages():
             for block in page.blocks:
                 check.block(block)
+            check.macros(page.name)
         named = [(page.name, number, command, reason(covering))
                  for page in pages() for number, command, covering in page.named]
         for command in sorted(named, key=lambda command: command[3] is None):  # the marked first

@@ -37,6 +37,7 @@ broken README.md 's/^make demo/make demos/' "No rule to make target 'demos'"
 broken man/fm-mpi.7 's/^make MPI=1/make MPl=1/' 'nothing reads the variable MPl'
 broken man/fm-mpi.7 's/openmpi-bin/openmpi-tools/' 'installs no openmpi-tools'
 broken man/fm-guide.7 's/^llama-server -m out34-q4.gguf .*/fm-pack --lists # not run/' 'fm-pack has no option --lists'
+broken man/fm-train.1 's/^\.It Fl -until Ar R$/.It Fl -untill Ar R/' 'no tool has an option --untill'
 broken man/fm-hacking.7 's/(not run: they need/(they need/' ".ci/run has no 'make fuzz'"
 broken man/fm-clip.3 's/run: unit.test_install$/run: unit\/test_nothing/' 'no test unit/test_nothing'
 broken man/fm.7 's/cli.fm7-examples Slurm/cli\/fm7-examples PBS/' "takes no block 'PBS'"
