@@ -311,6 +311,15 @@ static int read_object(struct fm_rope *r, struct fm_config *c, int width,
         return FM_OK;
     if (!cJSON_IsObject(object))
         return fm_fail(err, FM_EFORMAT, "key '%s' is not an object", object->string);
+    const cJSON *key;
+    cJSON_ArrayForEach(key, object)
+    {
+        if (cJSON_IsObject(key))
+            return fm_fail(err, FM_ECONFIG,
+                           "%s: '%s' is an object, as for types of layers, but layers of %s do "
+                           "not differ in their rotation",
+                           object->string, key->string, keys->family);
+    }
     if (read_type(&type, options, object, object->string, keys->family, err) ||
         fm_json_opt_double(object, "rope_theta", 1, 1e18, &r->theta, err) ||
         check_value(json, object, "rope_theta", err))

@@ -123,6 +123,8 @@ TEST(two_rotations_are_refused)
     expect(NULL, "rope_scaling:{rope_theta:5e3},rope_parameters:{rope_theta:7e3}", FM_ECONFIG, two);
     expect(NULL, "rope_scaling:{type:'default'},rope_parameters:{rope_theta:7e3}", FM_ECONFIG, two);
     expect(NULL, "rope_scaling:{type:'default',rope_type:'yarn'}", FM_ECONFIG, "yarn");
+    expect(NULL, "rope_parameters:{full_attention:{rope_theta:7e3}}", FM_ECONFIG,
+           "rope_parameters: 'full_attention' is an object, as for types of layers");
     /* As transformers reads them, these are one rotation. */
     assert_true(theta(NULL, "rope_scaling:{type:'default'},rope_parameters:{rope_theta:7e3},"
                             "rope_theta:7e3") == 7e3);
