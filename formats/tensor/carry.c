@@ -34,8 +34,11 @@ static const char *const wanted[] = {
     "*.py", NULL};
 
 /* In any case. */
-static const char *const documents[] = {"*licen[sc]e*", "*notice*",     "copying*", "*copyright*",
-                                        "*use_policy*", "*use-policy*", "readme*",  NULL};
+static const char *const documents[] = {
+    "*licen[sc]e*", "*notice*",       "copying*",         "*copyright*",
+    "*use_policy*", "*use-policy*",   "*acceptable_use*", "*acceptable-use*",
+    "eula*",        "*terms_of_use*", "*terms-of-use*",   "*agreement*",
+    "authors*",     "patents*",       "readme*",          NULL};
 
 static bool matches(const char *const *pattern, const char *name, int flags)
 {

@@ -91,6 +91,12 @@ TEST(carries_what_a_runtime_needs)
                                   "LICENSE-MODEL",
                                   "THIRD_PARTY_NOTICES.md",
                                   "Copyright",
+                                  "ACCEPTABLE_USE.md",
+                                  "AUTHORS",
+                                  "Community-Agreement.pdf",
+                                  "EULA.txt",
+                                  "PATENTS",
+                                  "Terms_of_Use.md",
                                   "readme.txt",
                                   "Llama_Use_Policy.md",
                                   "source.spm",
@@ -115,8 +121,9 @@ TEST(carries_what_a_runtime_needs)
     scratch_mkdir(scratch_inside(name, "onnx"));
     carries(
         name, NULL,
-        "Copyright LICENSE-MODEL LICENSE.txt License.txt Llama_Use_Policy.md MODEL_LICENSE NOTICE "
-        "Notice.txt.md README.md THIRD_PARTY_NOTICES.md chat_template.jinja config.json "
+        "ACCEPTABLE_USE.md AUTHORS Community-Agreement.pdf Copyright EULA.txt LICENSE-MODEL "
+        "LICENSE.txt License.txt Llama_Use_Policy.md MODEL_LICENSE NOTICE Notice.txt.md PATENTS "
+        "README.md THIRD_PARTY_NOTICES.md Terms_of_Use.md chat_template.jinja config.json "
         "generation_config.json merges.txt modeling_x.py qwen.tiktoken readme.txt source.spm "
         "tiktoken.model tokenizer.json tokenizer.model.v3 x_tokenizer.model");
     leaves(name, NULL, "a b.txt calib.npy id_rsa notes.txt onnx/ tokenizer.fifo tokens.npy");
