@@ -8,8 +8,8 @@
 #   check-fast  runs lint, quick unit tests and a few command-line tests, in a minute
 #   tests      builds the test programs, for `tests/run.sh PATTERN`
 #   judge      compares results with transformers, safetensors and tokenizers (makes its own venv)
-#   gpu-check  runs everything that needs a GPU: correctness, times, sanitizers, in ten minutes (status 77
-#              without a GPU); gpu-build builds its program; both need only nvcc, gcc, make
+#   gpu-check  runs everything that needs a GPU (status 77 without one); gpu-build builds its program; both
+#              need only nvcc, gcc, make
 #   judge-clip  measures transformers and vLLM with and without libfm_clip, on a quiet machine
 #   clients    loads exports of every family in transformers, vLLM and SGLang (makes their venvs)
 #   sweep      runs every tool with failing calls, kill -9, full disks, signals, damaged files; ten minutes

@@ -1,8 +1,8 @@
 /*
- * Measures a clipped layer on a GPU, for fm-bench and the tests in tests/gpu: a copy of the layer
- * on the first CUDA device, timed runs of any path on it, and the limits of the device.  Without
- * CUDA, or without a device, fm_clip_gpu_open returns FM_CLIP_EDEVICE, and no other function may be
- * called.  Every function except fm_clip_gpu_name waits for the device.
+ * Measures a clipped layer on a GPU, for fm-bench: a copy of the layer on the first CUDA device,
+ * timed runs of any path on it, and the limits of the device.  Without CUDA, or without a device,
+ * fm_clip_gpu_open returns FM_CLIP_EDEVICE, and no other function may be called.  Every function
+ * except fm_clip_gpu_name waits for the device.
  */
 #ifndef FM_CLIP_GPU_H
 #define FM_CLIP_GPU_H

@@ -2,7 +2,6 @@
  * Check libfm_clip on a GPU: every implementation is compared with the definition in float64
  * (gpu_define.cu), which in turn is compared with fm_clip_reference on the host.
  *
- *   gpu_check host            needs no GPU: the CPU path against fm_clip_reference
  *   gpu_check there           only checks whether there is a GPU
  *   gpu_check tiny            a few cases, for the slow tools of compute-sanitizer
  *   gpu_check small           small and odd cases of the fused paths
@@ -10,9 +9,6 @@
  *   gpu_check edges           one token, one slot, one expert, a layer of more than 2^31 numbers
  *   gpu_check baselines       some of these small cases on the benchmark's baselines
  *   gpu_check real            sizes of real models; some tokens are checked
- *   gpu_check bench FILE all|quick
- *                             write times and limits to FILE as JSON, and print a table
- *   gpu_check profile         a few runs with 64 and 4096 tokens, for a profiler
  *
  * Status 0; 1: something is wrong; 2: usage; 77: no GPU.
  */
@@ -225,56 +221,6 @@ static void freed_tails(const path_name &path, int type, int H)
            std::string(path.name) + ", freed tails give the same bits", "");
 }
 
-/* A graph captured once is replayed with another budget, other widths, other ids. */
-static void graph_replay(const path_name &path, int type, int H)
-{
-    test_layer l = odd_layer(type, H);
-    test_call c(l, 40, 2, 0.3);
-    std::string name = std::string(path.name) + ", a captured graph";
-    prepared p(l, path.path);
-    if (p.code != FM_CLIP_OK)
-        return;
-    struct fm_clip_layer given = l.given(0);
-    uint64_t bytes = fm_clip_workspace_bytes(&given, c.N, c.K);
-    device_array<uint8_t> workspace(bytes);
-    cudaStream_t stream;
-    cudaGraph_t graph;
-    cudaGraphExec_t run;
-    MUST(cudaStreamCreate(&stream));
-    struct fm_clip_call call = c.given(l, workspace.p, bytes, stream);
-    MUST(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    int32_t code = fm_clip_forward(p.clip, &call, &p.error);
-    MUST(cudaStreamEndCapture(stream, &graph));
-    if (code != FM_CLIP_OK) {
-        report(false, name, p.error.text);
-        return;
-    }
-    MUST(cudaGraphInstantiate(&run, graph, 0));
-    for (int round = 0; round < 4; round++) {
-        if (round == 2) { /* other widths */
-            l.widths[2 * 5 + 4] = 77;
-            l.d_widths.write(l.widths);
-        }
-        if (round == 3) { /* other ids: more rows for an expert than when captured */
-            for (size_t i = 0; i < c.ids.size(); i++)
-                c.ids[i] = i % 2 ? 4 : (int32_t)(i / 2 % 4);
-            c.d_ids.write(c.ids);
-        }
-        int32_t budget = round == 0 ? 0 : round == 1 ? 1 : 2;
-        l.set_budget(budget);
-        MUST(cudaMemset(c.out.p, 0xff, c.out.n));
-        MUST(cudaGraphLaunch(run, stream));
-        MUST(cudaStreamSynchronize(stream));
-        bool good = false;
-        std::string detail =
-            compare(l, c, define(l, c, some_tokens(c.N, 1000), budget), path.path, &good);
-        report(good, name + ", replay " + std::to_string(round), detail.c_str());
-    }
-    cudaGraphExecDestroy(run);
-    cudaGraphDestroy(graph);
-    cudaStreamDestroy(stream);
-}
-
 /* A width and a budget out of range are clamped, and status reports them once. */
 static void faults_are_told(const path_name &path, int type, int H)
 {
@@ -386,7 +332,6 @@ static void small_cases(bool baselines)
                 continue;
             nan_stays_in_its_row(path, type, H);
             freed_tails(path, type, H);
-            graph_replay(path, type, H);
             faults_are_told(path, type, H);
         }
 }
@@ -420,67 +365,6 @@ static void real_sizes()
     }
 }
 
-/* --- without a GPU */
-
-/* Compare the library's CPU path with fm_clip_reference. */
-static void host_part()
-{
-    const int H = 41, E = 4, N = 13, K = 2;
-    std::vector<int64_t> row0 = {2, 20, 40, 45};
-    std::vector<int32_t> cap = {17, 16, 1, 30}, widths = {17, 0, 1, 29};
-    const int64_t channels = 80;
-    std::vector<float> gate_up((size_t)(2 * channels * H)), down((size_t)(channels * H)),
-        hidden(N * H), out(N * H), weights(N * K);
-    for (std::vector<float> *v : {&gate_up, &down, &hidden, &weights})
-        for (float &x : *v)
-            x = (float)(random_unit() - 0.5);
-    std::vector<int32_t> ids;
-    for (int i = 0; i < N * K; i++)
-        ids.push_back((int32_t)(random_bits() % 6) - 1);
-    int32_t budget = 0;
-    struct fm_clip_layer l = {};
-    l.size = sizeof l;
-    l.type = FM_CLIP_F32;
-    l.H = H;
-    l.E = E;
-    l.B = 1;
-    l.cap_max = 30;
-    l.channels = channels;
-    l.gate_up = gate_up.data();
-    l.down = down.data();
-    l.row0 = row0.data();
-    l.cap = cap.data();
-    l.widths = widths.data();
-    l.budget = &budget;
-    l.budget_type = FM_CLIP_I32;
-    struct fm_clip *clip;
-    struct fm_clip_error error = {};
-    struct fm_clip_call c = {};
-    c.size = sizeof c;
-    c.ids_type = FM_CLIP_I32;
-    c.N = N;
-    c.K = K;
-    c.hidden = hidden.data();
-    c.hidden_stride = c.out_stride = H;
-    c.ids = ids.data();
-    c.weights = weights.data();
-    c.out = out.data();
-    c.workspace_bytes = fm_clip_workspace_bytes(&l, N, K);
-    c.workspace = aligned_alloc(FM_CLIP_ALIGN, (c.workspace_bytes + 255) / 256 * 256);
-    std::vector<double> want(N * H), size(N * H);
-    bool ran = fm_clip_prepare(&clip, &l, &error) == FM_CLIP_OK &&
-               fm_clip_forward(clip, &c, &error) == FM_CLIP_OK &&
-               fm_clip_reference(want.data(), size.data(), &l, &c, &error) == FM_CLIP_OK;
-    double worst = 0;
-    for (size_t i = 0; ran && i < want.size(); i++) {
-        double off = fabs(out[i] - want[i]) / (2e-6 * size[i] + 1e-12);
-        worst = off <= worst ? worst : off;
-    }
-    report(ran && worst <= 1, "the CPU path against fm_clip_reference", error.text);
-    fm_clip_release(clip);
-    free(c.workspace);
-}
-
 static int run_part(const std::string &mode, const char *word)
 {
     if (mode == "tiny")
@@ -494,8 +378,7 @@ static int run_part(const std::string &mode, const char *word)
     else if (mode == "real")
         real_sizes();
     else {
-        fprintf(stderr, "usage: gpu_check host|there|tiny|small|replays N|edges|"
-                        "baselines|real|bench FILE all|quick|profile\n");
+        fprintf(stderr, "usage: gpu_check there|tiny|small|replays N|edges|baselines|real\n");
         return 2;
     }
     printf("%d checks, %d failures; cases per path:", checks, failures);
@@ -507,10 +390,6 @@ static int run_part(const std::string &mode, const char *word)
 int main(int count, char **words)
 {
     std::string mode = count > 1 ? words[1] : "";
-    if (mode == "host") {
-        host_part();
-        return failures != 0;
-    }
     struct fm_clip_error error = {};
     if (fm_clip_available(FM_CLIP_CUDA, &error) != FM_CLIP_OK) {
         printf("gpu_check: no GPU here (%s): nothing was checked on a GPU\n", error.text);
@@ -518,9 +397,5 @@ int main(int count, char **words)
     }
     if (mode == "there")
         return 0;
-    if (mode == "bench" && count > 3)
-        return run_bench(words[2], words[3]);
-    if (mode == "profile")
-        return run_profile();
     return run_part(mode, count > 2 ? words[2] : nullptr);
 }

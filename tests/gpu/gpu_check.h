@@ -1,5 +1,5 @@
 /*
- * Code shared by the check and the benchmark of the GPU paths: a layer with random weights on the
+ * Code shared by the files of the GPU check: a layer with random weights on the
  * device, calls on it, and the definition in float64 for tokens of a call.
  */
 #ifndef TESTS_GPU_CHECK_H
@@ -291,11 +291,5 @@ void check(const char *what, const path_name &path, test_layer &l, test_call &c,
 /* --- the parts in other files; each calls report() */
 void check_edges();              /* gpu_edges.cu */
 void check_replays(int replays); /* gpu_edges.cu */
-
-/* gpu_bench.cu.  Returns 0, or 1 if nothing ran or the file was not written.  which: "all" or
- * "quick". */
-int run_bench(const char *json_file, const char *which);
-/* A few runs with 64 and 4096 tokens, for a profiler. */
-int run_profile();
 
 #endif

@@ -51,10 +51,6 @@ cudaError_t fm_clip_cuda_mma_prepare(int type, int processors, int32_t *ctas);
 /* Both products. */
 cudaError_t fm_clip_cuda_mma(const struct fm_cuda_job *job, cudaStream_t stream);
 
-/* Evict everything from the L2 cache, and leave no dirty lines in it. */
-#define FM_CLIP_FLUSH_BYTES ((size_t)512 << 20)
-cudaError_t fm_clip_cuda_flush(void *memory, cudaStream_t stream);
-
 /* cuBLAS, loaded once and kept, from the loader's path, CUDA's folders or Python's packages; NULL
  * if it is in none of these. */
 void *fm_clip_cuda_cublas(void);

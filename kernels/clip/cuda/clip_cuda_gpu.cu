@@ -17,6 +17,8 @@
 #include "kernels/clip/cuda/clip_cuda.h"
 #include "kernels/clip/cuda/clip_cuda_gpu.cuh"
 
+#define FLUSH_BYTES ((size_t)512 << 20)
+
 /* Device memory that can grow; the destructor frees it. */
 struct block {
     void *p = nullptr;
@@ -65,7 +67,7 @@ int32_t fm_clip_gpu_open(struct fm_clip_gpu **gpu, const struct fm_clip_layer *h
                 g->row0.write(host->row0, E * sizeof(int64_t)) &&
                 g->cap.write(host->cap, E * sizeof(int32_t)) &&
                 g->widths.write(host->widths, (size_t)host->B * E * sizeof(int32_t)) &&
-                g->budget.reserve(sizeof(int32_t)) && g->flushed.reserve(FM_CLIP_FLUSH_BYTES) &&
+                g->budget.reserve(sizeof(int32_t)) && g->flushed.reserve(FLUSH_BYTES) &&
                 cudaStreamCreate(&g->stream) == cudaSuccess &&
                 cudaEventCreate(&g->begin) == cudaSuccess &&
                 cudaEventCreate(&g->end) == cudaSuccess &&
@@ -149,9 +151,10 @@ static bool upload(struct fm_clip_gpu *g, struct fm_clip_call *call, int32_t bud
     return true;
 }
 
-cudaError_t fm_clip_cuda_flush(void *memory, cudaStream_t stream)
+/* Evict everything from the L2 cache, and leave no dirty lines in it. */
+static cudaError_t flush(void *memory, cudaStream_t stream)
 {
-    const size_t part = FM_CLIP_FLUSH_BYTES / 2;
+    const size_t part = FLUSH_BYTES / 2;
     cudaError_t code = cudaMemsetAsync(memory, 1, part, stream);
     if (code != cudaSuccess)
         return code;
@@ -162,7 +165,7 @@ cudaError_t fm_clip_cuda_flush(void *memory, cudaStream_t stream)
 
 static bool begin_clock(struct fm_clip_gpu *g)
 {
-    return fm_clip_cuda_flush(g->flushed.p, g->stream) == cudaSuccess &&
+    return flush(g->flushed.p, g->stream) == cudaSuccess &&
            cudaEventRecord(g->begin, g->stream) == cudaSuccess;
 }
 
