@@ -21,7 +21,6 @@ enum {
     FAMILY = 64,    /* quality of a bundle or stream */
     EXPORTED = 128, /* quality of an exported directory */
     REPORT = 256,
-    BASED = 512,                                               /* quality with --kl-base */
     MEASURES = QUALITY | HELD | BASELINES | FAMILY | EXPORTED, /* losses of a model on tokens */
     CALIBRATED = QUALITY | BASELINES | FAMILY | EXPORTED,      /* modes with --tokens and --text */
     LOSSES = QUALITY | HELD | BASELINES | FAMILY /* modes whose losses --plot can draw */
@@ -30,8 +29,6 @@ enum {
 struct options {
     const char *budgets, *plot; /* quality, baselines, kernels */
     int over;                   /* quality, baselines: for --plot; 1: bytes, -1: not given */
-    int convention;             /* quality; -1: not given */
-    struct fm_bench_how how;    /* quality */
     int repeat;                 /* kernels */
     const char *family, *rows;  /* kernels */
     const char *shape;          /* kernels; NULL: the default */
@@ -88,7 +85,7 @@ static int exported(const struct fm_cli *cli, const struct options *o, struct fm
     struct fm_cli_text text;
     int rc = FM_OK;
     if (fm_options_check(cli, EXPORTED, "for an exported directory", err) ||
-        fm_bench_exported(&cli->run, o->budgets, &o->how, &original, dry, &e, err) ||
+        fm_bench_exported(&cli->run, o->budgets, &original, dry, &e, err) ||
         (o->record && !cli->dry_run && record(cli, &e, err)) || fm_cli_text_open(&text, err))
         rc = err->code;
     if (!rc) {
@@ -108,11 +105,9 @@ static int check_compared(const struct fm_cli *cli, const struct options *o, str
                            "'%s' is not an exported directory; give one family, or any number of "
                            "exported directories",
                            cli->operand[i]);
-    if (o->record || o->budgets || o->how.kl_base_out)
+    if (o->record || o->budgets)
         return fm_fail(err, FM_EUSAGE, "--%s is for one directory; omit it",
-                       o->record    ? "record"
-                       : o->budgets ? "budgets"
-                                    : "kl-base-out");
+                       o->record ? "record" : "budgets");
     return fm_options_check(cli, EXPORTED, "for exported directories", err);
 }
 
@@ -131,7 +126,7 @@ static int compared(const struct fm_cli *cli, const struct options *o, struct fm
         return err->code;
     for (int i = 0; i < n; i++) {
         own.run.inputs.stream = cli->operand[i + 1];
-        rc = fm_bench_exported(&own.run, NULL, &o->how, &original, dry, &e[i], err);
+        rc = fm_bench_exported(&own.run, NULL, &original, dry, &e[i], err);
         if (rc)
             goto out;
         if (dry)
@@ -153,38 +148,14 @@ out:
     return rc;
 }
 
-/* Check the options for base-logits files, and set the convention if it was not given. */
-static int settle_how(struct fm_bench_how *how, int convention, struct fm_err *err)
-{
-    bool file = how->kl_base || how->kl_base_out;
-    if (how->kl_chunks && !file)
-        return fm_fail(err, FM_EUSAGE,
-                       "--kl-chunks has no effect without --kl-base-out or --kl-base; omit it");
-    if (how->kl_base_out && strcmp(how->kl_base_out, "-") == 0)
-        return fm_fail(err, FM_EUSAGE,
-                       "--kl-base-out cannot be standard output, because rows are not written in "
-                       "order; name a file");
-    how->convention = convention >= 0 ? (enum fm_convention)convention
-                      : file          ? FM_CONVENTION_LLAMA
-                                      : FM_CONVENTION_PAPERS;
-    return file && how->convention != FM_CONVENTION_LLAMA
-               ? fm_fail(
-                     err, FM_EUSAGE,
-                     "a base-logits file needs --convention llama.cpp; omit the other convention")
-               : FM_OK;
-}
-
 static int quality(const struct fm_cli *cli, struct options *o, struct fm_err *err)
 {
     struct fm_bench_quality q;
     struct fm_estimate estimate, *dry = cli->dry_run ? &estimate : NULL;
     struct fm_cli_text text;
-    if (!fm_inputs_first(&cli->run.inputs) && !fm_inputs_evaluate(&cli->run.inputs) &&
-        !o->how.kl_base)
+    if (!fm_inputs_first(&cli->run.inputs) && !fm_inputs_evaluate(&cli->run.inputs))
         return fm_fail(err, FM_EUSAGE,
                        "quality needs --eval-tokens, --eval-text, --tokens or --text FILE");
-    if (settle_how(&o->how, o->convention, err))
-        return err->code;
     if (cli->operands > 2)
         return compared(cli, o, err);
     if (fm_bench_is_export(cli->run.inputs.stream))
@@ -192,7 +163,7 @@ static int quality(const struct fm_cli *cli, struct options *o, struct fm_err *e
     if (fm_options_check(cli, FAMILY, "for a family; it is for an exported directory", err))
         return err->code;
     int rc = FM_OK;
-    if (fm_bench_quality(&cli->run, o->budgets, &o->how, dry, &q, err) ||
+    if (fm_bench_quality(&cli->run, o->budgets, dry, &q, err) ||
         (o->plot && !cli->dry_run &&
          fm_cli_settle_side(
              "--plot", o->plot,
@@ -281,18 +252,18 @@ static int report(const struct fm_cli *cli, const struct options *o, struct fm_e
 }
 
 static const struct fm_cli_scope scope[] = {
-    {"model", 0, MEASURES | BASED, "shape", KERNELS},
+    {"model", 0, MEASURES, "shape", KERNELS},
     {"tokens", 0, CALIBRATED, "rows", KERNELS},
     {.name = "batch", .modes = FM_CLI_NEVER},
     {.name = "output", .modes = REPORT},
     {.name = "no-sandbox", .modes = REPORT},
-    {.name = "threads", .modes = MEASURES | BASED | KERNELS},
+    {.name = "threads", .modes = MEASURES | KERNELS},
     {.name = "text", .modes = CALIBRATED},
     {.name = "shuffle", .modes = CALIBRATED},
     {.name = "max-tokens", .modes = MEASURES},
-    {.name = "device", .modes = MEASURES | BASED},
-    {.name = "precision", .modes = MEASURES | BASED},
-    {.name = "memory", .modes = MEASURES | BASED},
+    {.name = "device", .modes = MEASURES},
+    {.name = "precision", .modes = MEASURES},
+    {.name = "memory", .modes = MEASURES},
     {.groups = FM_CLI_TOKENS | FM_CLI_EVAL, .modes = MEASURES},
     {0},
 };
@@ -302,8 +273,7 @@ static const struct fm_cli_first measurements[] = {
 };
 
 /* If `what` is a measurement, set *known and refuse options that have no effect in it. */
-static int check_own(const struct fm_cli *cli, const char *what, bool based, bool *known,
-                     struct fm_err *err)
+static int check_own(const struct fm_cli *cli, const char *what, bool *known, struct fm_err *err)
 {
     for (const struct fm_cli_first *m = measurements; m->name; m++) {
         if (strcmp(what, m->name) != 0)
@@ -312,8 +282,6 @@ static int check_own(const struct fm_cli *cli, const char *what, bool based, boo
         *known = true;
         snprintf(says, sizeof says, "in %s", what);
         int rc = fm_options_check(cli, m->mode, says, err);
-        if (!rc && m->mode == QUALITY && based)
-            rc = fm_options_check(cli, BASED, "in quality with --kl-base", err);
         if (!rc && m->mode == QUALITY && fm_inputs_evaluate(&cli->run.inputs))
             rc = fm_options_check(cli, HELD, "in quality with --eval-tokens or --eval-text", err);
         return rc;
@@ -325,7 +293,7 @@ static int work(struct fm_cli *cli, struct options *o, struct fm_err *err)
 {
     const char *what = cli->operands ? cli->operand[0] : "";
     bool alone = cli->operands < 2, known = false;
-    if (*what && check_own(cli, what, o->how.kl_base != NULL, &known, err))
+    if (*what && check_own(cli, what, &known, err))
         return err->code;
     if (o->over >= 0 && !o->plot)
         return fm_fail(err, FM_EUSAGE, "--over has no effect without --plot; omit it");
@@ -366,31 +334,17 @@ static int work(struct fm_cli *cli, struct options *o, struct fm_err *err)
 static struct options asked = {
     .repeat = 7,
     .over = -1,
-    .convention = -1,
 };
 
 static const struct fm_cli_option own[] = {
     {"budgets", 0, FM_CLI_TEXT, &asked.budgets, "R,R,...",
      "quality: budgets to measure, or all (default: tenths); baselines: shares of experts to "
      "remove; kernels: shares of channels to remove",
-     0, 0, LOSSES | EXPORTED | KERNELS | BASED},
+     0, 0, LOSSES | EXPORTED | KERNELS},
     {"plot", 0, FM_CLI_PLOT, &asked.plot, "FILE",
-     "quality, baselines: draw the losses as SVG; kernels: the speed-ups", 0, 0,
-     LOSSES | KERNELS | BASED},
+     "quality, baselines: draw the losses as SVG; kernels: the speed-ups", 0, 0, LOSSES | KERNELS},
     {"over", 0, FM_CLI_CHOICE, &asked.over, "budget|bytes",
-     "quality, baselines: horizontal axis of --plot (default: budget)", 0, 0, LOSSES | BASED},
-    {"convention", 0, FM_CLI_CHOICE, &asked.convention, "papers|llama.cpp|wikitext",
-     "quality: which tokens are predicted, in which windows (default: papers)", 0, 0,
-     QUALITY | HELD | FAMILY | EXPORTED | BASED},
-    {"kl-base-out", 0, FM_CLI_RESULT, &asked.how.kl_base_out, "FILE",
-     "quality: write the original's base logits in llama.cpp's format", 0, 0,
-     QUALITY | HELD | EXPORTED},
-    {"kl-base", 0, FM_CLI_READ, &asked.how.kl_base, "FILE",
-     "quality: compare with a base-logits file of llama.cpp, on its tokens", 0, 0,
-     QUALITY | FAMILY | EXPORTED | BASED},
-    {"kl-chunks", 0, FM_CLI_INT, &asked.how.kl_chunks, "N",
-     "quality: use the first N windows of the base-logits file (default: all)", 1, INT32_MAX,
-     QUALITY | HELD | FAMILY | EXPORTED | BASED},
+     "quality, baselines: horizontal axis of --plot (default: budget)", 0, 0, LOSSES},
     {"record", 0, FM_CLI_FLAG, &asked.record, NULL, "quality: write the figures into the export", 0,
      0, QUALITY | HELD | EXPORTED},
     {"only", 0, FM_CLI_TEXT, &asked.baselines.only, "NAME,...",

@@ -79,15 +79,14 @@ static void add_paired(cJSON *o, const char *name, const struct fm_spread_paired
 
 static void print_reference(FILE *out, enum fm_bench_reference reference, bool merged)
 {
-    static const char *const name[] = {"the original", "budget 0 of this bundle",
-                                       "the base-logits file"};
+    static const char *const name[] = {"the original", "budget 0 of this bundle"};
     fprintf(out, "KL, agree%%, dp%%: against %s%s\n", name[reference],
             reference == FM_BENCH_BUNDLE && merged ? ", which has the adapter merged" : "");
 }
 
 static void add_reference(cJSON *o, enum fm_bench_reference reference)
 {
-    static const char *const name[] = {"original", "bundle", "base logits"};
+    static const char *const name[] = {"original", "bundle"};
     fm_json_add_string(o, "reference", name[reference]);
 }
 
@@ -163,56 +162,16 @@ static void add_spread(cJSON *o, const struct fm_quality *q, const struct fm_spr
     add_percentiles(o, "dp_tokens", s->change_at);
 }
 
-/* Print the figures under lm-eval's names; nothing if words were not counted. */
-static void print_words(FILE *out, const char *name, double ce, uint64_t tokens,
-                        const struct fm_words *w)
-{
-    if (!w->words)
-        return;
-    double byte = fm_words_perplexity(ce, tokens, w->bytes);
-    fprintf(out, "%-10s %15.4f %15.6f %13.6f\n", name, fm_words_perplexity(ce, tokens, w->words),
-            byte, log2(byte));
-}
-
-static void head_words(FILE *out, const struct fm_words *w)
-{
-    if (w->words)
-        fprintf(out, "%-10s %15s %15s %13s\n", "", "word_perplexity", "byte_perplexity",
-                "bits_per_byte");
-}
-
-static void add_words(cJSON *o, double ce, uint64_t tokens, const struct fm_words *w)
-{
-    if (!w->words)
-        return;
-    double byte = fm_words_perplexity(ce, tokens, w->bytes);
-    fm_json_add_double(o, "word_perplexity", fm_words_perplexity(ce, tokens, w->words));
-    fm_json_add_double(o, "byte_perplexity", byte);
-    fm_json_add_double(o, "bits_per_byte", log2(byte));
-}
-
-static void print_values(FILE *out, const char *convention, uint64_t tokens, uint64_t values,
-                         const struct fm_words *w)
+static void print_values(FILE *out, uint64_t tokens, uint64_t values)
 {
     char bytes[32];
     fm_units_bytes(bytes, values);
-    if (w->words)
-        fprintf(out, "%llu documents of %llu words and %llu bytes\n",
-                (unsigned long long)w->documents, (unsigned long long)w->words,
-                (unsigned long long)w->bytes);
-    fprintf(out, "convention %s: %llu tokens are predicted; their values take %s of memory\n",
-            convention, (unsigned long long)tokens, bytes);
+    fprintf(out, "%llu tokens are predicted; their values take %s of memory\n",
+            (unsigned long long)tokens, bytes);
 }
 
-static void add_convention(cJSON *o, const char *convention, uint64_t tokens, uint64_t values,
-                           const struct fm_words *w)
+static void add_values(cJSON *o, uint64_t tokens, uint64_t values)
 {
-    if (w->words) {
-        fm_json_add_uint(o, "documents", w->documents);
-        fm_json_add_uint(o, "words", w->words);
-        fm_json_add_uint(o, "text_bytes", w->bytes);
-    }
-    fm_json_add_string(o, "convention", convention);
     fm_json_add_uint(o, "tokens", tokens);
     fm_json_add_uint(o, "values_bytes", values);
     add_percentiles(o, "percentiles", fm_spread_at);
@@ -253,7 +212,7 @@ static void print_changes(FILE *out, const struct fm_bench_quality *q)
 void fm_results_quality(FILE *out, const struct fm_bench_quality *q)
 {
     fprintf(out, "held out: %d sequences of %d tokens, %d budgets\n", q->sequences, q->T, q->rows);
-    print_values(out, q->convention, q->tokens, q->values, &q->words);
+    print_values(out, q->tokens, q->values);
     if (q->rows == 0 || q->row[0].quality[0].positions == 0)
         return;
     print_reference(out, q->reference, q->row[0].quality[0].recovered);
@@ -270,12 +229,6 @@ void fm_results_quality(FILE *out, const struct fm_bench_quality *q)
                 m[FM_BENCH_GLOBAL].ce);
     }
     print_changes(out, q);
-    head_words(out, &q->words);
-    for (int i = 0; i < q->rows; i++) {
-        char name[16];
-        snprintf(name, sizeof name, "%.4f", q->row[i].budget[FM_BENCH_FAMILY]);
-        print_words(out, name, q->row[i].quality[FM_BENCH_FAMILY].ce, q->tokens, &q->words);
-    }
     print_spreads(out, row_spread, row_budget, q, q->rows);
     kinds_head(out, &q->kinds, "budget", 6);
     for (int i = 0; i < q->rows && q->kinds.count; i++) {
@@ -289,7 +242,7 @@ cJSON *fm_results_quality_json(const struct fm_bench_quality *q)
     cJSON *o = fm_report_begin("fm-bench quality");
     fm_json_add_uint(o, "sequences", (uint64_t)q->sequences);
     fm_json_add_uint(o, "seq_len", (uint64_t)q->T);
-    add_convention(o, q->convention, q->tokens, q->values, &q->words);
+    add_values(o, q->tokens, q->values);
     add_reference(o, q->reference);
     cJSON *rows = fm_json_add_array(o, "rows");
     for (int i = 0; i < q->rows && q->row[i].quality[0].positions > 0; i++) {
@@ -298,7 +251,6 @@ cJSON *fm_results_quality_json(const struct fm_bench_quality *q)
         for (int k = 0; k < FM_BENCH_KINDS; k++) {
             cJSON *m = fm_show_quality(&q->row[i].quality[k], &q->kinds);
             add_spread(m, &q->row[i].quality[k], &q->row[i].spread[k]);
-            add_words(m, q->row[i].quality[k].ce, q->tokens, &q->words);
             add_paired(m, "ce_change", &q->row[i].change[k]);
             if (k == FM_BENCH_FAMILY)
                 add_paired(m, "ce_step", &q->row[i].step);
@@ -387,13 +339,11 @@ void fm_results_exported(FILE *out, const struct fm_record *e)
         fprintf(out, "%d budgets, * is the one it starts with\n", e->members);
     else
         fprintf(out, "budget %.4f\n", e->member[e->start].budget);
-    print_values(out, e->convention, e->tokens, e->values, &e->words);
-    if (e->kl_base_bytes)
-        fm_show_bytes(out, "base logits", e->kl_base_bytes, "");
+    print_values(out, e->tokens, e->values);
     if (e->member[e->start].quality.positions == 0)
         return;
     if (e->compared)
-        print_reference(out, e->base_file ? FM_BENCH_FILE : FM_BENCH_ORIGINAL, false);
+        print_reference(out, FM_BENCH_ORIGINAL, false);
     print_paired_about(out, e->compared, e->members > 1);
     fprintf(out, "%-10s %10s%s%s %12s", e->whole ? "budget" : "", "CE",
             e->compared ? PAIRED_ORIGINAL : "", e->members > 1 ? PAIRED_ROW : "", "perplexity");
@@ -404,16 +354,8 @@ void fm_results_exported(FILE *out, const struct fm_record *e)
         fprintf(out, "%-10s %10.4f%*s %12.4f\n", "original", e->original.ce,
                 (e->members > 1 ? 2 : 1) * (int)strlen(PAIRED_ROW), "", exp(e->original.ce));
     }
-    head_words(out, &e->words);
-    for (int i = 0; i < e->members; i++) {
-        char name[16];
-        snprintf(name, sizeof name, "%.4f", e->member[i].budget);
-        print_words(out, name, e->member[i].quality.ce, e->tokens, &e->words);
-    }
-    if (e->compared) {
-        print_words(out, "original", e->original.ce, e->tokens, &e->words);
+    if (e->compared)
         print_spreads(out, member_spread, member_budget, e, e->members);
-    }
     kinds_head(out, &e->kinds, e->whole ? "budget" : "", 10);
     for (int i = 0; i < e->members && e->kinds.count; i++) {
         if (e->whole)
@@ -440,7 +382,6 @@ static void add_numbers(cJSON *o, const struct fm_record *e, int i)
     add_spread(o, q, &e->member[i].spread);
     add_paired(o, "ce_change", &e->member[i].change);
     add_paired(o, "ce_step", &e->member[i].step);
-    add_words(o, q->ce, e->tokens, &e->words);
 }
 
 /* The --weights of an export, as in tables and JSON. */
@@ -460,14 +401,12 @@ cJSON *fm_results_exported_json(const struct fm_record *e)
     fm_json_add_uint(o, "seq_len", (uint64_t)e->T);
     fm_json_add_string(o, "digest", e->digest);
     fm_json_add_string(o, "precision", e->precision);
-    add_convention(o, e->convention, e->tokens, e->values, &e->words);
-    if (e->kl_base_bytes)
-        fm_json_add_uint(o, "kl_base_bytes", e->kl_base_bytes);
+    add_values(o, e->tokens, e->values);
     if (e->member[e->start].quality.positions == 0)
         return o;
     fm_json_add_uint(o, "positions", (uint64_t)e->member[e->start].quality.positions);
     if (e->compared)
-        add_reference(o, e->base_file ? FM_BENCH_FILE : FM_BENCH_ORIGINAL);
+        add_reference(o, FM_BENCH_ORIGINAL);
     add_numbers(o, e, e->start);
     if (e->compared)
         fm_json_add_double(o, "original_ce", e->original.ce);
@@ -509,9 +448,9 @@ void fm_results_compared(FILE *out, const struct fm_record *e, char *const *name
     sort_by_bytes(order, e, n);
     fprintf(out, "held out: %d sequences of %d tokens, %s; sorted by bytes of weight files\n",
             e[0].sequences, e[0].T, e[0].precision);
-    print_values(out, e[0].convention, e[0].tokens, e[0].values, &e[0].words);
+    print_values(out, e[0].tokens, e[0].values);
     if (e[0].compared && measured)
-        print_reference(out, e[0].base_file ? FM_BENCH_FILE : FM_BENCH_ORIGINAL, false);
+        print_reference(out, FM_BENCH_ORIGINAL, false);
     if (measured)
         print_paired_about(out, e[0].compared, true);
     fprintf(out, "%10s %-10s %-8s %7s", "bytes", "weights", "layout", "budget");

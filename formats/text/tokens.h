@@ -3,7 +3,7 @@
  * tokenizer that encodes a document.  lib/data makes sequences, batches and mixtures of the ids.
  * In reading order: tokens (files of ids), documents, tokenizer (the pipeline),
  * tokenizerparts.h with tokenizerjson.c and tokenizermodel.c (its parts, read from JSON), pretoken,
- * bpe, unicode and unicode_*, idlines, klbase (tokens with a model's probabilities).
+ * bpe, unicode and unicode_*, idlines.
  *
  * Token files: .npy (u2 u4 i4 i8; one or two dimensions), recognised by content, and raw
  * little-endian u16 or u32, whose type the caller gives or the name states: X.u16, X.u32.

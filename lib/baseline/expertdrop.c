@@ -61,7 +61,7 @@ static int run_group(struct norms *s, struct fm_sweep *sweep, int32_t *ids, int 
     struct fm_visitor visitor = {
         .self = s, .forward = true, .expert = add_expert, .commit = add_batch};
     for (int i = 0; i < n; i++)
-        batch[i] = (struct fm_batch){ids + (size_t)i * (size_t)calib->T, 1, calib->T, 0};
+        batch[i] = (struct fm_batch){ids + (size_t)i * (size_t)calib->T, 1, calib->T};
     int rc = fm_calib_read(calib, at, n, ids, err);
     return rc ? rc
               : fm_sweep_run(sweep, batch, n, &lane, 1, outputs ? &visitor : NULL, measure, counts,

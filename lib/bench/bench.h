@@ -1,6 +1,6 @@
 /*
  * This room, lib/bench, has the measurements of fm-bench: the quality of a family (bench_quality;
- * exported for an exported directory; convention for which tokens count, with wikitext), and one
+ * exported for an exported directory), and one
  * clipped layer compared with its baselines (kernelbench with kerneloptions.h, kernelcase,
  * kernelnaive.c, kernelrun.c, processor and shapes).  plot draws charts.  Only cmd includes this
  * room.
@@ -12,8 +12,9 @@
 
 #include <stdint.h>
 
-#include "lib/bench/convention.h"
+#include "lib/data/calib.h"
 #include "lib/learn/estimate.h"
+#include "lib/learn/quality.h"
 #include "lib/masks/masks.h"
 #include "lib/run/run.h"
 
@@ -22,10 +23,23 @@
 enum fm_bench_kind { FM_BENCH_FAMILY, FM_BENCH_UNIFORM, FM_BENCH_LAYER, FM_BENCH_GLOBAL };
 #define FM_BENCH_KINDS 4
 
-/* The reference of KL and agreement: the checkpoint; budget 0 of the bundle, with the bundle's
- * adapter if it has one; or the model whose probabilities are in a base-logits file.
+/* The reference of KL and agreement: the checkpoint, or budget 0 of the bundle, with the bundle's
+ * adapter if it has one. */
+enum fm_bench_reference { FM_BENCH_ORIGINAL, FM_BENCH_BUNDLE };
+
+/*
+ * Open the tokens to measure on, which are all tokens of `held` but the first of each sequence: the
+ * evaluation tokens or text of run->inputs, else the last sequences of its calibration data, whose
+ * others are then in `train` (fm_quality_open).  Close both even after a failure; they are zeroed
+ * by the caller.
  */
-enum fm_bench_reference { FM_BENCH_ORIGINAL, FM_BENCH_BUNDLE, FM_BENCH_FILE };
+int fm_bench_held(struct fm_calib *train, struct fm_calib *held, const struct fm_run_options *run,
+                  const struct fm_config *config, struct fm_err *err);
+/* Number of tokens that are predicted. */
+uint64_t fm_bench_tokens(const struct fm_calib *held);
+/* Upper bound of the memory for the values of each position, in bytes, when this many masks are
+ * measured. */
+uint64_t fm_bench_values(const struct fm_calib *held, int masks);
 
 struct fm_bench_row {
     int mask;                                  /* index in the family */
@@ -40,10 +54,8 @@ struct fm_bench_row {
 
 struct fm_bench_quality {
     int rows, sequences, T;
-    const char *convention;
     uint64_t tokens, values; /* number of positions measured; upper bound, in bytes, of the memory
                                 for the values of all of them */
-    struct fm_words words;   /* of convention wikitext */
     struct fm_bench_row *row;
     struct fm_kinds kinds; /* kinds of the held-out text */
     enum fm_bench_reference reference;
@@ -57,16 +69,14 @@ const char *fm_bench_kind_name(enum fm_bench_kind kind);
 
 /*
  * Measure run->inputs.stream: a bundle, or a stage stream with masks and run->inputs.model.  The
- * tokens are those of fm_bench_text_open, cut into windows by how->convention.  If they are from
- * how->kl_base, quality is compared with the model of that file instead of the full width.
- * how->kl_base_out must be NULL.  budgets: "0.2,0.4", "all", or NULL for tenths; the nearest masks
- * are measured.  The shuffles are drawn from run->inputs.seed.  With an `estimate` (else NULL), the
- * rows are chosen and the estimate is filled, but nothing is measured.  FM_EUSAGE if run's memory
- * is too small.  Release the result even after a failure.
+ * tokens are those of fm_bench_held.  budgets: "0.2,0.4", "all", or NULL for tenths; the nearest
+ * masks are measured.  The shuffles are drawn from run->inputs.seed.  With an `estimate` (else
+ * NULL), the rows are chosen and the estimate is filled, but nothing is measured.  FM_EUSAGE if
+ * run's memory is too small.  Release the result even after a failure.
  */
 int fm_bench_quality(const struct fm_run_options *run, const char *budgets,
-                     const struct fm_bench_how *how, struct fm_estimate *estimate,
-                     struct fm_bench_quality *result, struct fm_err *err);
+                     struct fm_estimate *estimate, struct fm_bench_quality *result,
+                     struct fm_err *err);
 void fm_bench_quality_release(struct fm_bench_quality *result);
 
 #endif

@@ -12,6 +12,7 @@
 #include "formats/bundle/bundle.h"
 #include "formats/tensor/hfdir.h"
 #include "lib/base/mem.h"
+#include "lib/engine/sweep.h"
 #include "lib/learn/forecast.h"
 #include "lib/learn/quality.h"
 
@@ -26,6 +27,24 @@ const char *fm_bench_kind_name(enum fm_bench_kind kind)
     return kind < FM_BENCH_KINDS ? name[kind] : NULL;
 }
 
+int fm_bench_held(struct fm_calib *train, struct fm_calib *held, const struct fm_run_options *run,
+                  const struct fm_config *config, struct fm_err *err)
+{
+    return fm_inputs_evaluate(&run->inputs) ? fm_calib_open(held, run, config, true, err)
+                                            : fm_quality_open(train, held, run, config, err);
+}
+
+uint64_t fm_bench_tokens(const struct fm_calib *held)
+{
+    return (uint64_t)held->count * (uint64_t)(held->T - 1);
+}
+
+uint64_t fm_bench_values(const struct fm_calib *held, int masks)
+{
+    return fm_quality_detail_bytes(fm_bench_tokens(held),
+                                   masks < FM_LANES_MAX ? masks : FM_LANES_MAX - 1);
+}
+
 /* The subject of the measurement: the stream, and the model in the channel order of its masks. */
 struct subject {
     struct fm_bundle bundle;
@@ -35,7 +54,8 @@ struct subject {
     struct fm_adapter adapter;
     bool adapted;
     struct fm_model *model;
-    struct fm_bench_text text;
+    struct fm_calib train, held;
+    struct fm_quality_detail detail;
 };
 
 /* A bundle has its own weights, with the adapter in them; a stage stream needs --model. */
@@ -65,8 +85,7 @@ static int open_model(struct subject *s, const struct fm_run_options *run, struc
     return FM_OK;
 }
 
-static int open_subject(struct subject *s, const struct fm_bench_how *how,
-                        const struct fm_run_options *run, struct fm_err *err)
+static int open_subject(struct subject *s, const struct fm_run_options *run, struct fm_err *err)
 {
     if (fm_stage_open(&s->bundle, run->inputs.stream, FM_MEMBER_MASKS, err) ||
         fm_budgets_open(&s->budgets, &s->bundle, err) || open_model(s, run, err))
@@ -78,12 +97,13 @@ static int open_subject(struct subject *s, const struct fm_bench_how *how,
                        "'%s' has masks for %d layers of %d experts of %d channels, but the model "
                        "has %d, %d and %d",
                        run->inputs.stream, f->M, f->E, f->I, config->M, config->E, config->I);
-    return fm_bench_text_open(&s->text, how, run, config, err);
+    return fm_bench_held(&s->train, &s->held, run, config, err);
 }
 
 static void close_subject(struct subject *s)
 {
-    fm_bench_text_close(&s->text);
+    fm_calib_close(&s->held);
+    fm_calib_close(&s->train);
     fm_model_close(s->model);
     if (s->adapted)
         fm_adapter_release(&s->adapter);
@@ -181,8 +201,8 @@ static void plan(struct fm_estimate *estimate, const struct fm_bench_quality *q,
     for (int r = 0; r < q->rows; r++)
         kept += 1 - fm_masks_budget(&s->budgets.masks, q->row[r].mask);
     struct fm_quality_subject subject = {.model = s->model,
-                                         .held = &s->text.held,
-                                         .detail = &s->text.detail,
+                                         .held = &s->held,
+                                         .detail = &s->detail,
                                          .adapter = s->adapted ? &s->adapter : NULL,
                                          .masks = q->rows * FM_BENCH_KINDS,
                                          .kept = kept / q->rows};
@@ -214,19 +234,15 @@ static int measure(struct fm_bench_quality *q, struct subject *s, const struct f
     uint32_t *widths = fm_alloc((size_t)masks * experts, sizeof *widths, "widths", err);
     struct fm_quality *quality = fm_alloc((size_t)masks, sizeof *quality, "measures", err);
     struct fm_spread *spread = fm_alloc((size_t)masks, sizeof *spread, "measures", err);
-    struct fm_quality base;
-    struct fm_spread base_spread;
     struct fm_spread_sums sums = {0};
-    s->text.detail.spread = spread;
-    s->text.detail.sums = &sums;
-    s->text.detail.base = &base;
-    s->text.detail.base_spread = &base_spread;
+    s->detail.spread = spread;
+    s->detail.sums = &sums;
     int rc = widths && quality && spread ? FM_OK : err->code;
     if (!rc)
         rc = fill_widths(widths, q, s, run->inputs.seed, err);
     if (!rc)
-        rc = fm_quality_measure(quality, s->model, ops, &s->text.held, &s->text.detail, widths,
-                                masks, s->adapted ? &s->adapter : NULL, run, err);
+        rc = fm_quality_measure(quality, s->model, ops, &s->held, &s->detail, widths, masks,
+                                s->adapted ? &s->adapter : NULL, run, err);
     bool merged = cJSON_GetObjectItemCaseSensitive(s->bundle.manifest, "adapter") != NULL;
     for (int i = 0; !rc && i < masks; i++) {
         quality[i].recovered = merged;
@@ -244,15 +260,15 @@ static int measure(struct fm_bench_quality *q, struct subject *s, const struct f
 }
 
 int fm_bench_quality(const struct fm_run_options *run, const char *budgets,
-                     const struct fm_bench_how *how, struct fm_estimate *estimate,
-                     struct fm_bench_quality *result, struct fm_err *err)
+                     struct fm_estimate *estimate, struct fm_bench_quality *result,
+                     struct fm_err *err)
 {
     struct subject s = {0};
     struct fm_estimate own, *cost = estimate ? estimate : &own;
     const struct fm_ops *ops;
     int rc;
     *result = (struct fm_bench_quality){0};
-    if (open_subject(&s, how, run, err) || choose_rows(result, &s.budgets.masks, budgets, err) ||
+    if (open_subject(&s, run, err) || choose_rows(result, &s.budgets.masks, budgets, err) ||
         fm_machine_ops(&ops, &run->machine, fm_model_dtype(s.model), err)) {
         rc = err->code;
         goto out;
@@ -263,16 +279,12 @@ int fm_bench_quality(const struct fm_run_options *run, const char *budgets,
     rc = fm_estimate_fits(cost, run, err);
     if (rc)
         goto out;
-    result->sequences = s.text.held.count;
-    result->T = s.text.held.T;
-    result->convention = fm_convention_name(how->convention);
-    result->words = s.text.words;
-    result->tokens = fm_bench_text_tokens(&s.text);
-    result->values = fm_bench_text_values(&s.text, result->rows * FM_BENCH_KINDS);
-    fm_quality_kinds(&result->kinds, &s.text.held);
-    result->reference = how->kl_base        ? FM_BENCH_FILE
-                        : run->inputs.model ? FM_BENCH_ORIGINAL
-                                            : FM_BENCH_BUNDLE;
+    result->sequences = s.held.count;
+    result->T = s.held.T;
+    result->tokens = fm_bench_tokens(&s.held);
+    result->values = fm_bench_values(&s.held, result->rows * FM_BENCH_KINDS);
+    fm_quality_kinds(&result->kinds, &s.held);
+    result->reference = run->inputs.model ? FM_BENCH_ORIGINAL : FM_BENCH_BUNDLE;
     rc = estimate ? fm_forecast_make(estimate, run, ops, err) : measure(result, &s, ops, run, err);
 out:
     close_subject(&s);

@@ -29,7 +29,8 @@
 
 struct subject {
     struct fm_model *model, *original;
-    struct fm_bench_text text;
+    struct fm_calib train, held;
+    struct fm_quality_detail detail;
     uint32_t *widths; /* (members, M, E) of a layout with all members; NULL: widths of the files */
 };
 
@@ -239,8 +240,7 @@ static int read_members(struct subject *s, struct fm_record *r, const char *dire
 }
 
 static int open_subject(struct subject *s, struct fm_record *r, const struct fm_run_options *run,
-                        const char *budgets, const struct fm_bench_how *how,
-                        struct fm_bench_original *original, struct fm_err *err)
+                        const char *budgets, struct fm_bench_original *original, struct fm_err *err)
 {
     struct fm_run_options own = *run;
     own.inputs.model = run->inputs.stream; /* to encode text: the directory's own tokenizer */
@@ -251,13 +251,6 @@ static int open_subject(struct subject *s, struct fm_record *r, const struct fm_
         return fm_fail(err, FM_EUSAGE,
                        "--budgets has no effect on layout %s, which holds one member; omit it",
                        r->layout);
-    if (how->kl_base_out && !run->inputs.model)
-        return fm_fail(
-            err, FM_EUSAGE,
-            "--kl-base-out writes the base logits of the original; give it with --model");
-    if (how->kl_base && run->inputs.model)
-        return fm_fail(err, FM_EUSAGE,
-                       "--model has no effect with --kl-base for an exported directory; omit it");
     if (fm_model_open(&s->model, run->inputs.stream, memory, err) ||
         (run->inputs.model && !original->model &&
          fm_model_open(&original->model, run->inputs.model, memory, err)))
@@ -271,7 +264,7 @@ static int open_subject(struct subject *s, struct fm_record *r, const struct fm_
                        fm_model_config(s->model)->V);
     if (r->whole && read_members(s, r, run->inputs.stream, budgets, err))
         return err->code;
-    return fm_bench_text_open(&s->text, how, &own, fm_model_config(s->model), err);
+    return fm_bench_held(&s->train, &s->held, &own, fm_model_config(s->model), err);
 }
 
 /* Find the tables of operations of both models. */
@@ -304,8 +297,8 @@ static int plan(struct fm_estimate *estimate, const struct fm_record *r, const s
                                          .original = s->original,
                                          .alone = !s->original,
                                          .measured = original->planned,
-                                         .held = &s->text.held,
-                                         .detail = &s->text.detail,
+                                         .held = &s->held,
+                                         .detail = &s->detail,
                                          .masks = r->members,
                                          .kept = kept / r->members};
     fm_quality_plan(estimate, &subject, run);
@@ -330,23 +323,18 @@ static int check_tokens(struct fm_bench_original *o, const struct fm_record *r,
                          o->first, o->T, directory, r->T);
 }
 
-static int measure(struct fm_record *r, struct subject *s, const struct fm_bench_how *how,
-                   const struct fm_ops *ops, struct fm_quality_original *original,
-                   const struct fm_run_options *run, struct fm_err *err)
+static int measure(struct fm_record *r, struct subject *s, const struct fm_ops *ops,
+                   struct fm_quality_original *original, const struct fm_run_options *run,
+                   struct fm_err *err)
 {
     struct fm_quality *quality = fm_alloc((size_t)r->members, sizeof *quality, "figures", err);
     struct fm_spread *spread = fm_alloc((size_t)r->members, sizeof *spread, "figures", err);
     int rc = quality && spread ? FM_OK : err->code;
-    struct fm_klbase_writer out = {0};
-    s->text.detail.spread = spread;
-    s->text.detail.sums = &r->sums;
-    s->text.detail.base = &original->quality;
-    s->text.detail.base_spread = &original->spread;
+    s->detail.spread = spread;
+    s->detail.sums = &r->sums;
     if (!rc)
-        rc = fm_bench_text_begin_out(&out, &s->text, how, run, err);
-    if (!rc)
-        rc = fm_quality_compare(quality, s->model, ops, &s->text.held, &s->text.detail, s->widths,
-                                r->members, s->original ? original : NULL, run, err);
+        rc = fm_quality_compare(quality, s->model, ops, &s->held, &s->detail, s->widths, r->members,
+                                s->original ? original : NULL, run, err);
     for (int i = 0; !rc && i < r->members; i++) {
         r->member[i].quality = quality[i];
         r->member[i].spread = spread[i];
@@ -356,7 +344,6 @@ static int measure(struct fm_record *r, struct subject *s, const struct fm_bench
         if (i > 0)
             r->member[i].step = fm_spread_pair(&r->sums, i, &r->sums, i - 1);
     }
-    rc = fm_bench_text_end_out(&out, rc, err);
     r->original = original->quality;
     r->original_spread = original->spread;
     free(spread);
@@ -365,42 +352,39 @@ static int measure(struct fm_record *r, struct subject *s, const struct fm_bench
 }
 
 int fm_bench_exported(const struct fm_run_options *run, const char *budgets,
-                      const struct fm_bench_how *how, struct fm_bench_original *original,
-                      struct fm_estimate *estimate, struct fm_record *result, struct fm_err *err)
+                      struct fm_bench_original *original, struct fm_estimate *estimate,
+                      struct fm_record *result, struct fm_err *err)
 {
     struct subject s = {0};
     struct fm_estimate own;
     const struct fm_ops *ops;
     int rc;
-    *result =
-        (struct fm_record){.precision = "", .convention = fm_convention_name(how->convention)};
+    *result = (struct fm_record){.precision = ""};
     result->member = fm_alloc(1, sizeof *result->member, "figures", err);
-    if (!result->member || open_subject(&s, result, run, budgets, how, original, err) ||
+    if (!result->member || open_subject(&s, result, run, budgets, original, err) ||
         find_ops(&ops, &s, original, run, err) ||
         plan(estimate ? estimate : &own, result, &s, original, run, err)) {
         rc = err->code;
         goto out;
     }
-    result->sequences = s.text.held.count;
-    result->T = s.text.held.T;
-    result->words = s.text.words;
-    result->tokens = fm_bench_text_tokens(&s.text);
-    result->values = fm_bench_text_values(&s.text, result->members);
-    fm_quality_kinds(&result->kinds, &s.text.held);
+    result->sequences = s.held.count;
+    result->T = s.held.T;
+    result->tokens = fm_bench_tokens(&s.held);
+    result->values = fm_bench_values(&s.held, result->members);
+    fm_quality_kinds(&result->kinds, &s.held);
     result->precision = fm_machine_precision(ops);
-    result->compared = s.original || how->kl_base;
-    result->base_file = how->kl_base != NULL;
-    result->kl_base_bytes = how->kl_base_out ? fm_klbase_bytes(&s.text.out) : 0;
-    fm_digest_hex(result->digest, &s.text.held.digest);
+    result->compared = s.original != NULL;
+    fm_digest_hex(result->digest, &s.held.digest);
     if (estimate)
         estimate->precision = result->precision;
     rc = check_tokens(original, result, run->inputs.stream, err);
     if (!rc)
         rc = estimate ? fm_forecast_make(estimate, run, ops, err)
-                      : measure(result, &s, how, ops, &original->measured, run, err);
+                      : measure(result, &s, ops, &original->measured, run, err);
 out:
     free(s.widths);
-    fm_bench_text_close(&s.text);
+    fm_calib_close(&s.held);
+    fm_calib_close(&s.train);
     fm_model_close(s.model);
     return rc;
 }

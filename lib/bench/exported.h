@@ -9,7 +9,6 @@
 
 #include <stdbool.h>
 
-#include "lib/bench/convention.h"
 #include "lib/export/record.h"
 #include "lib/learn/quality.h"
 #include "lib/run/run.h"
@@ -32,18 +31,16 @@ void fm_bench_original_release(struct fm_bench_original *original);
 
 /*
  * Measure run->inputs.stream, an exported directory, and run->inputs.model, the original (or NULL),
- * on run->inputs.eval_tokens or eval_texts, by how->convention; if `estimate` is not NULL,
- * everything is opened but nothing is measured.  how->kl_base replaces the original: FM_EUSAGE if
- * both are given.  how->kl_base_out is written from the original: FM_EUSAGE without one.  For a
- * layout that contains all members, measure the members nearest to `budgets`, as fm_bench_quality
- * does, and the default member; FM_EUSAGE if budgets are given for any other layout.  FM_ECONFIG if
- * the original has a different vocabulary, or the directory other tokens than the first one that
- * was measured with this original, because then the losses are not comparable.  Release the result
- * even after a failure.
+ * on the tokens of fm_bench_held; if `estimate` is not NULL, everything is opened but nothing is
+ * measured.  For a layout that contains all members, measure the members nearest to `budgets`, as
+ * fm_bench_quality does, and the default member; FM_EUSAGE if budgets are given for any other
+ * layout.  FM_ECONFIG if the original has a different vocabulary, or the directory other tokens
+ * than the first one that was measured with this original, because then the losses are not
+ * comparable.  Release the result even after a failure.
  */
 int fm_bench_exported(const struct fm_run_options *run, const char *budgets,
-                      const struct fm_bench_how *how, struct fm_bench_original *original,
-                      struct fm_estimate *estimate, struct fm_record *result, struct fm_err *err);
+                      struct fm_bench_original *original, struct fm_estimate *estimate,
+                      struct fm_record *result, struct fm_err *err);
 void fm_bench_exported_release(struct fm_record *result);
 
 #endif

@@ -102,7 +102,7 @@ static int open_text(struct reading *r, int s, const char *path, struct fm_err *
     return rc ? rc
               : fm_corpus_encode(&r->corpus[s], &r->files->tokens[s], r->run, path,
                                  r->run->inputs.shuffle && !r->eval ? 0 : limit_of(r, &option),
-                                 NULL, err);
+                                 err);
 }
 
 static int add_source(struct reading *r, const char *spec, bool text, struct fm_err *err)

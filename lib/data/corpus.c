@@ -27,7 +27,7 @@
 struct item {
     char *record, *text;
     size_t size, n, dropped;
-    uint64_t line, words, bytes;
+    uint64_t line, bytes;
     int32_t *ids;
     struct fm_err err;
 };
@@ -42,14 +42,12 @@ struct encoding {
     pthread_mutex_t lock;
     struct item *item;
     int items;
-    bool end, full;                /* no more documents; enough tokens */
-    uint64_t enough, seen;         /* tokens to stop at, or 0; documents encoded */
-    uint64_t bytes, dropped;       /* of these documents; fm_encoder_dropped */
-    struct fm_err late;            /* the error after the items that were read */
-    struct fm_text lines;          /* for a command */
-    struct fm_corpus_pages *pages; /* or NULL */
-    size_t room;                   /* capacity of pages->end */
-    int out;                       /* the temporary file */
+    bool end, full;          /* no more documents; enough tokens */
+    uint64_t enough, seen;   /* tokens to stop at, or 0; documents encoded */
+    uint64_t bytes, dropped; /* of these documents; fm_encoder_dropped */
+    struct fm_err late;      /* the error after the items that were read */
+    struct fm_text lines;    /* for a command */
+    int out;                 /* the temporary file */
     uint64_t at;
 };
 
@@ -83,31 +81,11 @@ static bool ends_with(const int32_t *ids, size_t n, int32_t separator)
     return ids[n - 1] == separator || (n > 1 && ids[n - 2] == separator);
 }
 
-/* True if a document already begins with the text of the token that precedes every document. */
-static bool is_fronted(const struct encoding *e, const char *text, size_t length)
-{
-    char name[FM_TOKENIZER_NAME] = "";
-    fm_tokenizer_name(e->tokenizer, e->pages->before, name);
-    size_t n = strlen(name);
-    return n > 0 && n <= length && memcmp(text, name, n) == 0;
-}
-
-static const int32_t *omit_template(const struct encoding *e, const int32_t *ids, size_t *n)
-{
-    const int32_t *front, *back;
-    int fronts, backs;
-    fm_tokenizer_template(e->tokenizer, &front, &fronts, &back, &backs);
-    *n -= (size_t)(fronts + backs);
-    return ids + fronts;
-}
-
 static void encode_text(struct encoding *e, struct item *it, size_t length)
 {
     const int32_t *ids;
     struct fm_encoder *encoder = borrow(e, &it->err);
     if (encoder && !fm_encoder_run(encoder, it->text, length, &ids, &it->n, &it->err)) {
-        if (e->pages && is_fronted(e, it->text, length))
-            ids = omit_template(e, ids, &it->n);
         size_t n = it->n;
         it->dropped = fm_encoder_dropped(encoder);
         it->ids = fm_alloc(n + 1, sizeof *ids, "the tokens of a document", &it->err);
@@ -135,8 +113,6 @@ static void encode_item(void *arg, int i)
     if (valid < length)
         fm_fail(&it->err, FM_EFORMAT, "byte %zu of the text is not UTF-8", valid);
     it->bytes = length;
-    if (e->pages && !it->err.code)
-        e->pages->change(&it->text, &length, &it->words, &it->err);
     if (e->tokenizer && !it->err.code)
         encode_text(e, it, length);
 }
@@ -196,18 +172,6 @@ static int name_line(const struct encoding *e, const struct item *it, struct fm_
     return fm_within(err, "%s: line %" PRIu64, e->documents.file.path, it->line);
 }
 
-/* Record the end of a document, counted in tokens. */
-static int add_page(struct encoding *e, const struct item *it, struct fm_err *err)
-{
-    struct fm_corpus_pages *p = e->pages;
-    if (FM_GROW(p->end, e->room, p->count + 1, "documents", err))
-        return err->code;
-    p->end[p->count++] = e->at / sizeof *it->ids;
-    p->words += it->words;
-    p->bytes += it->bytes;
-    return FM_OK;
-}
-
 /* Write ids in the order of documents, so that the first failure is reported. */
 static int write_items(struct encoding *e, struct fm_err *err)
 {
@@ -222,8 +186,6 @@ static int write_items(struct encoding *e, struct fm_err *err)
         e->seen++;
         e->bytes += it->bytes;
         e->dropped += it->dropped;
-        if (e->pages && add_page(e, it, err))
-            return err->code;
         e->full = e->enough && e->at / sizeof *it->ids >= e->enough;
     }
     return FM_OK;
@@ -347,8 +309,6 @@ static int open_tokenizer(struct encoding *e, struct fm_corpus *c, struct fm_err
     memcpy(c->back, back, (size_t)c->backs * sizeof *back);
     c->tokenizer = fm_tokenizer_digest(e->tokenizer);
     c->last = fm_tokenizer_last(e->tokenizer);
-    if (e->pages)
-        return fm_separator_before(&e->pages->before, e->tokenizer, run, err);
     rc = fm_separator_choose(&c->separator, e->tokenizer, run, err);
     e->separator = c->separator.id;
     return rc;
@@ -431,19 +391,16 @@ static int hand_over(struct encoding *e, struct fm_tokens *t, const char *path, 
 }
 
 int fm_corpus_encode(struct fm_corpus *c, struct fm_tokens *t, const struct fm_run_options *run,
-                     const char *path, uint64_t enough, struct fm_corpus_pages *pages,
-                     struct fm_err *err)
+                     const char *path, uint64_t enough, struct fm_err *err)
 {
     struct encoding e = {.run = run,
                          .enough = enough,
-                         .pages = pages,
                          .separator = -1,
                          .out = -1,
                          .documents.file.fd = -1,
                          .lock = PTHREAD_MUTEX_INITIALIZER};
     const char *command = run->inputs.tokenizer_cmd;
     int rc = FM_OK;
-    assert(!pages || !command);
     *c = (struct fm_corpus){.command = command != NULL, .separator.id = -1};
     if (command)
         c->tokenizer = fm_digest_of(command, strlen(command));
@@ -456,57 +413,4 @@ int fm_corpus_encode(struct fm_corpus *c, struct fm_tokens *t, const struct fm_r
         warn_of_dropped(&e);
     release(&e);
     return rc;
-}
-
-/* Whether there is a bundle and it contains a tokenizer.json. */
-static int find_carried(bool *is, const char *path, struct fm_err *err)
-{
-    struct fm_bundle b;
-    *is = false;
-    if (!path || strcmp(path, "-") == 0)
-        return FM_OK;
-    int rc = fm_bundle_open(&b, path, err);
-    if (!rc) {
-        *is = fm_bundle_find(&b, FM_MEMBER_CARRIED "tokenizer.json") != NULL;
-        fm_bundle_close(&b);
-    }
-    return rc;
-}
-
-int fm_corpus_front(bool *is, int32_t *front, const struct fm_run_options *run, int V,
-                    struct fm_err *err)
-{
-    const struct fm_inputs *in = &run->inputs;
-    struct fm_tokenizer *t = NULL;
-    const int32_t *before, *after;
-    int rc, fronts, backs;
-    *is = false;
-    *front = -1;
-    if (in->tokenizer_cmd)
-        return FM_OK;
-    if (in->tokenizer || in->model) {
-        struct fm_err mine = {0};
-        rc = open_file(&t, run, &mine);
-        if (rc == FM_ENOENT && !in->tokenizer)
-            return FM_OK;
-        if (rc)
-            *err = mine;
-    } else {
-        bool carried;
-        rc = find_carried(&carried, in->stream, err);
-        if (rc || !carried)
-            return rc;
-        rc = open_carried(&t, in->stream, err);
-    }
-    if (rc)
-        return rc;
-    fm_tokenizer_template(t, &before, &fronts, &after, &backs);
-    *is = fronts > 0;
-    *front = fronts > 0 ? before[0] : -1;
-    fm_tokenizer_close(t);
-    return *front < V ? FM_OK
-                      : fm_fail(err, FM_ECONFIG,
-                                "the tokenizer begins texts with id %d, but the model's vocabulary "
-                                "is %d; give the model's tokenizer",
-                                (int)*front, V);
 }

@@ -30,37 +30,15 @@ struct fm_corpus {
     struct fm_separator separator; /* with a command: id -1, unknown false */
 };
 
-/* Options for a text that is measured document by document, without separators.  As in lm-eval
- * 0.4.13 (HFLM.tok_encode), a document that begins with the text of the token `before` does not get
- * the template's tokens. */
-struct fm_corpus_pages {
-    /* Set by the caller: changes the text of a document (malloced, *size bytes) before it is
-     * encoded, and counts its original words.  Called by several threads. */
-    int (*change)(char **text, size_t *size, uint64_t *words, struct fm_err *err);
-    /* Filled in; the caller frees end. */
-    size_t count;
-    uint64_t *end;         /* (count): tokens up to the end of each document */
-    uint64_t words, bytes; /* of all documents, before they were changed */
-    int32_t before;        /* fm_separator_before */
-};
-
 /*
  * Encode the text at `path` ("-": standard input) with run->inputs.tokenizer_cmd,
  * run->inputs.tokenizer, or the tokenizer.json of run->inputs.model or, if that is NULL, of the
- * bundle run->inputs.stream; with enough != 0 only until there are that many tokens.  pages may be
- * NULL; with it, run->inputs.tokenizer_cmd must be NULL.  *t is then an open token file that the
- * caller closes.  FM_EFORMAT names the file, the line and the mistake, or the failed command.
+ * bundle run->inputs.stream; with enough != 0 only until there are that many tokens.  *t is then an
+ * open token file that the caller closes.  FM_EFORMAT names the file, the line and the mistake, or
+ * the failed command.
  */
 int fm_corpus_encode(struct fm_corpus *corpus, struct fm_tokens *t,
                      const struct fm_run_options *run, const char *path, uint64_t enough,
-                     struct fm_corpus_pages *pages, struct fm_err *err);
-
-/*
- * The first id that the template of the tokenizer, chosen as in fm_corpus_encode, puts in front of
- * a text.  *is is false if there is no such id or no tokenizer.json, or if a command encodes.
- * FM_ECONFIG if the id is not below V.
- */
-int fm_corpus_front(bool *is, int32_t *front, const struct fm_run_options *run, int V,
-                    struct fm_err *err);
+                     struct fm_err *err);
 
 #endif

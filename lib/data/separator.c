@@ -121,15 +121,15 @@ static char *folder_of(const char *path, struct fm_err *err)
     return dir;
 }
 
-/* Find the token of `key` in tokenizer_config.json; s->id is unchanged if it names none. */
+/* Find "eos_token" of tokenizer_config.json; s->id is unchanged if it names none. */
 static int find_named(struct fm_separator *s, const struct fm_tokenizer *t,
-                      const struct fm_inputs *in, const char *key, struct fm_err *err)
+                      const struct fm_inputs *in, struct fm_err *err)
 {
     char *beside = in->tokenizer ? folder_of(in->tokenizer, err) : NULL;
     if (in->tokenizer && !beside)
         return FM_ENOMEM;
     int rc = take_from(s, t, beside ? beside : in->model, in->stream, "tokenizer_config.json",
-                       take_name, key, err);
+                       take_name, "eos_token", err);
     free(beside);
     return rc;
 }
@@ -138,7 +138,7 @@ static int find_end(struct fm_separator *s, const struct fm_tokenizer *t,
                     const struct fm_inputs *in, struct fm_err *err)
 {
     static const char *const configs[] = {"config.json", "generation_config.json"};
-    int rc = find_named(s, t, in, "eos_token", err);
+    int rc = find_named(s, t, in, err);
     for (int i = 0; !rc && s->id < 0 && i < 2; i++)
         rc = take_from(s, t, in->model, in->stream, configs[i], take_id, "eos_token_id", err);
     s->unknown = s->id < 0;
@@ -162,19 +162,4 @@ int fm_separator_choose(struct fm_separator *s, const struct fm_tokenizer *t,
     if (!rc && s->id >= 0)
         fm_tokenizer_name(t, s->id, s->token);
     return rc;
-}
-
-int fm_separator_before(int32_t *id, const struct fm_tokenizer *t, const struct fm_run_options *run,
-                        struct fm_err *err)
-{
-    struct fm_separator s = {.id = -1};
-    int rc = find_named(&s, t, &run->inputs, "bos_token", err);
-    if (!rc && s.id < 0)
-        rc = find_end(&s, t, &run->inputs, err);
-    *id = s.id;
-    return rc || s.id >= 0
-               ? rc
-               : fm_fail(err, FM_ECONFIG,
-                         "no file has a bos_token or eos_token, from which the first token of a "
-                         "text is predicted; set one in tokenizer_config.json");
 }

@@ -28,12 +28,4 @@ struct fm_separator {
 int fm_separator_choose(struct fm_separator *separator, const struct fm_tokenizer *t,
                         const struct fm_run_options *run, struct fm_err *err);
 
-/*
- * The token from which the first token of a text is predicted, if its loss is measured: "bos_token"
- * of the same tokenizer_config.json, else the end-of-sequence token (lm-eval 0.4.13,
- * HFLM.prefix_token_id).  FM_ECONFIG if there is neither.
- */
-int fm_separator_before(int32_t *id, const struct fm_tokenizer *t, const struct fm_run_options *run,
-                        struct fm_err *err);
-
 #endif

@@ -50,8 +50,7 @@ static void take_memory(struct chunk *k, const struct fm_sweeping *r)
     k->rstd = fm_scratch_floats(n);
     for (int i = 0; i < k->n; i++) {
         int at = k->first + i, t = at % T;
-        bool measured = t >= r->batch[k->b].from && t < T - 1;
-        k->target[i] = measured ? r->batch[k->b].ids[at + 1] : -1;
+        k->target[i] = t < T - 1 ? r->batch[k->b].ids[at + 1] : -1;
     }
 }
 
@@ -211,7 +210,6 @@ static int head_lane(const struct fm_sweeping *r, struct chunk *k, int lane, str
     if (tapped)
         tap_logits(r, k, logits);
     struct fm_loss_weights weights = {own->ce, own->kl, 1 / (float)(batch->S * (batch->T - 1))};
-    assert(!own->backward || batch->from == 0);
     find_losses(r, k, lane, logits, own->backward ? &weights : NULL);
     if (!own->backward)
         show_rows(r, k, lane, logits);

@@ -33,7 +33,6 @@ static void cut_blocks(struct fm_sweeping *r)
         const struct fm_batch *batch = &r->batch[b];
         int rows = batch->S * batch->T, chunks = (rows + FM_HEAD_ROWS - 1) / FM_HEAD_ROWS;
         assert(batch->S > 0 && batch->T > 1 && batch->T <= s->T && rows <= s->rows);
-        assert(batch->from >= 0 && batch->from < batch->T - 1);
         r->chunks = chunks > r->chunks ? chunks : r->chunks;
         const struct fm_block *last = r->blocks > 0 ? &s->block[r->blocks - 1] : NULL;
         if (r->blocks == 0 || last->count == s->together || (cut > 0 && b % cut == 0) ||

@@ -51,12 +51,10 @@
  * number of such tasks per micro-batch. */
 uint64_t fm_sweep_head_bytes(const struct fm_config *config, int rows, int lanes, int *tasks);
 
-/* S sequences of T tokens; each predicts its own next tokens from position `from` on, T - 1 - from
- * predictions.  ids are borrowed. */
+/* S sequences of T tokens; each predicts its own next tokens, T - 1 of them.  ids are borrowed. */
 struct fm_batch {
     const int32_t *ids; /* (S, T) */
     int S, T;
-    int from; /* must be 0 if a lane has `backward` */
 };
 
 /* One network in the sweep. */
@@ -77,7 +75,7 @@ struct fm_lane {
 struct fm_measure {
     double ce, kl; /* sums; divide by n */
     int64_t agree; /* positions whose most probable token is the teacher's */
-    int64_t n;     /* positions, S (T - 1 - from) */
+    int64_t n;     /* positions, S (T - 1) */
 };
 
 /* Some positions of a micro-batch in the LM head, for one lane; pointers are valid only during the
@@ -88,8 +86,7 @@ struct fm_head_rows {
     const int32_t *target; /* (n) the next token; -1: position not measured */
     const float *logits;   /* (n, V) */
     const double *ce;      /* (n) */
-    double *kl; /* (n) relative to the teacher; may be overwritten, and then the new values are
-                   summed */
+    const double *kl;      /* (n) relative to the teacher */
 };
 
 /* One expert of one lane and micro-batch in the backward or forward; pointers are valid only during

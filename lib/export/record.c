@@ -50,12 +50,6 @@ static void say_metric(struct fm_text *t, const char *type, double value, const 
     fm_text_printf(t, "    - type: %s\n      value: %.6f\n      name: %s\n", type, value, name);
 }
 
-/* Perplexity in the unit of the convention: per token, or per word. */
-static double perplexity(const struct fm_record *r, double ce)
-{
-    return r->words.words ? fm_words_perplexity(ce, r->tokens, r->words.words) : exp(ce);
-}
-
 static void say_index(struct fm_text *t, const struct fm_record *r)
 {
     const struct fm_record_member *m = &r->member[r->start];
@@ -66,14 +60,7 @@ static void say_index(struct fm_text *t, const struct fm_record *r)
                    r->sequences, r->T, (unsigned long long)r->tokens, r->digest);
     fm_text_printf(t, "    metrics:\n");
     say_metric(t, "cross_entropy", m->quality.ce, "cross-entropy, nats per token");
-    if (r->words.words) { /* the names that lm-eval uses */
-        double byte = fm_words_perplexity(m->quality.ce, r->tokens, r->words.bytes);
-        say_metric(t, "word_perplexity", perplexity(r, m->quality.ce), r->convention);
-        say_metric(t, "byte_perplexity", byte, r->convention);
-        say_metric(t, "bits_per_byte", log2(byte), r->convention);
-    } else {
-        say_metric(t, "perplexity", perplexity(r, m->quality.ce), r->convention);
-    }
+    say_metric(t, "perplexity", exp(m->quality.ce), "exp of the cross-entropy");
     if (r->compared) {
         say_metric(t, "kl_divergence", m->quality.kl,
                    "divergence from the original model, nats per token");
@@ -106,7 +93,7 @@ static void say_row(struct fm_text *t, const struct fm_record *r, int i)
     say_name(t, r, i);
     fm_text_printf(t, " ");
     say_mean(t, m->quality.ce, m->spread.ce_half);
-    fm_text_printf(t, " | %.4f |", perplexity(r, m->quality.ce));
+    fm_text_printf(t, " | %.4f |", exp(m->quality.ce));
     if (r->compared) {
         fm_text_printf(t, " ");
         say_mean(t, m->quality.kl, m->spread.kl_half);
@@ -143,21 +130,18 @@ static void say_section(struct fm_text *t, const struct fm_record *r)
                    r->sequences);
     fm_text_printf(t, "sequences of %d tokens (xxh3 of\ntheir ids `%s`), %s", r->T, r->digest,
                    r->precision);
-    fm_text_printf(t,
-                   ";\n%llu tokens are predicted, by convention %s; \u00b1 is half of a 95 %% "
-                   "interval over %s",
-                   (unsigned long long)r->tokens, r->convention,
-                   r->words.words ? "documents" : "sequences");
+    fm_text_printf(
+        t, ";\n%llu tokens are predicted; \u00b1 is half of a 95 %% interval over sequences",
+        (unsigned long long)r->tokens);
     if (r->compared)
         fm_text_printf(t, ";\nthe divergence from the original is in nats per token");
-    fm_text_printf(t, ":\n\n| | cross-entropy | %sperplexity (%s) |%s\n|---|---|---|%s\n",
-                   r->words.words ? "word " : "", r->convention,
+    fm_text_printf(t, ":\n\n| | cross-entropy | perplexity |%s\n|---|---|---|%s\n",
                    r->compared ? " divergence | same top token | top five |" : "",
                    r->compared ? "---|---|---|" : "");
     if (r->compared) {
         fm_text_printf(t, "| the original | ");
         say_mean(t, r->original.ce, r->original_spread.ce_half);
-        fm_text_printf(t, " | %.4f | 0 | 100 %% | 100 %% |\n", perplexity(r, r->original.ce));
+        fm_text_printf(t, " | %.4f | 0 | 100 %% | 100 %% |\n", exp(r->original.ce));
     }
     for (int i = 0; i < r->members; i++)
         say_row(t, r, i);
@@ -284,12 +268,8 @@ static void say_json(struct fm_text *t, const struct fm_record *r)
     say_numbers(t, r, r->start);
     fm_text_printf(t, ", \"positions\": %lld, \"sequences\": %d, ",
                    (long long)r->member[r->start].quality.positions, r->sequences);
-    fm_text_printf(t, "\"seq_len\": %d, \"digest\": \"%s\", \"precision\": \"%s\", ", r->T,
-                   r->digest, r->precision);
-    fm_text_printf(t, "\"convention\": \"%s\"", r->convention);
-    if (r->words.words)
-        fm_text_printf(t, ", \"words\": %llu, \"bytes\": %llu", (unsigned long long)r->words.words,
-                       (unsigned long long)r->words.bytes);
+    fm_text_printf(t, "\"seq_len\": %d, \"digest\": \"%s\", \"precision\": \"%s\"", r->T, r->digest,
+                   r->precision);
     if (r->compared) {
         say_percentiles(t, ", \"percentiles\": [", fm_spread_at);
         fm_text_printf(t, ", \"original_ce\": %.17g", r->original.ce);

@@ -37,17 +37,13 @@ struct fm_record {
     const char *precision;      /* of the computation: "f32" */
     bool whole;                 /* the layout has all members */
     bool compared;              /* kl, agree and `original` are set */
-    bool base_file;             /* they are relative to a base-logits file, not to a model */
     int members, start;         /* number of measured members; index of the initial one */
     struct fm_record_member *member; /* (members), in order of budget */
     struct fm_quality original;      /* only ce and positions */
     struct fm_spread original_spread;
     struct fm_spread_sums sums; /* model i is member i; then the original */
-    const char *convention;     /* of the perplexity: "papers" (lib/bench/convention.h) */
     uint64_t tokens, values; /* number of tokens measured; upper bound, in bytes, of the memory for
                                 the values of all of them */
-    struct fm_words words;   /* of convention wikitext */
-    uint64_t kl_base_bytes;  /* size of the base-logits file to write; 0: none */
 };
 
 /* Write the figures into the directory run->inputs.stream, replacing only those that an earlier

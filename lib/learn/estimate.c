@@ -80,7 +80,7 @@ static double lanes_flops(const struct fm_config *c, const struct fm_estimate_sw
     double back = head + fixed_flops(c, c->moe[0] + 1, s->T) + c->M * down +
                   (c->M - 1) * (mixed + (experts - down) * s->kept) +
                   (s->scores ? c->M * experts : 0);
-    return (forward + s->backward * back) * (double)(s->rows - s->padding);
+    return (forward + s->backward * back) * (double)s->rows;
 }
 
 /*
@@ -104,7 +104,7 @@ static double again_flops(const struct fm_config *c, const struct fm_estimate_sw
         if (gate_up)
             sum += moe * part + (l > c->moe[0] ? (mlp - mixed) * 2 / 3 : 0);
     }
-    return s->backward * sum * (double)(s->rows - s->padding);
+    return s->backward * sum * (double)s->rows;
 }
 
 /* Bytes of the layers' inner values in all lanes with gradients, in blocks of `rows` tokens. */
@@ -179,7 +179,7 @@ void fm_estimate_add(struct fm_estimate *estimate, const struct fm_model *model,
     estimate->memory = resident > estimate->memory ? resident : estimate->memory;
     estimate->spill = spill > estimate->spill ? spill : estimate->spill;
     estimate->sweeps += sweep->count;
-    estimate->tokens += sweep->count * (sweep->rows - sweep->padding) * (uint64_t)sweep->lanes;
+    estimate->tokens += sweep->count * sweep->rows * (uint64_t)sweep->lanes;
     double count = (double)sweep->count, useful = count * lanes_flops(c, sweep);
     double again = count * again_flops(c, sweep, false);
     if (inner > 0)

@@ -92,15 +92,13 @@ struct fm_estimate {
 struct fm_estimate_sweep {
     uint64_t count; /* sweeps of this kind, all of the same size */
     uint64_t rows;  /* tokens in one sweep, over its micro-batches */
-    uint64_t
-        padding;  /* those of them that take only memory, because sequences are shorter than T */
-    int T;        /* tokens of a sequence */
-    int lanes;    /* networks in it */
-    int backward; /* lanes with gradients */
-    bool scores;  /* computes weight gradients as well: fm-rank */
-    int merged;   /* copies of a layer's experts with an adapter merged */
-    double kept;  /* mean share of the channels that the students keep, 1 for all */
-    int leaves;   /* units that ranks can share; 0: those of a step's micro-batches */
+    int T;          /* tokens of a sequence */
+    int lanes;      /* networks in it */
+    int backward;   /* lanes with gradients */
+    bool scores;    /* computes weight gradients as well: fm-rank */
+    int merged;     /* copies of a layer's experts with an adapter merged */
+    double kept;    /* mean share of the channels that the students keep, 1 for all */
+    int leaves;     /* units that ranks can share; 0: those of a step's micro-batches */
 };
 
 /* Bytes of the copy of a layer's experts in a sweep with an adapter merged. */

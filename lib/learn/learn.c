@@ -122,7 +122,7 @@ static int run_students(struct fm_learn *n, struct fm_err *err)
                                        .kl = 1};
     }
     for (int b = 0; !rc && b < batches; b++)
-        batch[b] = (struct fm_batch){n->ids + (size_t)b * (size_t)micro * (size_t)T, micro, T, 0};
+        batch[b] = (struct fm_batch){n->ids + (size_t)b * (size_t)micro * (size_t)T, micro, T};
     fm_maskgrad_begin(&n->grad, batches);
     struct fm_visitor visitor = fm_maskgrad_visitor(&n->grad);
     if (!rc)

@@ -36,7 +36,7 @@ static int open_sweeping(struct sweeping *s, const struct fm_probe *p, int masks
     if (!s->ids || !s->batch || !s->measure)
         return FM_ENOMEM;
     for (int i = 0; i < s->batches; i++)
-        s->batch[i] = (struct fm_batch){s->ids + (size_t)i * T, 1, (int)T, 0};
+        s->batch[i] = (struct fm_batch){s->ids + (size_t)i * T, 1, (int)T};
     int rc = fm_task_draw(p->task, s->ids, p->at, p->count, err);
     return rc ? rc : fm_task_sweep(&s->sweep, p->task, s->batches, (int)T, s->lanes, err);
 }

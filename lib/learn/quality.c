@@ -110,8 +110,8 @@ static int common_count(const struct fm_calib *held)
 }
 
 /* The held-out sequences, in micro-batches of S sequences of one kind.  Measured tokens are
- * numbered consecutively; `sequence`, `first` and `group` hold the number of the first token of
- * each sequence, micro-batch and group. */
+ * numbered consecutively; `sequence` and `first` hold the number of the first token of each
+ * sequence and micro-batch.  Confidence intervals treat sequences as independent. */
 struct held_out {
     const struct fm_calib *calib;
     const struct fm_quality_detail *detail; /* or NULL */
@@ -121,25 +121,22 @@ struct held_out {
     int masks;        /* number of masks that are measured */
     size_t *sequence; /* (sequences + 1) */
     size_t *first;    /* (batches + 1) */
-    size_t *group;    /* (groups + 1): groups that confidence intervals treat as independent */
-    int groups;
 };
 
 /* Sequences of a micro-batch. */
-static int sequences_together(const struct fm_calib *held, const struct fm_quality_detail *detail)
+static int sequences_together(const struct fm_calib *held)
 {
-    bool apart = detail && detail->window;
-    return apart ? 1 : fm_sweep_micro(common_count(held), held->T);
+    return fm_sweep_micro(common_count(held), held->T);
 }
 
 int fm_quality_batches(const struct fm_calib *held)
 {
-    return held->count / sequences_together(held, NULL);
+    return held->count / sequences_together(held);
 }
 
 int fm_quality_part(const struct fm_calib *held, int masks, int ranks)
 {
-    int rows = sequences_together(held, NULL) * held->T, batches = fm_quality_batches(held);
+    int rows = sequences_together(held) * held->T, batches = fm_quality_batches(held);
     int leaf = fm_sweep_together(batches, rows, 0);
     int64_t tokens = (int64_t)leaf * rows * (masks + 1);
     int64_t leaves = (PART_TOKENS + tokens - 1) / tokens;
@@ -150,9 +147,7 @@ int fm_quality_part(const struct fm_calib *held, int masks, int ranks)
 static int read_held(struct held_out *h, const struct fm_calib *held,
                      const struct fm_quality_detail *detail, struct fm_err *err)
 {
-    const struct fm_window *window = detail ? detail->window : NULL;
-    int S = sequences_together(held, detail);
-    int from = detail ? detail->from : 0;
+    int S = sequences_together(held);
     size_t T = (size_t)held->T, ids = (size_t)S * T, count = (size_t)held->count;
     *h = (struct held_out){.calib = held,
                            .detail = detail,
@@ -164,31 +159,20 @@ static int read_held(struct held_out *h, const struct fm_calib *held,
     h->batch = fm_alloc((size_t)h->batches, sizeof *h->batch, "batches", err);
     h->sequence = fm_alloc(count + 1, sizeof *h->sequence, "places of sequences", err);
     h->first = fm_alloc((size_t)h->batches + 1, sizeof *h->first, "places of batches", err);
-    h->group = fm_alloc(count + 1, sizeof *h->group, "places of documents", err);
-    if (!h->ids || !h->batch || !h->sequence || !h->first || !h->group)
+    if (!h->ids || !h->batch || !h->sequence || !h->first)
         return err->code;
-    for (int i = 0; i < h->batches; i++) {
-        struct fm_window own = window ? window[i] : (struct fm_window){held->T, from, false};
-        h->batch[i] = (struct fm_batch){h->ids + (size_t)i * ids, S, own.length, own.from};
-    }
-    for (size_t i = 0; i < count; i++) {
-        const struct fm_batch *b = &h->batch[i / (size_t)S];
-        h->sequence[i + 1] = h->sequence[i] + (size_t)(b->T - 1 - b->from);
-        h->groups += !window || !window[i].goes_on;
-        h->group[h->groups] = h->sequence[i + 1];
-    }
+    for (int i = 0; i < h->batches; i++)
+        h->batch[i] = (struct fm_batch){h->ids + (size_t)i * ids, S, held->T};
+    for (size_t i = 0; i <= count; i++)
+        h->sequence[i] = i * (T - 1);
     for (size_t i = 0; i <= (size_t)h->batches; i++)
         h->first[i] = h->sequence[i * (size_t)S];
-    int rc = fm_calib_read(held, 0, held->count, h->ids, err);
-    for (size_t i = 0; !rc && detail && detail->fronted && i < count; i++)
-        h->ids[i * T] = detail->front;
-    return rc;
+    return fm_calib_read(held, 0, held->count, h->ids, err);
 }
 
 static void release_held(struct held_out *h)
 {
     free(h->sequence);
-    free(h->group);
     free(h->first);
     free(h->batch);
     free(h->ids);
@@ -226,16 +210,11 @@ static void average_kinds(struct fm_quality *q, const struct fm_measure *measure
 /* ---- values of every token ---- */
 
 /* Slot 0 has the values of the reference, if there is one, with which the other slots are compared:
- * the full model, another model, or a base-logits file. */
+ * the full model, or another model. */
 struct values {
     const struct held_out *h;
-    const struct fm_klbase *base; /* or NULL */
-    struct fm_klbase_writer *out; /* for the rows of lane 0; or NULL */
-    int slots, shift;             /* a lane's slot is lane + shift */
+    int slots, shift; /* a lane's slot is lane + shift */
     bool compared;
-    atomic_llong agreed[FM_LANES_MAX]; /* with a base file: positions with the same top token */
-    pthread_mutex_t lock;
-    struct fm_err failed;   /* the first error in reading or writing a file */
     int V, near;            /* number of most probable tokens that are compared */
     struct fm_token *token; /* (slots, tokens of b) for each batch b, from first[b] * slots on */
     int32_t *top;           /* (tokens, FM_SPREAD_NEAR): most probable tokens of slot 0 */
@@ -255,11 +234,9 @@ static int take_values(struct values *v, const struct held_out *h, int lanes, bo
 {
     size_t n = h->sequence[h->sequences];
     *v = (struct values){.h = h,
-                         .base = h->detail->kl_base,
                          .slots = lanes + (apart ? 1 : 0),
                          .shift = apart ? 1 : 0,
                          .compared = taught || apart,
-                         .lock = PTHREAD_MUTEX_INITIALIZER,
                          .V = V,
                          .near = V < FM_SPREAD_NEAR ? V : FM_SPREAD_NEAR};
     v->token = fm_alloc(n, (size_t)v->slots * sizeof *v->token, "values of tokens", err);
@@ -306,55 +283,6 @@ static uint8_t count_shared(const int32_t *a, const int32_t *b, int n)
     return shared;
 }
 
-static void fail_values(struct values *v, const struct fm_err *err)
-{
-    pthread_mutex_lock(&v->lock);
-    if (!v->failed.code)
-        v->failed = *err;
-    pthread_mutex_unlock(&v->lock);
-}
-
-/* Write a row of the original to the file, unless the file has fewer sequences. */
-static void put_row(struct values *v, int sequence, int t, const float *logits)
-{
-    struct fm_err err = {0};
-    struct fm_mark mark = fm_scratch_mark();
-    if (sequence < v->out->shape.chunks) {
-        void *row = fm_scratch(fm_klbase_row_bytes(v->V));
-        fm_klbase_encode(row, logits, v->V);
-        if (fm_klbase_put_row(v->out, sequence, t, row, &err))
-            fail_values(v, &err);
-    }
-    fm_scratch_release(mark);
-}
-
-/*
- * Compare a lane's row with the file's row for the same position.  Sets the divergence, and the
- * file's cross-entropy and most probable tokens, which are the same for every lane.  The divergence
- * is summed as in llama-perplexity: over tokens whose log-probability in the file is above
- * FM_KLBASE_LEAST, without normalising.
- */
-static void compare_row(struct values *v, int sequence, int t, const float *logits, double ce,
-                        int32_t target, struct fm_token *base, int32_t *top, double *kl)
-{
-    struct fm_err err = {0};
-    struct fm_mark mark = fm_scratch_mark();
-    float *logprob = fm_scratch_floats((size_t)v->V);
-    void *row = fm_scratch(fm_klbase_row_bytes(v->V));
-    double norm = ce + (double)logits[target];
-    *kl = 0;
-    if (fm_klbase_logprobs(v->base, sequence, t, logprob, row, &err)) {
-        fail_values(v, &err);
-    } else {
-        for (int i = 0; i < v->V; i++)
-            if (logprob[i] > FM_KLBASE_LEAST)
-                *kl += exp((double)logprob[i]) * ((double)logprob[i] - (double)logits[i] + norm);
-        *base = (struct fm_token){.ce = -logprob[target]};
-        find_top(top, logprob, v->V, v->near);
-    }
-    fm_scratch_release(mark);
-}
-
 static void take_rows(void *self, const struct fm_head_rows *rows)
 {
     struct values *v = self;
@@ -364,18 +292,12 @@ static void take_rows(void *self, const struct fm_head_rows *rows)
     for (int i = 0; i < rows->n; i++) {
         if (rows->target[i] < 0)
             continue;
-        int at = rows->first + i, sequence = at / batch->T, t = at % batch->T - batch->from;
-        size_t place = (size_t)(sequence * (batch->T - 1 - batch->from) + t);
+        int at = rows->first + i;
+        size_t place = (size_t)(at / batch->T * (batch->T - 1) + at % batch->T);
         int32_t *top = v->top + (v->h->first[rows->batch] + place) * FM_SPREAD_NEAR;
         int32_t mine[FM_SPREAD_NEAR];
         const float *logits = rows->logits + (size_t)i * (size_t)v->V;
-        int chunk = rows->batch * v->h->S + sequence;
         own[place] = (struct fm_token){.ce = (float)rows->ce[i]};
-        if (v->out)
-            put_row(v, chunk, t, logits);
-        if (v->base)
-            compare_row(v, chunk, t, logits, rows->ce[i], rows->target[i], &other[place], top,
-                        &rows->kl[i]);
         if (!v->compared)
             continue;
         find_top(slot == 0 ? top : mine, logits, v->V, v->near);
@@ -384,8 +306,6 @@ static void take_rows(void *self, const struct fm_head_rows *rows)
         own[place].kl = (float)rows->kl[i];
         own[place].change = (float)(exp(-(double)own[place].ce) - exp(-(double)other[place].ce));
         own[place].near = count_shared(mine, top, v->near);
-        if (v->base && mine[0] == top[0])
-            atomic_fetch_add_explicit(&v->agreed[rows->lane], 1, memory_order_relaxed);
     }
 }
 
@@ -398,20 +318,9 @@ static void sum_values(struct fm_spread *spread, int model, const struct values 
         memcpy(v->one + h->first[b], tokens_of(v, b, slot),
                (h->first[b + 1] - h->first[b]) * sizeof *v->one);
     if (spread)
-        fm_spread_of(spread, v->one, h->group, h->groups, v->near, compared, v->sorted);
+        fm_spread_of(spread, v->one, h->sequence, h->sequences, v->near, compared, v->sorted);
     if (h->detail->sums)
         fm_spread_sums_set(h->detail->sums, model, v->one);
-}
-
-/* Set base and base_spread from the base-logits file. */
-static void sum_base(const struct fm_quality_detail *detail, const struct values *v)
-{
-    size_t n = v->h->sequence[v->h->sequences];
-    double ce = 0;
-    sum_values(detail->base_spread, v->h->masks, v, 0, false);
-    for (size_t i = 0; i < n; i++)
-        ce += (double)v->one[i].ce;
-    *detail->base = (struct fm_quality){.ce = ce / (double)n, .positions = (int64_t)n};
 }
 
 /* What is measured: a model, within `memory` bytes, with the widths (masks, M, E), closed experts
@@ -496,24 +405,15 @@ static int measure_group(struct fm_quality *quality, struct fm_spread *spread,
             fm_alloc((size_t)h->batches * (size_t)lanes, sizeof *measure, "measures", err);
     if (!measure)
         return FM_ENOMEM;
-    memset(values->agreed, 0, sizeof values->agreed);
     int rc = run_sweeps(sweep, h, lane, lanes, measure, parts, watch, err);
-    if (!rc && values->failed.code) {
-        *err = values->failed;
-        rc = err->code;
-    }
     for (int i = 0; !rc && i < masks; i++) {
         average(&quality[i], measure, 0, h->batches, lanes, own + i, adapter != NULL);
         average_kinds(&quality[i], measure, h, lanes, own + i);
-        if (values->base)
-            quality[i].agree = (double)values->agreed[i] / (double)quality[i].positions;
     }
     for (int i = 0; !rc && h->detail && i < masks; i++)
         sum_values(spread ? &spread[i] : NULL, first + i, values, own + i + values->shift,
                    values->compared);
-    if (!rc && values->base)
-        sum_base(h->detail, values);
-    else if (!rc && h->detail && values->compared)
+    if (!rc && h->detail && values->compared)
         sum_values(NULL, h->masks, values, 0, false);
     free(own_measure);
     return rc;
@@ -530,8 +430,7 @@ static int new_sweep(struct fm_sweep **sweep, struct values *values, const struc
     if (h->detail) {
         uint64_t taken = fm_quality_detail_bytes(h->sequence[h->sequences], lanes);
         memory = memory > taken ? memory - taken : 0;
-        if (take_values(values, h, lanes, subnets->taught,
-                        subnets->teacher != NULL || h->detail->kl_base,
+        if (take_values(values, h, lanes, subnets->taught, subnets->teacher != NULL,
                         fm_model_config(subnets->model)->V, err))
             return err->code;
     }
@@ -553,7 +452,7 @@ static int group_of(const struct fm_model *model, const struct fm_calib *held,
                     const struct fm_quality_detail *detail, size_t tokens, int masks,
                     uint64_t memory)
 {
-    int S = sequences_together(held, detail);
+    int S = sequences_together(held);
     uint64_t space =
         fm_estimate_boundaries(model, held->count / S, S * held->T, 0, fm_pool_threads(), memory);
     int group = masks_within(fm_model_config(model), held, space);
@@ -613,7 +512,6 @@ static int measure_original(struct fm_quality_original *original, uint64_t memor
     watch->groups = 2;
     watch_group(watch);
     int rc = new_sweep(&sweep, &values, &whole, h, 1, watch, err);
-    values.out = h->detail ? h->detail->kl_out : NULL;
     if (!rc)
         rc = measure_group(&original->quality, h->detail ? &original->spread : NULL, sweep, h,
                            &values, &whole, 0, 0, 1, watch, err);
@@ -650,7 +548,7 @@ static int measure(struct fm_quality *quality, struct subnets *subnets, int mask
     int rc = read_held(&h, held, detail, err);
     h.masks = masks;
     if (!rc && detail && detail->sums)
-        rc = fm_spread_sums_init(detail->sums, masks + 1, h.group, h.groups, err);
+        rc = fm_spread_sums_init(detail->sums, masks + 1, h.sequence, h.sequences, err);
     if (!rc && original) {
         fm_model_round(original->model, FM_MODEL_ROUND_ALL);
         if (!original->sweep)
@@ -670,8 +568,8 @@ int fm_quality_measure(struct fm_quality *quality, struct fm_model *model, const
                        const uint32_t *widths, int masks, const struct fm_adapter *adapter,
                        const struct fm_run_options *run, struct fm_err *err)
 {
-    struct subnets subnets = {.model = model, .ops = ops, .widths = widths, .adapter = adapter};
-    subnets.taught = !detail || !detail->kl_base;
+    struct subnets subnets = {
+        .model = model, .ops = ops, .widths = widths, .adapter = adapter, .taught = true};
     return measure(quality, &subnets, masks, held, detail, NULL, run, err);
 }
 
@@ -713,22 +611,7 @@ int fm_quality_measure_closed(struct fm_quality *quality, struct fm_model *model
 
 static size_t count_tokens(const struct fm_quality_subject *s)
 {
-    size_t T = (size_t)s->held->T, from = s->detail ? (size_t)s->detail->from : 0;
-    const struct fm_window *window = s->detail ? s->detail->window : NULL;
-    size_t n = window ? 0 : (size_t)s->held->count * (T - 1 - from);
-    for (int i = 0; window && i < s->held->count; i++)
-        n += (size_t)(window[i].length - 1 - window[i].from);
-    return n;
-}
-
-/* Tokens after the ends of the windows, which are not computed. */
-static uint64_t count_padding(const struct fm_quality_subject *s)
-{
-    const struct fm_window *window = s->detail ? s->detail->window : NULL;
-    uint64_t n = 0;
-    for (int i = 0; window && i < s->held->count; i++)
-        n += (uint64_t)(s->held->T - window[i].length);
-    return n;
+    return (size_t)s->held->count * (size_t)(s->held->T - 1);
 }
 
 /* Bytes that a sweep of `lanes` lanes needs for the values of its tokens. */
@@ -761,7 +644,7 @@ static void make_plan(struct fm_estimate *estimate, void *self, uint64_t memory)
     uint64_t rows = (uint64_t)s->held->count * (uint64_t)s->held->T;
     uint64_t fixed = rows * sizeof(int32_t);
     if (s->original) {
-        int S = sequences_together(s->held, s->detail), tasks;
+        int S = sequences_together(s->held), tasks;
         const struct fm_config *c = fm_model_config(s->original);
         fixed += (uint64_t)fm_pool_threads() * (fm_sweep_head_bytes(c, S * s->held->T, 2, &tasks) -
                                                 fm_sweep_head_bytes(c, S * s->held->T, 1, &tasks));
@@ -772,12 +655,11 @@ static void make_plan(struct fm_estimate *estimate, void *self, uint64_t memory)
     uint64_t merged = a ? fm_estimate_merged(fm_model_config(s->model)) : 0;
     uint64_t half = left / (s->original ? 2 : 1);
     uint64_t each = half > adapter ? half - adapter : 0;
-    int taught = !s->original && !s->alone && !(s->detail && s->detail->kl_base) ? 1 : 0;
+    int taught = !s->original && !s->alone ? 1 : 0;
     int group = group_of(s->model, s->held, s->detail, count_tokens(s), s->masks,
                          each > merged ? each - merged : 0);
     struct fm_estimate_sweep sweep = {.count = 1,
                                       .rows = rows,
-                                      .padding = count_padding(s),
                                       .T = s->held->T,
                                       .lanes = taught,
                                       .merged = a ? 1 : 0,

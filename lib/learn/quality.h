@@ -6,7 +6,6 @@
 #ifndef FM_QUALITY_H
 #define FM_QUALITY_H
 
-#include "formats/text/klbase.h"
 #include "lib/data/calib.h"
 #include "lib/engine/adapter.h"
 #include "lib/learn/estimate.h"
@@ -15,35 +14,12 @@
 #include "lib/model/model.h"
 #include "lib/run/run.h"
 
-/* A sequence of `length` tokens, 2 to T, measured from position `from` on; the tokens after it are
- * padding. */
-struct fm_window {
-    int32_t length, from;
-    bool goes_on; /* continues the document of the previous sequence: one group for confidence
-                     intervals */
-};
-
-/* The tokens of a sequence that are measured, and the values kept for each token in addition to the
- * means. */
+/* The values kept for each token, in addition to the means. */
 struct fm_quality_detail {
-    int from;     /* in each sequence, the first position whose next token is measured */
-    bool fronted; /* the first id of every sequence is replaced by `front` */
-    int32_t front;
-    const struct fm_window *window; /* (sequences), in place of T and `from`, or NULL */
-    struct fm_spread *spread;       /* (masks), filled in; relative to the reference; or NULL */
+    struct fm_spread *spread; /* (masks), filled in; relative to the reference; or NULL */
     /* Filled in, or NULL: model i is mask i, model `masks` the reference if there is one.  Release
      * it even after a failure. */
     struct fm_spread_sums *sums;
-    /* NULL, or the writer of a base-logits file: receives the rows of the original for the
-     * sequences that the file holds (fm_quality_compare with an original).  The caller ends the
-     * file. */
-    struct fm_klbase_writer *kl_out;
-    /* NULL, or a base-logits file of the same sequences, whose probabilities replace those of a
-     * full model or an original as the reference.  `base` and `base_spread` then receive the
-     * file's own figures. */
-    const struct fm_klbase *kl_base;
-    struct fm_quality *base;
-    struct fm_spread *base_spread;
 };
 
 /* Bytes for the values of `tokens` tokens while `masks` masks, at most fm_quality_group, and their
@@ -52,8 +28,8 @@ uint64_t fm_quality_detail_bytes(uint64_t tokens, int masks);
 
 /*
  * Set quality (masks) of widths (masks, M, E) on every sequence of held.  The ids of all of them
- * are held in memory, 4 bytes each.  detail is NULL if all next tokens are measured and no values
- * are kept; it must be NULL if there are ranks.  With an adapter every mask is measured on the
+ * are held in memory, 4 bytes each.  detail is NULL if no values are kept, as it must
+ * be if there are ranks.  With an adapter every mask is measured on the
  * merged weights as they will be stored: rounded to the model's dtype.  The figures do not depend
  * on which masks are measured together.  run provides memory and stop (FM_ESAVED).  The model's
  * channels must already be in the order to which the masks apply.
@@ -113,7 +89,7 @@ void fm_quality_original_release(struct fm_quality_original *original);
 /*
  * Set quality (masks) of a model cut to widths (masks, M, E), or of the model itself (masks 1) if
  * widths is NULL.  kl and agree compare with the original, which is measured first and shares the
- * run's memory; without an original and without detail->kl_base they are 0.
+ * run's memory; without an original they are 0.
  */
 int fm_quality_compare(struct fm_quality *quality, struct fm_model *model, const struct fm_ops *ops,
                        const struct fm_calib *held, const struct fm_quality_detail *detail,

@@ -240,7 +240,7 @@ static int score_group(struct scorer *s, struct fm_sweep *sweep, int batch, int 
     size_t X = (size_t)s->ranking->M * (size_t)s->ranking->E,
            ids = (size_t)batch * (size_t)calib->T;
     for (int i = 0; i < n; i++)
-        s->batch[i] = (struct fm_batch){s->ids + (size_t)i * ids, batch, calib->T, 0};
+        s->batch[i] = (struct fm_batch){s->ids + (size_t)i * ids, batch, calib->T};
     bool backward = fm_criterion_backward(s->criterion);
     struct fm_lane lane = {.backward = backward, .teacher = -1, .ce = 1};
     /* In float32, and with biases, the scores of each batch are added separately. */

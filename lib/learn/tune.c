@@ -243,7 +243,7 @@ static int sweep_once(struct fm_tune *t, struct fm_err *err)
     choose_lanes(t, lane);
     fm_reduction_begin(&t->reduction, 1.0 / batches);
     for (int b = 0; !rc && b < batches; b++)
-        batch[b] = (struct fm_batch){t->ids + (size_t)b * (size_t)micro * (size_t)T, micro, T, 0};
+        batch[b] = (struct fm_batch){t->ids + (size_t)b * (size_t)micro * (size_t)T, micro, T};
     if (!rc)
         rc = fm_sweep_run(t->sweep, batch, batches, lane, t->lanes, &visitor, measure, NULL, err);
     free(batch);

@@ -148,8 +148,3 @@ void fm_spread_of(struct fm_spread *spread, const struct fm_token *token, const 
         sorted[i] = token[i].change;
     sort_into(spread->change_at, sorted, n);
 }
-
-double fm_words_perplexity(double ce, uint64_t tokens, uint64_t words)
-{
-    return exp(ce * (double)tokens / (double)words);
-}

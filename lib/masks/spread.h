@@ -3,10 +3,9 @@
  * divergence per token and of the change in the probability of the true token, the agreement of the
  * five most probable tokens, and 95 % intervals of the mean losses.
  *
- * Percentiles are interpolated linearly, as by numpy's default and by llama.cpp's llama-perplexity
- * (which computes in float32).  Intervals are over sequences (or documents, if a text is measured
- * document by document), because tokens of one sequence share their context.  An interval over
- * tokens, such as llama.cpp prints, assumes that they are independent and is too narrow.  For a
+ * Percentiles are interpolated linearly, as by numpy's default.  Intervals are over sequences,
+ * because tokens of one sequence share their context; an interval over tokens assumes that they are
+ * independent and is too narrow.  For a
  * mean of n tokens in g groups with sums s_i of n_i tokens each, the half width is
  *
  *     t(0.975, g - 1) sqrt(g / (g - 1) sum_i (s_i - n_i mean)^2) / n
@@ -30,15 +29,6 @@ struct fm_token {
     uint8_t near; /* how many of the original's five most probable tokens are among this model's */
 };
 
-/* Counts of a text for which losses are also given per word and byte; zeroed: only per token. */
-struct fm_words {
-    uint64_t documents, words, bytes;
-};
-
-/* Perplexity per word, for a loss of ce nats per token over `tokens` tokens: exp of the loss per
- * word.  With a count of bytes as `words`, its base-2 logarithm is the bits per byte. */
-double fm_words_perplexity(double ce, uint64_t tokens, uint64_t words);
-
 #define FM_SPREAD_NEAR 5
 
 /* The percentiles, as fractions; 0 and 1 are minimum and maximum. */
@@ -49,7 +39,7 @@ extern const double fm_spread_at[FM_SPREAD_AT];
 struct fm_spread {
     bool compared;     /* there is an original; otherwise only tokens, groups and ce_half are set */
     int64_t tokens;    /* 0: nothing was measured */
-    int groups;        /* sequences or documents */
+    int groups;        /* sequences */
     double ce_half;    /* half of the 95 % interval of the mean cross-entropy; NaN for one group */
     double kl_half;    /* half of the 95 % interval of the mean divergence */
     double top5;       /* mean of fm_token.near, as a share of its maximum */

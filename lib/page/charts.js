@@ -239,9 +239,8 @@ function heldNote(set) {
   const files = set.files.flatMap((f, i) => [i ? ", " : "", el("code", { class: "word" }, f)]);
   const note = ["From ", ...files, set.files.length > 1 ? ", reports of " + set.tool : ", a report of " + set.tool];
   if (set.held) note.push("; held out: " + many(set.held[0], "sequence") + " of " + set.held[1] + " tokens");
-  if (set.convention)
-    note.push("; " + many(set.held[2], "token") + " predicted (convention ", el("span", { class: "word" }, set.convention),
-      "); ± is half the width of a 95 % interval over sequences");
+  if (set.held && set.held.length > 2)
+    note.push("; " + many(set.held[2], "token") + " predicted; ± is half the width of a 95 % interval over sequences");
   note.push(". Figures on other held-out tokens are not comparable.");
   return note;
 }

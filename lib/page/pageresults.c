@@ -160,12 +160,6 @@ static int stride_of(const cJSON *rows)
 
 /* ---- the tools' reports ---- */
 
-/* The convention by which tokens were predicted; NULL if the report does not say. */
-static const char *convention_of(const cJSON *o)
-{
-    return cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(o, "convention"));
-}
-
 static int read_held(const struct reading *r)
 {
     int64_t sequences, tokens;
@@ -177,11 +171,10 @@ static int read_held(const struct reading *r)
     cJSON *held = fm_json_add_array(r->set, "held");
     fm_json_add_uint(held, NULL, (uint64_t)sequences);
     fm_json_add_uint(held, NULL, (uint64_t)tokens);
-    if (!convention_of(r->from))
+    if (!cJSON_HasObjectItem(r->from, "tokens"))
         return FM_OK;
     rc = count_of(r, r->from, "tokens", INT64_MAX, &tokens);
     fm_json_add_uint(held, NULL, (uint64_t)tokens);
-    fm_json_add_string(r->set, "convention", convention_of(r->from));
     return rc;
 }
 
@@ -329,15 +322,14 @@ static int read_export(const struct reading *r)
     return rc;
 }
 
-/* The set of directories measured on the same tokens by the same convention, or NULL. */
-static cJSON *set_of(const cJSON *sets, const char *digest, const char *convention)
+/* The set of directories measured on the same tokens, or NULL. */
+static cJSON *set_of(const cJSON *sets, const char *digest)
 {
     cJSON *set;
     cJSON_ArrayForEach(set, sets)
     {
         const char *has = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(set, "digest"));
-        const char *by = convention_of(set);
-        if (has && strcmp(has, digest) == 0 && strcmp(by ? by : "", convention) == 0)
+        if (has && strcmp(has, digest) == 0)
             return set;
     }
     return NULL;
@@ -363,7 +355,7 @@ static int read_tool(const struct reading *r, const char *tool, bool exported)
 }
 
 /* Add the figures to a new set or, for an exported directory, to the set of directories measured on
- * the same tokens by the same convention.  *named is the file whose name was added last. */
+ * the same tokens.  *named is the file whose name was added last. */
 static int read_figures(struct reading *r, cJSON *sets, const char *tool, const char *path,
                         const char **named)
 {
@@ -374,8 +366,7 @@ static int read_figures(struct reading *r, cJSON *sets, const char *tool, const 
         rc = fm_json_get_string(r->from, "digest", &digest, r->err);
     if (rc)
         return rc;
-    const char *by = convention_of(r->from);
-    r->set = exported ? set_of(sets, digest, by ? by : "") : NULL;
+    r->set = exported ? set_of(sets, digest) : NULL;
     if (!r->set) {
         r->set = fm_json_add_object(sets, NULL);
         fm_json_add_array(r->set, "files");

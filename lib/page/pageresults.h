@@ -12,10 +12,10 @@
 
 /*
  * Append the figures of a file to an array of a page's data: {"files", "tool", "held",
- * "convention", "full", "series"}, and "exports": true and "digest" (of the tokens) for figures of
- * exported directories.  Directories measured on the same tokens by the same convention share one
- * element.  held is [sequences, tokens of each], if the file has these numbers, followed by the
- * number of predicted tokens if it names a convention.  full is the loss of the full model, if no
+ * "full", "series"}, and "exports": true and "digest" (of the tokens) for figures of exported
+ * directories.  Directories measured on the same tokens share one element.  held is [sequences,
+ * tokens of each], if the file has these numbers, followed by the number of predicted tokens if it
+ * has this, too.  full is the loss of the full model, if no
  * point has it.  A series has a name, a role ("family", "control", "baseline", "before", "after"),
  * seconds and peak_bytes of its calibration if known, and points [budget, bytes, cross-entropy,
  * divergence, agreement].  The last two are null if only losses were measured.  If the file has a

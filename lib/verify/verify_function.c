@@ -49,7 +49,7 @@ static int compute(struct job *j, struct fm_model *model, const struct fm_lane *
     int32_t *ids = fm_alloc((size_t)T, sizeof *ids, "tokens", err);
     int rc = ids ? fm_sweep_new(&sweep, model, j->ops, 1, T, T, 1, &options, err) : FM_ENOMEM;
     for (int i = 0; i < j->sequences && !rc; i++) {
-        struct fm_batch batch = {ids, 1, T, 0};
+        struct fm_batch batch = {ids, 1, T};
         struct fm_sweep_taps taps = {.lane = 0, .logprob = logprob + (size_t)i * (size_t)(T - 1)};
         struct fm_measure measure;
         fm_sweep_tap(sweep, &taps);

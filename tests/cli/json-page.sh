@@ -44,7 +44,6 @@ grep -e reference -e recovered quality/family # no original is given; the adapte
 fm-bench quality "${held[@]}" -m "$odd" ragged >quality/one
 fm-bench quality "${held[@]}" -n -m "$odd" ragged >quality/plan
 fm-bench quality "${held[@]}" -m "$odd" elastic >quality/elastic
-fm-bench quality "${held[@]}" -m "$odd" --seq-len 8 --kl-base-out base.kld ragged >quality/base
 fm-bench quality "${held[@]}" -m "$odd" ragged uniform >quality/several
 fm-bench baselines "${data[@]}" --only reap,random --budgets 0.4 >baselines/two
 # With several kinds of held-out text.
@@ -54,9 +53,6 @@ kinds=(-q -m "$tiny" -t "$tiny/calib.npy" --seq-len 32 --max-tokens 1024 --eval-
 fm-rank "${kinds[@]}" -f -o ranked >/dev/null 2>&1
 fm-train "${kinds[@]}" --method uniform --budget-step 0.4 -f -o trained ranked >/dev/null
 fm-pack -q -l --json trained >list/kinds
-# With whole documents.
-fm-bench quality -q -m "$tiny" --eval-text "$GOLDEN/text/rows.jsonl" --max-eval-tokens 128 --convention wikitext \
-    --precision f32 --seq-len 32 --json --budgets 0.4 trained >quality/wikitext
 # With attention that is complete only up to a certain length.
 fm-rank -q -n -m "$GOLDEN/odd-dsv32" -t "$GOLDEN/odd-dsv32/tokens.npy" --json >plan/longest
 # With codes: additional keys.

@@ -52,7 +52,7 @@ after = load("recovered")["budgets"]
 print("recovered:", all(list(b["recovered"]["kinds"]) == names for b in after if b["recovered"]))
 PYTHON
 fm-pack -q --export out --budget 0.4 family.fm >/dev/null
-fm-bench quality -q "${kinds[@]}" --seq-len 32 --precision f32 out | sed 's/[0-9]*\.[0-9]*/N/g' | tr -s ' ' | grep -v ^convention
+fm-bench quality -q "${kinds[@]}" --seq-len 32 --precision f32 out | sed 's/[0-9]*\.[0-9]*/N/g' | tr -s ' ' | grep -v ' are predicted; '
 echo "-- a renamed kind; kinds with equally many sequences"
 changed=("${calib[@]}" --method uniform --budget-step 0.4 --max-eval-tokens 700 -o named ranked)
 cp in/code.h in/source.h

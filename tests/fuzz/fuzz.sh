@@ -28,7 +28,7 @@ length() {
     fuzz_checkpoint) echo 16384 ;;
     fuzz_figures | fuzz_oms | fuzz_tokenizer) echo 8192 ;;
     fuzz_segments | fuzz_key) echo 2048 ;;
-    fuzz_klbase | fuzz_maskset) echo 1024 ;;
+    fuzz_maskset) echo 1024 ;;
     fuzz_modules) echo 320 ;;
     *) echo 4096 ;;
     esac

@@ -173,7 +173,7 @@ static inline void sweeps_close(struct sweeps *u)
 /* One batch of all sequences. */
 static inline struct fm_batch sweeps_whole(const struct sweeps *u)
 {
-    return (struct fm_batch){u->ids, u->S, u->T, 0};
+    return (struct fm_batch){u->ids, u->S, u->T};
 }
 
 static inline size_t sweeps_boundary(const struct sweeps *u)

@@ -13,7 +13,6 @@
 #include "formats/sign/oms.h"
 #include "formats/tensor/hfdir.h"
 #include "formats/tensor/safetensors.h"
-#include "formats/text/klbase.h"
 #include "formats/text/tokenizer.h"
 #include "formats/text/tokens.h"
 #include "lib/data/corpus.h"
@@ -136,7 +135,7 @@ static int read_text(const char *path, struct fm_err *err)
     const struct fm_run_options run = {.inputs.tokenizer = "golden/text/mixtral.json"};
     struct fm_corpus corpus;
     struct fm_tokens t;
-    int rc = fm_corpus_encode(&corpus, &t, &run, path, 0, NULL, err);
+    int rc = fm_corpus_encode(&corpus, &t, &run, path, 0, err);
     if (rc == FM_OK)
         fm_tokens_close(&t);
     return rc;
@@ -188,24 +187,6 @@ static int read_signature(const char *path, struct fm_err *err)
     return rc;
 }
 
-/* Read a whole base-logits file, whose chunks and vocabulary must be small. */
-static int read_kl_base(const char *path, struct fm_err *err)
-{
-    struct fm_klbase b;
-    int32_t ids[8];
-    float logprob[8], row[8];
-    int rc = fm_klbase_open(&b, path, err);
-    if (rc == FM_OK)
-        assert_true(b.shape.n_ctx <= 8 && b.shape.vocabulary <= 8);
-    for (int32_t c = 0; rc == FM_OK && c < b.shape.chunks; c++) {
-        rc = fm_klbase_tokens(&b, c, ids, err);
-        for (int i = 0; rc == FM_OK && i < fm_klbase_rows(b.shape.n_ctx); i++)
-            rc = fm_klbase_logprobs(&b, c, i, logprob, row, err);
-    }
-    fm_klbase_close(&b);
-    return rc;
-}
-
 static const struct {
     const char *name;
     int (*read)(const char *path, struct fm_err *err);
@@ -223,7 +204,6 @@ static const struct {
     {"stream", read_stream},
     {"masks", read_masks},
     {"signature", read_signature},
-    {"kl-base", read_kl_base},
 };
 
 static int read_by(const char *reader, const char *path, struct fm_err *err)

@@ -35,7 +35,7 @@ static void assert_closed(const char *model, const struct fm_ops *ops)
     assert_ok(fm_sweep_new(&sweep, m, ops, 1, S * T, T, 1, &options, &err));
     int64_t *counts = calloc(experts, sizeof *counts);
     struct fm_sweep_taps taps = {.logprob = calloc((size_t)(S * T), sizeof(float))};
-    struct fm_batch batch = {ids, S, T, 0};
+    struct fm_batch batch = {ids, S, T};
     struct fm_lane lane = {.teacher = -1, .ce = 1, .closed = closed};
     fm_sweep_tap(sweep, &taps);
     assert_ok(fm_sweep_run(sweep, &batch, 1, &lane, 1, NULL, &measure, counts, &err));

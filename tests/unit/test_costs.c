@@ -132,7 +132,7 @@ static double count_products(struct run *r, bool backward, const struct fm_visit
     struct fm_err err = {0};
     struct fm_measure measure;
     struct fm_lane lane = {.teacher = -1, .ce = 1, .backward = backward};
-    struct fm_batch batch = {r->ids, S, T, 0};
+    struct fm_batch batch = {r->ids, S, T};
     struct fm_sweep_taps taps = {
         .dx = backward ? calloc((size_t)(r->c->L + 1) * N * (size_t)r->c->H, sizeof(float)) : NULL};
     double before = fm_meter_flops();

@@ -96,46 +96,6 @@ TEST(work_is_proportional_to_the_sequences)
     }
 }
 
-/* Sequences that are shorter than T end in padding, which is not computed. */
-TEST(padding_is_not_counted)
-{
-    struct runs r;
-    struct fm_model *m;
-    struct fm_calib held;
-    struct fm_estimate plan;
-    struct fm_quality quality;
-    struct fm_window window[6];
-    char path[64];
-    start(&r, "odd-mixtral", path, 6, (uint64_t)4 << 30);
-    assert_ok(fm_model_open(&m, path, (uint64_t)1 << 30, &err));
-    const struct fm_config *c = fm_model_config(m);
-    assert_ok(fm_calib_open(&held, &r.run, c, false, &err));
-    double tokens = 0, others = 0;
-    for (int i = 0; i < 6; i++) {
-        window[i] = (struct fm_window){.length = i % 2 ? T : 4};
-        tokens += window[i].length;
-    }
-    for (int l = 0; l < c->L; l++)
-        others += fm_cost_layer(c, l, T).others;
-    struct fm_quality_detail detail = {.window = window};
-    fm_model_use(m, r.run.machine.ops);
-    struct fm_quality_subject subject = {
-        .model = m, .held = &held, .detail = &detail, .masks = 1, .kept = 1};
-    fm_quality_plan(&plan, &subject, &r.run);
-    uint32_t *widths = calloc((size_t)(c->M * c->E), sizeof *widths);
-    for (int x = 0; x < c->M * c->E; x++)
-        widths[x] = (uint32_t)c->I;
-    double before = fm_meter_flops();
-    assert_ok(fm_quality_measure(&quality, m, r.run.machine.ops, &held, &detail, widths, 1, NULL,
-                                 &r.run, &err));
-    double done = fm_meter_flops() - before, want = plan.flops - 2 * tokens * others;
-    assert_true(plan.tokens == 2 * (uint64_t)tokens);
-    assert_true(fabs(done - want) <= 1e-9 * want);
-    free(widths);
-    fm_calib_close(&held);
-    fm_model_close(m);
-}
-
 static struct fm_estimate plan_ranking(uint64_t memory)
 {
     struct runs r;

@@ -91,7 +91,7 @@ static void check(const struct fm_run_options *run, const char *rows, int32_t se
         else if (separator >= 0 && last >= 0 && last != separator && other != separator)
             wanted[n++] = separator;
     }
-    assert_ok(fm_corpus_encode(&corpus, &t, run, rows, 0, NULL, &err));
+    assert_ok(fm_corpus_encode(&corpus, &t, run, rows, 0, &err));
     assert_int_equal(corpus.separator.id, separator);
     assert_int_equal(t.count, n);
     assert_ok(fm_tokens_read(&t, 0, ids, n, 2000, &err));
@@ -216,8 +216,7 @@ TEST(wrong_separators_are_refused)
         struct fm_run_options run = {
             .inputs.model = model_with("qwen2", bad[i].tokenizer_config, bad[i].config, NULL),
             .inputs.separator = bad[i].separator};
-        assert_fails(fm_corpus_encode(&corpus, &t, &run, rows, 0, NULL, &err), bad[i].code,
-                     bad[i].says);
+        assert_fails(fm_corpus_encode(&corpus, &t, &run, rows, 0, &err), bad[i].code, bad[i].says);
         run.inputs.separator = "none"; /* as the messages advise */
         check(&run, rows, -1);
     }

@@ -24,10 +24,8 @@ static void run_pieces(struct outcome *o, int threads, uint64_t memory, bool tap
     sweeps_seen_init(&seen, &u, &adapter);
     seen.lane = 1;
     /* The first two share a block. */
-    struct fm_batch batch[4] = {{u.ids, 1, u.T, 0},
-                                {u.ids + u.T, 1, u.T, 0},
-                                {u.ids, 2, u.T, 0},
-                                {u.ids + 3, 1, u.T - 4, 0}};
+    struct fm_batch batch[4] = {
+        {u.ids, 1, u.T}, {u.ids + u.T, 1, u.T}, {u.ids, 2, u.T}, {u.ids + 3, 1, u.T - 4}};
     struct fm_lane lanes[2] = {{.teacher = -1, .ce = 0.5f, .backward = true},
                                {.teacher = 0,
                                 .ce = 1,

@@ -44,7 +44,7 @@ static void assert_golden_dz(const struct fm_ops *ops)
     struct fm_lane lane[2] = {
         {.teacher = -1, .ce = 1},
         {.widths = (uint32_t *)widths, .backward = true, .teacher = 0, .ce = 1, .kl = 1}};
-    struct fm_batch batch = {ids, S, T, 0};
+    struct fm_batch batch = {ids, S, T};
     struct fm_visitor visitor = fm_maskgrad_visitor(&grad);
     fm_maskgrad_begin(&grad, 1);
     assert_ok(fm_sweep_run(sweep, &batch, 1, lane, 2, &visitor, measure, counts, &err));
