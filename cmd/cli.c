@@ -48,7 +48,7 @@ static const struct {
     [FM_ADVISE_REPLACE] = {"use --force to replace it", 0},
     [FM_ADVISE_CARRY] = {"put a copy in its place, or give its name to --carry of fm-rank", 0},
     [FM_ADVISE_DECOMPRESS] = {"decompress it, or pipe it to --text -", 0},
-    [FM_ADVISE_BLANK_LINES] = {"use --split-blank-lines", 0},
+    [FM_ADVISE_ROWS] = {"give its parts as JSON lines", 0},
     [FM_ADVISE_TEXT_FIELD] = {"name the field with --text-field", 0},
     [FM_ADVISE_OTHER_TOKENIZER] = {"use --tokenizer-cmd, or token files", 0},
     [FM_ADVISE_TOKEN_TYPE] =

@@ -97,7 +97,7 @@ static int find_line(struct fm_documents *d, size_t from, size_t *size, size_t *
         if (so_far > FM_DOCUMENT_BYTES_MAX) {
             fm_fail(err, FM_EFORMAT, "the document on line %" PRIu64 " is over %d bytes",
                     d->line + 1, FM_DOCUMENT_BYTES_MAX);
-            return d->rows || d->blocks ? err->code : fm_advise(err, FM_ADVISE_BLANK_LINES);
+            return d->rows ? err->code : fm_advise(err, FM_ADVISE_ROWS);
         }
         if (!end && d->at == d->file.size) {
             *there = held > from;
@@ -118,7 +118,7 @@ static int find_line(struct fm_documents *d, size_t from, size_t *size, size_t *
     }
 }
 
-/* Find one row, or the lines up to a blank one, or all lines. */
+/* Find one row, or all lines. */
 int fm_documents_next(struct fm_documents *d, const char **record, size_t *size, uint64_t *line,
                       struct fm_err *err)
 {
@@ -135,16 +135,14 @@ int fm_documents_next(struct fm_documents *d, const char **record, size_t *size,
             break;
         lines++;
         bool blank = is_blank(d->buffer + d->used + from, n);
-        if (blank && any && d->blocks)
-            break;
-        if (blank && (d->rows || d->blocks)) {
+        if (blank && d->rows) {
             d->used += next;
             d->line += lines;
             next = lines = 0;
             continue;
         }
         begin = any ? begin : from;
-        end = d->rows || d->blocks ? from + n : next;
+        end = d->rows ? from + n : next;
         any = true;
     }
     if (any) {
@@ -324,10 +322,10 @@ static void recognise_rows(struct fm_documents *d, bool named)
     d->doubtful = !d->rows;
 }
 
-int fm_documents_open(struct fm_documents *d, const char *path, const char *field, bool blocks,
+int fm_documents_open(struct fm_documents *d, const char *path, const char *field,
                       struct fm_err *err)
 {
-    *d = (struct fm_documents){.file.fd = -1, .field = field ? field : "text", .blocks = blocks};
+    *d = (struct fm_documents){.file.fd = -1, .field = field ? field : "text"};
     int rc = FM_OK;
     if (fm_input_open(&d->file, path, err) || fill(d, err) || check_beginning(d, err)) {
         rc = err->code;
@@ -337,7 +335,7 @@ int fm_documents_open(struct fm_documents *d, const char *path, const char *fiel
     if (d->have >= 3 && memcmp(d->buffer, "\xef\xbb\xbf", 3) == 0)
         d->used = 3; /* a byte-order mark */
     d->rows = has_name_of_rows(path);
-    if (!d->rows && !blocks)
+    if (!d->rows)
         recognise_rows(d, field != NULL);
     return FM_OK;
 }

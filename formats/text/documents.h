@@ -1,8 +1,7 @@
 /*
- * Documents in a text file: the rows of JSONL, a plain text as a whole, or its blocks between blank
- * lines.  A row is a JSON object on a line of its own; one of its fields is the document.  The file
- * is read in pieces and may be larger than memory; a document has at most FM_DOCUMENT_BYTES_MAX
- * bytes.
+ * Documents in a text file: the rows of JSONL, or a plain text as a whole.  A row is a JSON object
+ * on a line of its own; one of its fields is the document.  The file is read in pieces and may be
+ * larger than memory; a document has at most FM_DOCUMENT_BYTES_MAX bytes.
  */
 #ifndef FM_DOCUMENTS_H
 #define FM_DOCUMENTS_H
@@ -19,7 +18,7 @@
 struct fm_documents {
     struct fm_file file;
     const char *field; /* of a row: the text */
-    bool rows, blocks;
+    bool rows;
     bool recognised; /* rows, although the name does not say so */
     bool doubtful;   /* plain text that begins like JSON */
     uint64_t at;     /* bytes read from the file so far */
@@ -31,11 +30,11 @@ struct fm_documents {
 /*
  * Records are rows if the name ends in .jsonl, .ndjson or .json in any case, or if the first line
  * that is not blank is a JSON object with `field` (borrowed; NULL: "text") or another usual field
- * of texts, or with any fields if `field` is not NULL; standard input is "-".  `blocks` splits
- * plain text at blank lines.  A byte-order mark at the beginning is skipped.  FM_EFORMAT names
- * input that is not text: compressed files, Parquet, UTF-16.
+ * of texts, or with any fields if `field` is not NULL; standard input is "-".  A byte-order mark at
+ * the beginning is skipped.  FM_EFORMAT names input that is not text: compressed files, Parquet,
+ * UTF-16.
  */
-int fm_documents_open(struct fm_documents *d, const char *path, const char *field, bool blocks,
+int fm_documents_open(struct fm_documents *d, const char *path, const char *field,
                       struct fm_err *err);
 void fm_documents_close(struct fm_documents *d);
 

@@ -50,7 +50,7 @@ enum fm_advice {
     FM_ADVISE_REPLACE, /* replace the file that exists */
     FM_ADVISE_CARRY, /* a carried file is a link: replace it with a copy, or name it in an option */
     FM_ADVISE_DECOMPRESS,
-    FM_ADVISE_BLANK_LINES,     /* treat blank lines as ends of documents */
+    FM_ADVISE_ROWS,            /* divide a long text into rows of JSON */
     FM_ADVISE_TEXT_FIELD,      /* name the field of a row that holds its text */
     FM_ADVISE_OTHER_TOKENIZER, /* encode the text with another command, or supply tokens */
     FM_ADVISE_TOKEN_TYPE,      /* state the type of raw tokens */

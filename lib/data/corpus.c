@@ -349,8 +349,7 @@ static int prepare(struct encoding *e, struct fm_corpus *c, const char *path, st
             "--separator has no effect with --tokenizer-cmd, whose ids are taken as they "
             "are; omit it, and let the command print the separator");
     if ((!e->run->inputs.tokenizer_cmd && open_tokenizer(e, c, err)) ||
-        fm_documents_open(&e->documents, path, e->run->inputs.text_field,
-                          e->run->inputs.split_blank_lines, err))
+        fm_documents_open(&e->documents, path, e->run->inputs.text_field, err))
         return err->code;
     const struct fm_documents *d = &e->documents;
     if (d->recognised)

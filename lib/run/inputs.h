@@ -26,7 +26,6 @@ struct fm_inputs {
     const char *texts[FM_INPUTS_MAX]; /* --text FILE[:WEIGHT], NULL after the last; used after all
                                          token files */
     const char *text_field;           /* field with the text in JSONL rows; NULL: "text" */
-    bool split_blank_lines;           /* for plain text: a document ends at a blank line */
     const char *tokenizer;            /* tokenizer.json; NULL: the model's own */
     const char *tokenizer_cmd;        /* a command that encodes instead, or NULL */
     const char *separator;            /* NULL: "eos", else "none" or a token */

@@ -38,13 +38,16 @@ printf '{\n    int text = 1; /* a block of C */\n}\n' >block.c
 say --text block.c
 printf '{"id": 0, "text": "a", "x": NaN}\n' | say --text -
 printf '{"text": null}\n' | say --text -
-echo "-- a mixture of tokens and text, and plain text in blocks"
-printf 'one two three\n\n \t\nfour\nfive\n\n' >blocks.txt
-rank blocks --text blocks.txt:0.5 --tokens "$GOLDEN/text/rows.npy" --split-blank-lines --seq-len 8 >/dev/null
-tar xOf blocks manifest.json | sed -n '/"tokens": {/,/^      }/p' | sed 's/[0-9a-f]\{32\}/DIGEST/'
+echo "-- a mixture of tokens and text, and paragraphs as documents"
+# shellcheck source=tests/pages.bash
+. "$GOLDEN/../tests/pages.bash"
+printf 'one two three\n\nfour\nfive' >notes.txt
+examples fm-guide.7
+rank notes --text notes.jsonl:0.5 --tokens "$GOLDEN/text/rows.npy" --seq-len 8 >/dev/null
+tar xOf notes manifest.json | sed -n '/"tokens": {/,/^      }/p' | sed 's/[0-9a-f]\{32\}/DIGEST/'
 echo "-- what follows a document"
 plan() {
-    fm-rank -q -n --model "$tiny" --seq-len 2 --text blocks.txt --split-blank-lines "$@" 2>&1 |
+    fm-rank -q -n --model "$tiny" --seq-len 2 --text notes.jsonl "$@" 2>&1 |
         grep 'separator\|^tokens'
 }
 plan
@@ -82,7 +85,7 @@ cmd() {
     [ -e cmd ] && tar xOf cmd manifest.json | grep -A12 '"sources"' | grep '"tokens"\|"documents"\|_cmd' |
         sed 's/[0-9a-f]\{32\}/DIGEST/'
 }
-cmd blocks.txt "sed 's/.*/[1, 2, 3, 4, 5]/'"
+cmd notes.txt "sed 's/.*/[1, 2, 3, 4, 5]/'"
 cmd rows.jsonl "sed 's/.*/[1, 2, 3, 4, 5]/'"
 cmd rows.jsonl 'head -n 3 | sed "s/.*/[1]/"'
 cmd rows.jsonl 'cat'

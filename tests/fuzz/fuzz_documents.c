@@ -9,14 +9,14 @@
 #include "formats/text/idlines.h"
 
 /* rows: read the file as if its name ended in .jsonl. */
-static void read_documents(const uint8_t *data, size_t size, bool rows, bool blocks)
+static void read_documents(const uint8_t *data, size_t size, bool rows)
 {
     struct fm_documents d;
     struct fm_err err = {0};
     const char *record = "";
     uint64_t line = 0, before = 0;
     size_t bytes = 0, length = 0, sum = 0;
-    int rc = fm_documents_open(&d, fuzz_file(data, size), NULL, blocks, &err);
+    int rc = fm_documents_open(&d, fuzz_file(data, size), NULL, &err);
     must(rc == FM_OK || (rc == FM_EFORMAT && err.text[0]));
     if (rc != FM_OK)
         return;
@@ -59,9 +59,8 @@ static void read_ids(const uint8_t *data, size_t size)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    read_documents(data, size, true, false);
-    read_documents(data, size, false, false);
-    read_documents(data, size, false, true);
+    read_documents(data, size, true);
+    read_documents(data, size, false);
     read_ids(data, size);
     return 0;
 }

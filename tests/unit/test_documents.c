@@ -4,7 +4,7 @@
 #include "tests/unit/test.h"
 
 /* Check every document of a text against `wanted`, which ends with NULL. */
-static void documents_are(const char *name, const char *text, size_t size, bool blocks,
+static void documents_are(const char *name, const char *text, size_t size,
                           const char *const *wanted)
 {
     struct fm_documents d;
@@ -12,7 +12,7 @@ static void documents_are(const char *name, const char *text, size_t size, bool 
     const char *record = "";
     char dst[256];
     int n = 0;
-    assert_ok(fm_documents_open(&d, scratch_write(name, text, size), NULL, blocks, &err));
+    assert_ok(fm_documents_open(&d, scratch_write(name, text, size), NULL, &err));
     for (size_t length, bytes; record; n++) {
         uint64_t line;
         assert_ok(fm_documents_next(&d, &record, &bytes, &line, &err));
@@ -26,26 +26,23 @@ static void documents_are(const char *name, const char *text, size_t size, bool 
     fm_documents_close(&d);
 }
 
-#define DOCUMENTS(name, text, blocks, ...)                                                         \
-    documents_are(name, text, sizeof(text) - 1, blocks, (const char *const[]){__VA_ARGS__, NULL})
+#define DOCUMENTS(name, text, ...)                                                                 \
+    documents_are(name, text, sizeof(text) - 1, (const char *const[]){__VA_ARGS__, NULL})
 
-TEST(text_is_one_document_or_its_blocks)
+TEST(text_is_one_document)
 {
-    DOCUMENTS("a.txt", "one\ntwo\n\nthree\n", false, "one\ntwo\n\nthree\n");
-    DOCUMENTS("a.txt", "one\ntwo\n\nthree\n", true, "one\ntwo", "three");
-    DOCUMENTS("a.txt", "\n \t\r\n\none\r\ntwo\r\n\r\n\n\nthree", true, "one\r\ntwo\r", "three");
-    DOCUMENTS("a.txt", "\xef\xbb\xbfone", false, "one");
-    DOCUMENTS("a.txt", "\xef\xbb\xbf\n\none\n", true, "one");
-    DOCUMENTS("a", "{\"text\": \"one\"}", true, "{\"text\": \"one\"}");
+    DOCUMENTS("a.txt", "one\ntwo\n\nthree\n", "one\ntwo\n\nthree\n");
+    DOCUMENTS("a.txt", "\n \t\r\n\none\r\n", "\n \t\r\n\none\r\n");
+    DOCUMENTS("a.txt", "\xef\xbb\xbfone", "one");
 }
 
 TEST(rows_are_documents)
 {
-    DOCUMENTS("a.jsonl", "{\"text\": \"one\"}\n{\"text\": \"two\"}", false, "one", "two");
-    DOCUMENTS("a.ndjson", "\r\n\n{\"text\": \"a\\nb\\u00e9\\ud83d\\ude00\"}\r\n  \n", false,
+    DOCUMENTS("a.jsonl", "{\"text\": \"one\"}\n{\"text\": \"two\"}", "one", "two");
+    DOCUMENTS("a.ndjson", "\r\n\n{\"text\": \"a\\nb\\u00e9\\ud83d\\ude00\"}\r\n  \n",
               "a\nb\u00e9\U0001f600");
-    DOCUMENTS("a.json", "\xef\xbb\xbf{\"x\": [1, {}], \"te\\u0078t\": \"one\"}\n", false, "one");
-    DOCUMENTS("a.jsonl", "{\"text\": \"\"}\n{\"text\": \" \"}\n", false, "", " ");
+    DOCUMENTS("a.json", "\xef\xbb\xbf{\"x\": [1, {}], \"te\\u0078t\": \"one\"}\n", "one");
+    DOCUMENTS("a.jsonl", "{\"text\": \"\"}\n{\"text\": \" \"}\n", "", " ");
 }
 
 /* Whether a file is rows, whatever its name is, and what is said about it. */
@@ -84,7 +81,7 @@ TEST(rows_are_recognised_by_the_first_line)
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         struct fm_documents d;
         const char *path = scratch_write(files[i].name, files[i].text, strlen(files[i].text));
-        assert_ok(fm_documents_open(&d, path, files[i].field, false, &err));
+        assert_ok(fm_documents_open(&d, path, files[i].field, &err));
         if (d.rows != (files[i].kind >= RECOGNISED) ||
             d.recognised != (files[i].kind == RECOGNISED) ||
             d.doubtful != (files[i].kind == DOUBTFUL))
@@ -103,7 +100,7 @@ TEST(a_long_first_row_is_recognised)
     memset(text, 'a', SIZE);
     memcpy(text, "\n{\"text\": \"", 11);
     memcpy(text + SIZE - 3, "\"}\n", 3);
-    assert_ok(fm_documents_open(&d, scratch_write("part", text, SIZE), NULL, false, &err));
+    assert_ok(fm_documents_open(&d, scratch_write("part", text, SIZE), NULL, &err));
     assert_true(d.rows);
     const char *record;
     size_t size, length;
@@ -132,8 +129,7 @@ TEST(rows_may_cross_pieces)
     struct fm_documents d;
     const char *record;
     uint64_t line;
-    assert_int_equal(
-        fm_documents_open(&d, scratch_write("long.jsonl", text, size), NULL, false, &err), 0);
+    assert_int_equal(fm_documents_open(&d, scratch_write("long.jsonl", text, size), NULL, &err), 0);
     for (int i = 0; i < ROWS; i++) {
         assert_ok(fm_documents_next(&d, &record, &bytes, &line, &err));
         assert_non_null(record);
@@ -160,13 +156,13 @@ TEST(a_line_of_2_gb_is_refused_early)
         uint64_t line;
         const char *path = scratch_write(names[i], "{\"text\": \"\n{\"text\": \"", 21);
         assert_int_equal(truncate(path, (off_t)2 << 30), 0);
-        assert_ok(fm_documents_open(&d, path, NULL, false, &err));
+        assert_ok(fm_documents_open(&d, path, NULL, &err));
         int rc = fm_documents_next(&d, &record, &size, &line, &err);
         if (rc == FM_OK)
             rc = fm_documents_next(&d, &record, &size, &line, &err);
         assert_int_equal(rc, FM_EFORMAT);
         assert_non_null(strstr(err.text, i ? "over 33554432 bytes" : "line 2 is over"));
-        assert_int_equal(err.advice, i ? FM_ADVISE_BLANK_LINES : FM_ADVISE_NONE);
+        assert_int_equal(err.advice, i ? FM_ADVISE_ROWS : FM_ADVISE_NONE);
         assert_true(d.capacity <= (size_t)4 * FM_DOCUMENT_BYTES_MAX);
         fm_documents_close(&d);
     }
@@ -181,7 +177,7 @@ TEST(a_file_that_shrinks_is_an_error)
     int rc = FM_OK;
     const char *path = scratch_write("shrinks.txt", "one\n\n", 5);
     assert_int_equal(truncate(path, 5 << 20), 0);
-    assert_ok(fm_documents_open(&d, path, NULL, true, &err));
+    assert_ok(fm_documents_open(&d, path, NULL, &err));
     assert_int_equal(truncate(path, 3 << 20), 0);
     while (rc == FM_OK && record)
         rc = fm_documents_next(&d, &record, &size, &line, &err);
