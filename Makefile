@@ -252,11 +252,16 @@ DEMO_TOOLS := fm-rank fm-train fm-recover fm-pack fm-verify
 demo: $(DEMO_TOOLS:%=$(BUILD)/bin/%)
 	@PATH="$(CURDIR)/$(BUILD)/bin:$$PATH" bash tests/demo.sh
 
+# The hostile files of tests/bad, for test_bad and the fuzz programs.
+BAD := $(BUILD)/bad.made
+$(BAD): $(wildcard tests/bad/*.py)
+	@python3 -B tests/bad/make.py $(BUILD)/bad && touch $@
+
 # The programs that tests/run.sh needs.
-tests: all $(TESTS) $(PRELOADED) $(MEASURES)
+tests: all $(TESTS) $(PRELOADED) $(MEASURES) $(BAD)
 
 # Lint comes last, so that a misplaced space does not keep the tests from running.
-check: deps-check all $(TESTS) $(PRELOADED) $(MEASURES) $(if $(MPI_PKG),mpi-check)
+check: deps-check all $(TESTS) $(PRELOADED) $(MEASURES) $(BAD) $(if $(MPI_PKG),mpi-check)
 	@BUILD="$(BUILD)" SAN="$(SAN)" MPI_BUILD="$(CURDIR)/$(MPI_BUILD)" bash tests/run.sh; status=$$?; \
 		$(MAKE) --no-print-directory lint && exit $$status
 
@@ -267,7 +272,7 @@ SLOW := bench clip clip_bf16 command costs estimate granularity hfdir kernelbenc
 FAST := $(filter-out $(SLOW:%=tests/unit/test_%.c),$(wildcard tests/unit/test_*.c))
 FAST_CLI := fm-*-help|usage|man-options|output|list|json|pipeline|criterion
 empty :=
-check-fast: deps-check $(BINS) $(FAST:tests/%.c=$(BUILD)/tests/%)
+check-fast: deps-check $(BINS) $(BAD) $(FAST:tests/%.c=$(BUILD)/tests/%)
 	@$(MAKE) --no-print-directory lint
 	@BUILD="$(BUILD)" SAN="$(SAN)" \
 		bash tests/run.sh '@($(subst $(empty) $(empty),|,$(FAST:tests/%.c=%))|cli/@($(FAST_CLI)))'

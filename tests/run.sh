@@ -21,6 +21,7 @@ seconds_max=${FM_TEST_SECONDS_MAX:-600} # the time limit of a test
 jobs_max=${FM_TEST_JOBS:-$(nproc)}
 scratch=$(mktemp -d) || exit 1
 trap 'rm -rf "$scratch"' EXIT
+export BUILD
 trap 'exit 130' INT TERM # running tests end on their own
 tests=0 running=0
 
@@ -87,7 +88,6 @@ unit_tests() {
 # Unit tests that are scripts, with the same statuses.
 scripts() {
     local source name
-    export BUILD
     for source in tests/unit/test_*.sh; do
         [ -e "$source" ] || continue
         name=unit/$(basename "$source" .sh)
@@ -107,7 +107,7 @@ replays() {
         corpus=$BUILD/tests/$name.corpus
         rm -rf "$corpus" && mkdir -p "$corpus"
         if [ -e "golden/$name.tar.gz" ]; then tar -C "$corpus" -xzf "golden/$name.tar.gz"; fi
-        start run "$name" "$BUILD/tests/$name" -n 100 golden/bad -n 1 "$corpus"
+        start run "$name" "$BUILD/tests/$name" -n 100 "$BUILD/bad" -n 1 "$corpus"
     done
 }
 

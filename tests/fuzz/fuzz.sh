@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Run each target of tests/fuzz under libFuzzer for FUZZ_SECONDS, starting from
-# golden/fuzz, all hostile files in golden/bad, and the inputs that earlier runs kept in
+# golden/fuzz, all hostile files that tests/bad/make.py makes, and the inputs that earlier runs kept in
 # build/fuzz/corpus.  Prints how many inputs each target ran.  Status 1 if one crashed or hung; its input
 # is kept in build/fuzz/NAME.
 #
@@ -65,7 +65,7 @@ plain=
 if [ ! "$san" ]; then plain=" -fno-sanitize-coverage=trace-cmp"; fi
 # -w: warnings are checked in the build by gcc.
 make -s BUILD="$BUILD" CUDA=0 CC="$CLANG" SAN="fuzzer-no-link${san:+,$san}" WARN=-w \
-    CPPFLAGS="-DFM_FUZZ$plain" LDFLAGS=-fsanitize=fuzzer "${@/#/$BUILD/tests/fuzz/}" || exit 1
+    CPPFLAGS="-DFM_FUZZ$plain" LDFLAGS=-fsanitize=fuzzer "$BUILD/bad.made" "${@/#/$BUILD/tests/fuzz/}" || exit 1
 
 status=0
 for name; do
@@ -75,7 +75,7 @@ for name; do
     found=$all/$name.log
     if "$BUILD/tests/fuzz/$name" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=4096 -reload=0 \
         -max_len="$(length "$name")" -print_final_stats=1 -artifact_prefix="$all/$name/" \
-        "$corpus" golden/bad >"$found" 2>&1; then
+        "$corpus" "$BUILD/bad" >"$found" 2>&1; then
         verdict=passed
     else
         verdict="FAILED, see $found"

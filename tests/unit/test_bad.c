@@ -1,9 +1,10 @@
 /*
- * Read every file of golden/bad/, and compare the error with its line in golden/bad/EXPECT: path,
- * reader, exit code and text, separated by tabs.  A file without a line, or a line without a file,
- * is a failure, too.
+ * Read every file that tests/bad/make.py makes in build/bad, and compare the error with its line in
+ * tests/bad/EXPECT: path, reader, exit code and text, separated by tabs.  A file without a line, or
+ * a line without a file, is a failure, too.
  */
 #include <dirent.h>
+#include <limits.h>
 #include <unistd.h>
 
 #include "formats/bundle/bundle.h"
@@ -19,7 +20,7 @@
 #include "lib/model/model.h"
 #include "tests/unit/test.h"
 
-#define BAD "golden/bad"
+#define EXPECT "tests/bad/EXPECT"
 #define VOCABULARY 100 /* of the token files */
 #define LINES_MAX 1024
 
@@ -30,6 +31,7 @@ struct expectation {
 
 static struct expectation expected[LINES_MAX];
 static size_t count;
+static char tokenizer[PATH_MAX];
 
 static int read_safetensors(const char *path, struct fm_err *err)
 {
@@ -132,7 +134,7 @@ static int read_tokenizer(const char *path, struct fm_err *err)
 
 static int read_text(const char *path, struct fm_err *err)
 {
-    const struct fm_run_options run = {.inputs.tokenizer = "golden/text/mixtral.json"};
+    const struct fm_run_options run = {.inputs.tokenizer = tokenizer};
     struct fm_corpus corpus;
     struct fm_tokens t;
     int rc = fm_corpus_encode(&corpus, &t, &run, path, 0, err);
@@ -211,16 +213,16 @@ static int read_by(const char *reader, const char *path, struct fm_err *err)
     for (size_t i = 0; i < sizeof readers / sizeof *readers; i++)
         if (strcmp(readers[i].name, reader) == 0)
             return readers[i].read(path, err);
-    fail_msg(BAD "/EXPECT: no reader '%s'", reader);
+    fail_msg(EXPECT ": no reader '%s'", reader);
     return -1;
 }
 
 static void load_expectations(void)
 {
     static char text[1 << 18];
-    FILE *f = fopen(BAD "/EXPECT", "r");
+    FILE *f = fopen(EXPECT, "r");
     if (!f) {
-        perror(BAD "/EXPECT (run from the root)");
+        perror(EXPECT " (run from the root)");
         exit(1);
     }
     size_t n = fread(text, 1, sizeof text - 1, f);
@@ -253,31 +255,29 @@ TEST(every_file_meets_its_expectation)
     size_t wrong = 0;
     for (size_t i = 0; i < count; i++) {
         const struct expectation *e = &expected[i];
-        char path[512];
-        snprintf(path, sizeof path, BAD "/%s", e->file);
-        if (access(path, F_OK) != 0) {
-            print_error("%s: expected, but not there\n", path);
+        if (access(e->file, F_OK) != 0) {
+            print_error("%s: expected, but not there\n", e->file);
             wrong++;
             continue;
         }
-        int rc = read_by(e->reader, path, &err);
+        int rc = read_by(e->reader, e->file, &err);
         if (rc == e->code && is_expected(rc ? err.text : "", e->text))
             continue;
         print_error("%s\t%s\t%d\t%s\n", e->file, e->reader, rc, rc ? err.text : "");
         wrong++;
     }
-    print_message("%zu files of %s\n", count, BAD);
+    print_message("%zu files\n", count);
     assert_true(count > 0);
     assert_int_equal(wrong, 0);
 }
 
 TEST(every_file_is_expected)
 {
-    DIR *d = opendir(BAD);
+    DIR *d = opendir(".");
     size_t files = 0;
     assert_non_null(d);
     for (const struct dirent *f; (f = readdir(d));) {
-        if (f->d_name[0] == '.' || strcmp(f->d_name, "EXPECT") == 0)
+        if (f->d_name[0] == '.')
             continue;
         size_t i = 0;
         size_t n = strlen(f->d_name); /* a directory is listed by a file in it: DIR/t.bin */
@@ -285,7 +285,7 @@ TEST(every_file_is_expected)
                              (expected[i].file[n] && expected[i].file[n] != '/')))
             i++;
         if (i == count)
-            fail_msg(BAD "/%s is not in EXPECT", f->d_name);
+            fail_msg("%s is not in EXPECT", f->d_name);
         files++;
     }
     closedir(d);
@@ -294,6 +294,13 @@ TEST(every_file_is_expected)
 
 int main(void)
 {
+    const char *build = getenv("BUILD");
+    char folder[PATH_MAX];
     load_expectations();
+    snprintf(folder, sizeof folder, "%s/bad", build ? build : "build");
+    if (!realpath("golden/text/mixtral.json", tokenizer) || chdir(folder) != 0) {
+        perror(folder);
+        return 1;
+    }
     return tests_run(NULL, NULL);
 }
