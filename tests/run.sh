@@ -6,8 +6,8 @@
 #   BLESS=1 tests/run.sh cli/NAME          write the goldens of a command-line test again
 #
 # A unit test is a program: status 0 passes, 77 skips, any other fails.  A command-line test is a
-# script without checks of its own: its output and status are compared with
-# golden/cli/NAME.{out,err,rc}; with status 77 it is skipped, and the last line of its standard
+# script without checks of its own: its output, a line `== status N` and its standard error are
+# compared with golden/cli/NAME; with status 77 it is skipped, and the last line of its standard
 # error has the reason.  Each test runs in an empty folder, with the tools in PATH and golden/ in
 # GOLDEN.  FM_TEST_JOBS tests run in parallel (default: the number of processors), and a line is
 # printed when one ends.  If no test matches, the run fails.
@@ -111,36 +111,33 @@ replays() {
     done
 }
 
-compare() { # compare NAME: compare the three files of the test with their goldens; 0 if they agree
-    local name=$1 kind golden status=0
-    for kind in out err rc; do
-        golden=golden/cli/$name.$kind
-        if [ "${BLESS:-0}" = 1 ]; then
-            mkdir -p golden/cli && cp "$own/$kind" "$golden"
-        elif [ ! -e "$golden" ]; then
-            echo "no $golden; read what the test prints, then BLESS=1"
-            sed "s/^/$kind: /" "$own/$kind"
-            status=1
-        elif ! diff -u --label "$golden" --label "$name $kind" "$golden" "$own/$kind"; then
-            status=1
-        fi
-    done
-    return $status
+compare() { # compare NAME: compare the test's transcript with its golden; 0 if they agree
+    local golden=golden/cli/$1
+    if [ "${BLESS:-0}" = 1 ]; then
+        mkdir -p golden/cli && cp "$own/transcript" "$golden"
+    elif [ ! -e "$golden" ]; then
+        echo "no $golden; read what the test prints, then BLESS=1"
+        cat "$own/transcript"
+        return 1
+    else
+        diff -u --label "$golden" --label "$1" "$golden" "$own/transcript"
+    fi
 }
 
 cli_test() { # cli_test NAME
-    local name=$1 began=$SECONDS
+    local name=$1 began=$SECONDS status
     mkdir "$own/empty"
     (
         cd "$own/empty" || exit 99
         PATH=$root/$BUILD/bin:$PATH GOLDEN=$root/golden LC_ALL=C \
             timeout -k 10 "$seconds_max" bash "$root/tests/cli/$name.sh" \
             >"$own/out" 2>"$own/err" </dev/null
-        echo $? >"$own/rc"
     )
-    if [ "$(cat "$own/rc")" = 77 ]; then
+    status=$?
+    if [ $status = 77 ]; then
         result "cli/$name" 77 "$began" "$own/err"
     else
+        { cat "$own/out" && echo "== status $status" && cat "$own/err"; } >"$own/transcript"
         compare "$name" >"$own/log"
         result "cli/$name" $? "$began" "$own/log"
     fi
