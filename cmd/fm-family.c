@@ -294,8 +294,12 @@ static int make_entry(cJSON **entry, const struct family *f, int step, struct fm
     add_options(&w, f, step, false);
     if (w.count) /* their order does not matter; that of files is in the inputs */
         qsort(w.word, w.count, sizeof *w.word, compare_words);
-    for (size_t i = 0; i < w.count; i++)
-        fm_json_add_string(options, NULL, w.word[i]);
+    for (size_t i = 0; i < w.count; i++) {
+        char *word = fm_ledger_word(w.word[i]);
+        w.failed = w.failed || !word;
+        fm_json_add_string(options, NULL, word ? word : "");
+        free(word);
+    }
     cJSON *inputs = fm_json_add_object(*entry, "inputs");
     fm_ledger_copy(inputs, given);
     fm_ledger_copy(inputs, cJSON_GetObjectItemCaseSensitive(from, "output"));
@@ -626,9 +630,10 @@ static int run_step(struct family *f, int step, struct fm_err *err)
         cJSON_Delete(entry);
         return rc;
     }
-    fm_ledger_enter(&f->ledger, step_of[step].name, step >= EXPORT ? asked.out : "", entry);
-    if ((rc = fm_ledger_save(&f->ledger, err)))
-        return rc;
+    const char *of = step >= EXPORT ? asked.out : "";
+    if (fm_ledger_enter(&f->ledger, step_of[step].name, of, entry, err) ||
+        fm_ledger_save(&f->ledger, err))
+        return err->code;
     add_command(&c.words, f, step);
     if (own && step < VERIFY)
         add(&c.words, "--force");

@@ -15,6 +15,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
 #include "lib/base/names.h"
+#include "lib/base/printable.h"
 #include "lib/base/signals.h"
 
 #define KEY "fm_family"
@@ -125,6 +126,26 @@ void fm_ledger_close(struct fm_ledger *l)
 
 /* ---- digests ---- */
 
+char *fm_ledger_word(const char *text)
+{
+    char *shown = strdup(text), *word = NULL;
+    if (!shown)
+        return NULL;
+    fm_printable(shown, false);
+    bool same = strcmp(shown, text) == 0 && !strchr(text, '%');
+    size_t n = 0;
+    if (!same && (word = malloc(3 * strlen(text) + 1))) {
+        for (const char *p = text; *p; p++)
+            n += (size_t)sprintf(word + n, *p > ' ' && *p < 0x7f && *p != '%' ? "%c" : "%%%02X",
+                                 (unsigned char)*p);
+        word[n] = '\0';
+    }
+    if (same)
+        return shown;
+    free(shown);
+    return word;
+}
+
 /* Everything that changes if the file is replaced or written to. */
 static void print_state(char text[160], const struct stat *st)
 {
@@ -177,8 +198,8 @@ static int read_digest(char hex[FM_DIGEST_HEX], const struct fm_ledger *l, const
     return rc;
 }
 
-static int digest_file(struct fm_ledger *l, cJSON *to, const char *what, const char *path,
-                       struct fm_err *err)
+static int digest_named(struct fm_ledger *l, cJSON *to, const char *what, const char *path,
+                        const char *word, struct fm_err *err)
 {
     cJSON *files = cJSON_GetObjectItemCaseSensitive(l->json, "files");
     char state[160 + FM_DIGEST_HEX], hex[FM_DIGEST_HEX];
@@ -192,7 +213,7 @@ static int digest_file(struct fm_ledger *l, cJSON *to, const char *what, const c
     }
     print_state(state, &st);
     size_t length = strlen(state);
-    const char *has = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(files, path));
+    const char *has = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(files, word));
     if (has && strncmp(has, state, length) == 0 && strlen(has) == length + FM_DIGEST_HEX - 1) {
         fm_json_add_string(to, what, has + length);
         fm_file_close(&f);
@@ -204,11 +225,22 @@ static int digest_file(struct fm_ledger *l, cJSON *to, const char *what, const c
     if (rc)
         return rc;
     fm_json_add_string(to, what, hex);
-    cJSON_DeleteItemFromObjectCaseSensitive(files, path);
+    cJSON_DeleteItemFromObjectCaseSensitive(files, word);
     memcpy(state + length, hex, sizeof hex);
     if (settled)
-        fm_json_add_string(files, path, state);
+        fm_json_add_string(files, word, state);
     return FM_OK;
+}
+
+static int digest_file(struct fm_ledger *l, cJSON *to, const char *what, const char *path,
+                       struct fm_err *err)
+{
+    char *key = fm_ledger_word(what), *word = fm_ledger_word(path);
+    int rc = key && word ? digest_named(l, to, key, path, word, err)
+                         : fm_fail(err, FM_ENOMEM, "no memory for the name '%s'", path);
+    free(key);
+    free(word);
+    return rc;
 }
 
 struct names {
@@ -295,26 +327,38 @@ void fm_ledger_copy(cJSON *to, const cJSON *from)
     }
 }
 
-static void print_key(char key[PATH_MAX + 16], const char *step, const char *of)
+/* The key of a step; free() it.  NULL: out of memory. */
+static char *key_of(const char *step, const char *of)
 {
-    snprintf(key, PATH_MAX + 16, "%s%s%s", step, *of ? " " : "", of);
+    char *key = NULL, *word = fm_ledger_word(of);
+    if (word && asprintf(&key, "%s%s%s", step, *of ? " " : "", word) < 0)
+        key = NULL;
+    free(word);
+    return key;
 }
 
 cJSON *fm_ledger_step(const struct fm_ledger *l, const char *step, const char *of)
 {
-    char key[PATH_MAX + 16];
-    print_key(key, step, of);
-    return cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(l->json, "steps"),
-                                            key);
+    char *key = key_of(step, of);
+    cJSON *steps = cJSON_GetObjectItemCaseSensitive(l->json, "steps");
+    cJSON *entry = key ? cJSON_GetObjectItemCaseSensitive(steps, key) : NULL;
+    free(key);
+    return entry;
 }
 
-void fm_ledger_enter(struct fm_ledger *l, const char *step, const char *of, cJSON *entry)
+int fm_ledger_enter(struct fm_ledger *l, const char *step, const char *of, cJSON *entry,
+                    struct fm_err *err)
 {
-    char key[PATH_MAX + 16];
+    char *key = key_of(step, of);
     cJSON *steps = cJSON_GetObjectItemCaseSensitive(l->json, "steps");
-    print_key(key, step, of);
+    if (!key) {
+        cJSON_Delete(entry);
+        return fm_fail(err, FM_ENOMEM, "no memory for the record of a step");
+    }
     cJSON_DeleteItemFromObjectCaseSensitive(steps, key);
     fm_json_add(steps, key, entry);
+    free(key);
+    return FM_OK;
 }
 
 int fm_ledger_unlock(const char *path, struct fm_err *err)

@@ -45,6 +45,12 @@ int fm_ledger_save(struct fm_ledger *l, struct fm_err *err);
 /* Unlock.  A folder that was made for a run that saved no record is removed. */
 void fm_ledger_close(struct fm_ledger *l); /* zeroed struct is fine */
 
+/* A copy of a name or an option as the record holds it: JSON has no control characters in keys,
+ * and no bytes that are not UTF-8, so in a text with such bytes, or with '%', whatever is not plain
+ * ASCII is %XX.  Different texts give different words.  The caller frees it; NULL: out of memory.
+ */
+char *fm_ledger_word(const char *text);
+
 /*
  * Add the digest of a file to the object `to`, under the key `what`; of a directory, that of every
  * regular file in it whose name does not begin with a dot, under "WHAT NAME".  FM_ESAVED if a
@@ -61,8 +67,9 @@ void fm_ledger_copy(cJSON *to, const cJSON *from);
 
 /* The entry of a step, or NULL; `of` distinguishes steps with one name. */
 cJSON *fm_ledger_step(const struct fm_ledger *l, const char *step, const char *of);
-/* Replace the entry; takes ownership of `entry`. */
-void fm_ledger_enter(struct fm_ledger *l, const char *step, const char *of, cJSON *entry);
+/* Replace the entry; takes ownership of `entry`, even on failure.  FM_ENOMEM. */
+int fm_ledger_enter(struct fm_ledger *l, const char *step, const char *of, cJSON *entry,
+                    struct fm_err *err);
 
 /* Remove the lock that a killed process may have left next to a file. */
 int fm_ledger_unlock(const char *path, struct fm_err *err);

@@ -112,6 +112,12 @@ done
 python3 -c 'import json; r = json.load(open("closed.work/.fm-family")); r["steps"]["rank"].update(output=[1, {}, "x"], inputs=[None], options={"a": 1}); json.dump(r, open("closed.work/.fm-family", "w"))'
 try "${one[@]}" -o closed
 
+echo "-- a finished run is known again, whatever the names"
+for name in $'lines\nof\e[31m' $'bytes\xff\xfe' $'C1 \xc2\x85' 'per%41'; do
+    fm-family "${one[@]}" -o "$name" >said 2>&1
+    try "${one[@]}" -o "$name"
+done
+
 echo "-- refused before the first step"
 try "${one[@]}"
 try ODD -b 0.4 -o none
