@@ -173,6 +173,7 @@ tools='[{"type": "function", "function": {"name": "look_up"}}]'
 for tools in "$tools" "\"${tools//\"/\\\\\"}\"" null '[]'; do
     row "{\"messages\": [$ask], \"tools\": $tools, \"chat_template_kwargs\": {\"think\": 1}}" objects
 done
+row "{\"messages\": [$ask, {\"role\": \"assistant\", \"content\": null, \"function_call\": {\"name\": \"look_up\", \"arguments\": \"{}\"}}], \"functions\": [{\"name\": \"look_up\"}], \"chat_template_kwargs\": {\"think\": 1}}" objects
 echo "-- what the template leaves out"
 row "{\"messages\": [$ask]}\n{\"messages\": [$ask], \"tools\": [{\"name\": \"look_up\"}]}"
 row "{\"messages\": [{\"role\": \"developer\", \"content\": \"a\"}, $ask]}"
