@@ -8,7 +8,7 @@ prepare
 "${train[@]}" -o trained ranked >/dev/null
 "${exchange[@]}" -o exchanged ranked >/dev/null
 "${recover[@]}" -o recovered trained >/dev/null
-ranks 3 "${rank[@]}" -o ranked3 --json >report
+ranks 3 "${rank[@]}" -o ranked3 --json && cp out report
 members ranked ranked3
 ranks 2 "${rank[@]}" --memory "$(least "${rank[@]}" -o ranked2)" -o ranked2 # layers are reduced one by one
 members ranked ranked2

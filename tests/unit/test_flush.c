@@ -232,7 +232,12 @@ TEST(what_replaced_parts_stays)
     put_parts("lost", false, 2, FM_EIO);
     assert_int_equal(scratch_entries(scratch("parts")), 0);
     put_parts("old", false, 0, FM_OK);
-    put_parts("new", true, 2, FM_EIO);
+    put_parts("new", true, 2, FM_EIO); /* of the old parts' second names: they are put back */
+    assert_non_null(strstr(failure.text, "is as it was"));
+    assert_contents(scratch("parts/first"), "old");
+    assert_contents(scratch("parts/second"), "old");
+    assert_int_equal(scratch_entries(scratch("parts")), 2);
+    put_parts("new", true, 3, FM_EIO); /* of the directory, after the renames */
     assert_non_null(strstr(failure.text, "is complete and is kept"));
     assert_contents(scratch("parts/first"), "new");
     assert_contents(scratch("parts/second"), "new");
