@@ -197,9 +197,10 @@ static void edit_card(struct fm_text *t, const char *card, const struct fm_recor
     fm_text_add(t, rest, strlen(rest));
 }
 
-/* *written (free()) = the new text of the card, or NULL if there is no card. */
-static int record_card(const struct fm_run_options *run, const struct fm_record *r, char **written,
-                       struct fm_err *err)
+/* *was and *written (free()) = the old and the new text of the card, or NULL if there is no card.
+ */
+static int record_card(const struct fm_run_options *run, const struct fm_record *r, char **was,
+                       char **written, struct fm_err *err)
 {
     const char *directory = run->inputs.stream;
     struct fm_text t = {0};
@@ -225,9 +226,19 @@ static int record_card(const struct fm_run_options *run, const struct fm_record 
                     "in its section Measured",
                     directory, FM_EXPORT_CARD);
     free(path);
-    free(card);
+    *was = card;
     *written = t.data;
     return rc;
+}
+
+/* Put the old card back.  If that fails, too, fm-verify reports the card. */
+static void restore_card(const char *directory, const char *was)
+{
+    struct fm_err unused = {0};
+    char *path = fm_file_join(directory, FM_EXPORT_CARD, &unused);
+    if (path)
+        (void)fm_output_text(path, was, true, &unused);
+    free(path);
 }
 
 static void say_interval(struct fm_text *t, const char *key, double mean, double half)
@@ -342,13 +353,14 @@ static int record_json(const char *directory, const char *card, const struct fm_
 int fm_record_write(const struct fm_run_options *run, const struct fm_record *result,
                     struct fm_err *err)
 {
-    char *card = NULL;
-    int rc = record_card(run, result, &card, err);
-    if (!rc)
-        rc = record_json(run->inputs.stream, card, result, err);
+    char *card = NULL, *was = NULL;
+    int rc = record_card(run, result, &was, &card, err);
+    if (!rc && (rc = record_json(run->inputs.stream, card, result, err)) && was)
+        restore_card(run->inputs.stream, was);
     if (!rc && fm_file_is_in(run->inputs.stream, FM_OMS_NAME))
         fm_run_note(run, "the signature no longer matches; sign again: %s/" FM_OMS_NAME,
                     run->inputs.stream);
     free(card);
+    free(was);
     return rc;
 }

@@ -124,3 +124,9 @@ fm-pack -q -f --export out --layout layer --for vllm --budget 0.3 family.fm >/de
 sed -n 's/^| held-out cross-entropy | //p' out/README.md
 fm-pack -q -f --export out --layout ragged --budget 0.3 family.fm >/dev/null
 sed -n 's/^| figures below measured by | //p' out/README.md
+if [ -z "${SAN:-}" ]; then # sanitizers refuse a library that is loaded before theirs
+    faults=$(dirname "$(type -P fm-pack)")/../tests/unit/faults.so
+    LD_PRELOAD=$faults FM_FAULT=rename:2:fail fm-bench quality -q --record "${own[@]}" out 2>complained >/dev/null
+    echo "fm-export.json cannot be written: status $?, $(cat complained)"
+    fm-verify -q out | tail -n 1 | figures
+fi
