@@ -22,11 +22,11 @@
 #include "tests/measure/meter.h"
 #include "lib/bench/processor.h"
 #include "tests/measure/synth.h"
-#include "lib/bench/workdir.h"
 #include "lib/learn/rank.h"
 #include "lib/learn/estimate.h"
 #include "lib/learn/train.h"
 #include "tests/measure/measure.h"
+#include "tests/measure/workdir.h"
 
 struct speed {
     double seconds;       /* wall time of the run */

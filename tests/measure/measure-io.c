@@ -11,12 +11,12 @@
 #include "lib/base/clock.h"
 #include "lib/base/units.h"
 #include "tests/measure/synth.h"
-#include "lib/bench/workdir.h"
 #include "lib/export/export.h"
 #include "lib/export/list.h"
 #include "lib/pack/pack.h"
 #include "lib/verify/verify.h"
 #include "tests/measure/measure.h"
+#include "tests/measure/workdir.h"
 
 struct measured {
     uint64_t checkpoint, bundle, export; /* bytes */

@@ -5,10 +5,10 @@
 
 #include "formats/text/tokens.h"
 #include "lib/bench/shapes.h"
-#include "lib/bench/workdir.h"
 #include "lib/model/model.h"
 #include "tests/measure/meter.h"
 #include "tests/measure/synth.h"
+#include "tests/measure/workdir.h"
 #include "tests/unit/test.h"
 
 TEST(a_shape_is_seven_numbers)

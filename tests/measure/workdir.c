@@ -2,7 +2,7 @@
  * Measurements write gigabytes of files.  All of these are in one directory with a unique name,
  * which is removed with its contents at the end.
  */
-#include "lib/bench/workdir.h"
+#include "tests/measure/workdir.h"
 
 #include <errno.h>
 #include <fcntl.h>
