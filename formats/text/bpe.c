@@ -474,5 +474,6 @@ void fm_bpe_encode(const struct fm_bpe *b, struct fm_bpe_work *w, const char *wo
     line->n = (uint8_t)(w->n - before);
     line->dropped = (uint8_t)(w->dropped - dropped);
     memcpy(line->word, word, size);
-    memcpy(line->ids, w->ids + before, line->n * sizeof *line->ids);
+    if (line->n) /* else w->ids may be NULL */
+        memcpy(line->ids, w->ids + before, line->n * sizeof *line->ids);
 }
