@@ -41,7 +41,8 @@ static const char *variable(const char *name)
 }
 
 /* The home directory that begins a path, ~ or ~USER, as os.path.expanduser gives it; *rest is what
- * follows.  NULL: there is none, and the path stays as it is. */
+ * follows.  NULL if the path begins otherwise or the user is unknown; the path is then used as it
+ * is. */
 static const char *find_home(const char *path, const char **rest)
 {
     char user[256];

@@ -1,5 +1,5 @@
 /*
- * Implementations are rows of a table.  Those of a GPU are left out if there is none;
+ * Implementations are rows of a table.  Without a GPU, its rows are left out;
  * a case that an implementation cannot run takes 0 seconds.  A first round compares some tokens of
  * each output with the definition, and the largest error is reported with the figures.
  */

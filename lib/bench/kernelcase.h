@@ -59,7 +59,7 @@ void fm_kernelcase_flush(struct fm_kernelcase *c);
 double fm_kernelcase_clip(struct fm_kernelcase *c, int tokens);
 double fm_kernelcase_dnnl(struct fm_kernelcase *c, int tokens);
 double fm_kernelcase_naive(struct fm_kernelcase *c, int tokens);
-/* On a path of a GPU, which has none for float32. */
+/* On a path of a GPU; 0 for float32, which the GPU does not compute. */
 double fm_kernelcase_gpu(struct fm_kernelcase *c, int tokens, int32_t path);
 
 /* Read bandwidth of the machine in bytes/s. */

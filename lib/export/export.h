@@ -95,7 +95,7 @@ int fm_export(const struct fm_run_options *run, const struct fm_export_options *
               struct fm_export_report *report, struct fm_err *err);
 
 /* Read and check everything except the weights; write nothing.  The bundle may also be a checkpoint
- * of which there is none yet (foresee.h). */
+ * that has not been packed yet (foresee.h). */
 int fm_export_plan(const struct fm_run_options *run, const struct fm_export_options *options,
                    struct fm_export_report *report, struct fm_err *err);
 

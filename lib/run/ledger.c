@@ -1,3 +1,7 @@
+/*
+ * The record is validated when it is read, because another program may have written the file.  It
+ * is locked for the whole run and rewritten, whole or not at all, around each step.
+ */
 #include "lib/run/ledger.h"
 
 #include <errno.h>

@@ -12,7 +12,7 @@ try() { # try OPTION...: print what it says on standard error, and its status
     { fm-family "$@" >said; } 2>&1
     echo "status $?"
 }
-as_card() { # as_card DIRECTORY: the last line, in `said`, has the losses of the card, or none as it has none
+as_card() { # as_card DIRECTORY: the last line, in `said`, states the same losses as the card, or no loss if the card has no loss
     local line card
     line=$(grep '^fm-family: ' said | grep -o '\(about \|entropy \|original.s: \)[0-9]*\.[0-9]*' | grep -o '[0-9.]*' | xargs)
     card=$(awk -F'|' '/held-out cross-entropy/ && $3 ~ /[0-9]/ { if (/of the original/) o = $3; else c = $3 }

@@ -38,7 +38,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     return 0;
 }
 
-/* The size of the manifest, which is the first member; 0 if there is none. */
+/* The size of the manifest, which is the first member; 0 if it is missing. */
 static size_t manifest_size(const uint8_t *data, size_t size)
 {
     char digits[12] = "";
