@@ -1,11 +1,11 @@
 /*
  * channel_scores computes dW = a^T b for gate_up (a = dgu, b = x) and for down (a = h, b = dy), and
- * adds (W dW)^2 to the channel that a row of W belongs to.  Three ways:
+ * adds (W dW)^2 to the channel that a row of W belongs to.  Four ways:
  *   - tiles of dW that are kept in registers and a few cache lines (kernels/cpu/cpu_tile.h), with
  *     b packed once, in columns as wide as a tile, and W prefetched;
- *   - tiles of dW computed as products: for bfloat16 on CPUs without matrix registers, and on CPUs
- *     without fused multiply-add;
- *   - matrix registers, for bfloat16 on CPUs that have them (kernels/cpu/cpu_amx.h).
+ *   - tiles of dW computed as products, on CPUs without fused multiply-add;
+ *   - for bfloat16, matrix registers on CPUs that have them (kernels/cpu/cpu_amx.h), else tiles
+ *     computed with VDPBF16PS (cpu_bf16_scores.c).
  *
  * W is multiplied by 2^32, which is exact, so that squares of small gradients do not underflow in
  * float: |theta dtheta| may be anywhere in 1e-28 .. 4e9.
@@ -24,10 +24,8 @@ static const double scale_down = 0x1p-64;
 struct scores {
     double *s;
     int per;
-    const float *W, *a, *b; /* operands of tiles: a (n, per I), b (n, H) */
-    struct fm_in A, B;      /* a and b as operands of products */
+    const float *W, *a, *b; /* a (n, per I), b (n, H) */
     int n, I, H;
-    fm_product *product;
     const struct fm_cpu_tile *tile;
     float *packed; /* b, column block after column block, the last one padded with zeros */
 };
@@ -203,8 +201,8 @@ static void score_by_products(void *arg, int index)
     float *d = fm_scratch((size_t)rows * most * sizeof *d);
     for (int j = 0; j < t->H; j += most) {
         int cols = t->H - j < most ? t->H - j : most;
-        t->product(true, false, rows, cols, t->n, 1, fm_element(t->A, (size_t)i), t->per * t->I,
-                   fm_element(t->B, (size_t)j), t->H, 0, d, cols);
+        fm_cpu_f32_product(true, false, rows, cols, t->n, 1, fm_f32(t->a + i), t->per * t->I,
+                           fm_f32(t->b + j), t->H, 0, d, cols);
         square_rows(sum, t->W + (size_t)i * t->H + j, t->H, d, rows, cols);
     }
     for (int r = 0; r < rows; r++)
@@ -228,22 +226,16 @@ static void score_matrix(struct scores t)
     fm_scratch_release(mark);
 }
 
-/* The scores of one matrix W (per I, H), whose gradient is A^T B.  Products need operands of one
- * type; squares and tiles need floats. */
+/* The scores of one matrix W (per I, H), whose gradient is A^T B. */
 static void score(double *s, int per, struct fm_in W, struct fm_in A, struct fm_in B, int n, int I,
-                  int H, fm_product *product, const struct fm_cpu_tile *tile)
+                  int H, const struct fm_cpu_tile *tile)
 {
     struct fm_mark mark = fm_scratch_mark();
     size_t rows = (size_t)n * (size_t)H, wide = (size_t)n * (size_t)(per * I);
-    struct scores t = {.s = s, .per = per, .n = n, .I = I, .H = H};
-    t.product = product;
-    t.tile = tile;
+    struct scores t = {.s = s, .per = per, .n = n, .I = I, .H = H, .tile = tile};
     t.W = fm_widen(W, (size_t)(per * I) * (size_t)H);
-    enum fm_dtype dtype = product == fm_cpu_f32_product ? FM_F32 : FM_BF16;
-    t.A = fm_cpu_as(A, dtype, wide);
-    t.B = fm_cpu_as(B, dtype, rows);
-    t.a = t.A.data;
-    t.b = t.B.data;
+    t.a = fm_cpu_as(A, FM_F32, wide).data;
+    t.b = fm_cpu_as(B, FM_F32, rows).data;
     score_matrix(t);
     fm_scratch_release(mark);
 }
@@ -252,8 +244,8 @@ void fm_cpu_tile_scores(const struct fm_cpu_tile *tile, double *s, struct fm_in 
                         struct fm_in down, struct fm_in dgu, struct fm_in x, struct fm_in h,
                         struct fm_in dy, int n, int I, int H)
 {
-    score(s, 2, gate_up, dgu, x, n, I, H, fm_cpu_f32_product, tile);
-    score(s, 1, down, h, dy, n, I, H, fm_cpu_f32_product, tile);
+    score(s, 2, gate_up, dgu, x, n, I, H, tile);
+    score(s, 1, down, h, dy, n, I, H, tile);
 }
 
 void cpu_channel_scores(double *s, struct fm_in gate_up, struct fm_in down, struct fm_in dgu,
@@ -269,39 +261,33 @@ void cpu_channel_scores_each(double *s, struct fm_in gate_up, struct fm_in down,
     fm_scores_each(cpu_channel_scores, s, gate_up, down, dgu, x, h, dy, first, parts, I, H);
 }
 
-/* Scores with matrix registers, for each batch separately. */
-static void score_amx(double *s, int per, struct fm_in W, struct fm_in A, struct fm_in B,
-                      const int32_t *first, int parts, int I, int H)
-{
-    struct fm_mark mark = fm_scratch_mark();
-    size_t n = (size_t)(first[parts] - first[0]);
-    A = fm_cpu_as(A, FM_BF16, n * per * I);
-    B = fm_cpu_as(B, FM_BF16, n * H);
-    fm_cpu_amx_scores(s, per, W, A.data, B.data, first, parts, I, H);
-    fm_scratch_release(mark);
-}
-
 void cpu_bf16_channel_scores(double *s, struct fm_in gate_up, struct fm_in down, struct fm_in dgu,
                              struct fm_in x, struct fm_in h, struct fm_in dy, int n, int I, int H)
 {
-    if (fm_isa_amx()) {
-        const int32_t first[] = {0, n};
-        cpu_bf16_channel_scores_each(s, gate_up, down, dgu, x, h, dy, first, 1, I, H);
-        return;
-    }
-    score(s, 2, gate_up, dgu, x, n, I, H, fm_cpu_bf16_product, NULL);
-    score(s, 1, down, h, dy, n, I, H, fm_cpu_bf16_product, NULL);
+    const int32_t first[] = {0, n};
+    cpu_bf16_channel_scores_each(s, gate_up, down, dgu, x, h, dy, first, 1, I, H);
 }
 
 void cpu_bf16_channel_scores_each(double *s, struct fm_in gate_up, struct fm_in down,
                                   struct fm_in dgu, struct fm_in x, struct fm_in h, struct fm_in dy,
                                   const int32_t *first, int parts, int I, int H)
 {
-    if (!fm_isa_amx()) {
-        fm_scores_each(cpu_bf16_channel_scores, s, gate_up, down, dgu, x, h, dy, first, parts, I,
-                       H);
+    bool amx = fm_isa_amx();
+    if (!amx && !fm_isa_avx512_bf16()) {
+        cpu_channel_scores_each(s, gate_up, down, dgu, x, h, dy, first, parts, I, H);
         return;
     }
-    score_amx(s, 2, gate_up, dgu, x, first, parts, I, H);
-    score_amx(s, 1, down, h, dy, first, parts, I, H);
+    struct fm_mark mark = fm_scratch_mark();
+    size_t n = (size_t)(first[parts] - first[0]), rows = n * (size_t)H, wide = n * (size_t)I;
+    dgu = fm_cpu_as(dgu, FM_BF16, 2 * wide);
+    x = fm_cpu_as(x, FM_BF16, rows);
+    h = fm_cpu_as(h, FM_BF16, wide);
+    dy = fm_cpu_as(dy, FM_BF16, rows);
+    if (amx) {
+        fm_cpu_amx_scores(s, 2, gate_up, dgu.data, x.data, first, parts, I, H);
+        fm_cpu_amx_scores(s, 1, down, h.data, dy.data, first, parts, I, H);
+    } else {
+        fm_cpu_bf16_scores(s, gate_up, down, dgu.data, x.data, h.data, dy.data, first, parts, I, H);
+    }
+    fm_scratch_release(mark);
 }

@@ -25,4 +25,11 @@ void fm_cpu_tile_scores(const struct fm_cpu_tile *tile, double *s, struct fm_in 
                         struct fm_in down, struct fm_in dgu, struct fm_in x, struct fm_in h,
                         struct fm_in dy, int n, int I, int H);
 
+/* channel_scores_each for bfloat16 rows, with the instruction VDPBF16PS; gate_up and down may be
+ * F32 or BF16.  A sum over the rows of a batch is computed in float32, two rows at a time, in
+ * order.  Only where fm_isa_avx512_bf16(). */
+void fm_cpu_bf16_scores(double *s, struct fm_in gate_up, struct fm_in down, const uint16_t *dgu,
+                        const uint16_t *x, const uint16_t *h, const uint16_t *dy,
+                        const int32_t *first, int parts, int I, int H);
+
 #endif
