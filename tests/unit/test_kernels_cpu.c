@@ -324,6 +324,10 @@ static void run_bf16_rows(const struct fm_ops *ops, const int *z, struct outputs
               N);
     ops->gemm(true, false, K, K, M, 1, A, K, fm_f32(x), K, 0,
               give(o, floats((size_t)K * K), (size_t)K * K, TOL_SUM), K);
+    ops->gemm(false, true, M, N, K, 1, A, K, B, K, 1, give(o, normals(c, 1), c, TOL_SUM), N);
+    size_t apart = (size_t)M * (size_t)(N + 3);
+    ops->gemm(false, false, M, N, K, 1, A, K, B, N, 1, give(o, normals(apart, 1), apart, TOL_SUM),
+              N + 3);
     ops->norm(y, rstd, x, x, NULL, M, K, 1e-5f);
     give_bf16(o, y, a);
     ops->gather(y, A, ids, scale, M, K);
