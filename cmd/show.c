@@ -29,7 +29,8 @@ void fm_show_extra(FILE *out, const struct fm_extra *x, const char *what)
     fm_extra_print(layers, x);
     fprintf(out, "%-9s%12s  in %llu tensors of ", "extra", bytes, (unsigned long long)x->tensors);
     if (fm_extra_named(x))
-        fprintf(out, "other parts (%s): %s\n", layers, what);
+        fprintf(out, "other parts%s%s%s: %s\n", *layers ? " (" : "", layers, *layers ? ")" : "",
+                what);
     else
         fprintf(out, "layer%s %s, for multi-token prediction: %s\n",
                 fm_extra_layers(x) > 1 ? "s" : "", layers, what);

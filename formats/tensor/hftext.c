@@ -1,9 +1,10 @@
 /*
  * A multimodal checkpoint contains a complete text model: its config.json in text_config, its
- * tensors under a prefix.  Callers that open the directory see that model, under the names that the
- * text class uses, and the other tensors as unknown ones.  The text class itself also saves tensors
- * under the prefix if it loaded them from such a checkpoint.  The wrapper's other keys are kept in
- * the text model's config.json, so that an export can be multimodal again.
+ * tensors under one of a few prefixes, whatever the wrapper is called.  Callers that open the
+ * directory see that model, under the names that the text class uses, and the other tensors as
+ * unknown ones.  The text class itself also saves tensors under the prefix if it loaded them from
+ * such a checkpoint.  The wrapper's other keys are kept in the text model's config.json, so that an
+ * export can be multimodal again.
  *
  * The lists of quantization_config have names of modules, which servers compare with their own, so
  * they are renamed where tensors are.  An expression that would match other modules under the new
@@ -19,13 +20,18 @@
 #include "lib/base/mem.h"
 #include "lib/base/modules.h"
 
-/* "model.language_model.layers" ends with "model.layers": a name is cut, not copied. */
-#define PREFIX "model.language_model."
-#define CUT (sizeof PREFIX - sizeof "model.")
-/* In other checkpoints, the prefix of all names of the text part. */
-#define OUTER "language_model."
+/* The first is the usual one.  The last is before all names of the text part; the others replace
+ * "model.", and the output head has no prefix. */
+static const char *const prefix[] = {"model.language_model.", "model.llm.", "language_model."};
+enum { PREFIXES = sizeof prefix / sizeof *prefix, OUTER = PREFIXES - 1 };
+#define MODEL "model."
+#define MODEL_BYTES (sizeof MODEL - 1)
+
 #define QUANT_KEY "quantization_config"
+#define TEXT_KEY "text_config"
+#define TYPE_KEY "model_type"
 #define SIZE_KEY "hidden_size" /* a text_config without model_type is a model's if it has this */
+#define PREFIX_KEY "fm_prefix" /* of FM_HFTEXT_WRAPPER: the prefix, if it is not the usual one */
 
 static const char *string_of(const cJSON *object, const char *key)
 {
@@ -35,26 +41,34 @@ static const char *string_of(const cJSON *object, const char *key)
 /* text_config of a wrapper, or NULL. */
 static cJSON *find_text(const cJSON *config)
 {
-    cJSON *text = cJSON_GetObjectItemCaseSensitive(config, "text_config");
-    const char *whole = string_of(config, "model_type"), *part = string_of(text, "model_type");
+    cJSON *text = cJSON_GetObjectItemCaseSensitive(config, TEXT_KEY);
+    const char *whole = string_of(config, TYPE_KEY);
+    bool typed = cJSON_HasObjectItem(text, TYPE_KEY);
+    bool is = whole && *whole &&
+              (typed ? string_of(text, TYPE_KEY) != NULL : cJSON_HasObjectItem(text, SIZE_KEY));
+    return is ? text : NULL;
+}
+
+/* Whether the text part of wrapper X has the model_type X_text. */
+static bool is_own(const cJSON *text, const cJSON *config)
+{
+    const char *whole = string_of(config, TYPE_KEY), *part = string_of(text, TYPE_KEY);
     size_t n = whole ? strlen(whole) : 0;
-    bool is = part && n > 0 && strncmp(part, whole, n) == 0 && strcmp(part + n, "_text") == 0;
-    bool unsaid =
-        n > 0 && cJSON_HasObjectItem(text, SIZE_KEY) && !cJSON_HasObjectItem(text, "model_type");
-    return is || unsaid ? text : NULL;
+    return part && whole && strncmp(part, whole, n) == 0 && strcmp(part + n, "_text") == 0;
 }
 
 /* Add a model_type to a text part without one. */
 static void add_type(cJSON *text, const cJSON *config)
 {
     char own[128];
-    if (cJSON_HasObjectItem(text, "model_type"))
+    if (cJSON_HasObjectItem(text, TYPE_KEY))
         return;
-    snprintf(own, sizeof own, "%.100s_text", string_of(config, "model_type"));
-    fm_json_add_string(text, "model_type", own);
+    snprintf(own, sizeof own, "%.100s_text", string_of(config, TYPE_KEY));
+    fm_json_add_string(text, TYPE_KEY, own);
 }
 
-/* The name of the text class from the wrapper's: XForConditionalGeneration becomes XForCausalLM. */
+/* The name of a wrapper's own text class from the wrapper's: XForConditionalGeneration becomes
+ * XForCausalLM. */
 static void add_class(cJSON *text, const cJSON *config)
 {
     static const char wrapper[] = "ForConditionalGeneration", plain[] = "ForCausalLM";
@@ -62,7 +76,8 @@ static void add_class(cJSON *text, const cJSON *config)
     const char *name = cJSON_GetStringValue(cJSON_GetArrayItem(list, 0));
     const char *end = name ? strstr(name, wrapper) : NULL;
     char own[128];
-    if (!end || strcmp(end, wrapper) != 0 || (size_t)(end - name) + sizeof plain > sizeof own)
+    if (!is_own(text, config) || !end || strcmp(end, wrapper) != 0 ||
+        (size_t)(end - name) + sizeof plain > sizeof own)
         return;
     memcpy(own, name, (size_t)(end - name));
     memcpy(own + (end - name), plain, sizeof plain);
@@ -71,9 +86,11 @@ static void add_class(cJSON *text, const cJSON *config)
 }
 
 /* The keys that the wrapper sets for all of its parts.  Programs differ in which they read if the
- * text part has another value of the first ones. */
+ * text part has another value of the first ones; but the wrapper's classes in transformers save
+ * TIED_KEY as true by default, and use an output head that the checkpoint has. */
 #define EQUAL_KEYS 3
-static const char *const shared[] = {QUANT_KEY, "compression_config", "tie_word_embeddings",
+#define TIED_KEY "tie_word_embeddings"
+static const char *const shared[] = {QUANT_KEY, "compression_config", TIED_KEY,
                                      "dtype",   "torch_dtype",        "transformers_version"};
 
 static int check_shared(const cJSON *text, const cJSON *config, struct fm_err *err)
@@ -81,7 +98,8 @@ static int check_shared(const cJSON *text, const cJSON *config, struct fm_err *e
     for (size_t i = 0; i < EQUAL_KEYS; i++) {
         const cJSON *whole = cJSON_GetObjectItemCaseSensitive(config, shared[i]);
         const cJSON *own = cJSON_GetObjectItemCaseSensitive(text, shared[i]);
-        if (whole && own && !cJSON_IsNull(whole) && !cJSON_IsNull(own) &&
+        bool head = cJSON_IsTrue(whole) && cJSON_IsFalse(own) && strcmp(shared[i], TIED_KEY) == 0;
+        if (whole && own && !cJSON_IsNull(whole) && !cJSON_IsNull(own) && !head &&
             !cJSON_Compare(whole, own, true))
             return fm_fail(err, FM_ECONFIG,
                            "config.json: %s of text_config differs from %s outside it, and "
@@ -169,14 +187,19 @@ int fm_hftext_config(char **text, const char *config, size_t size, struct fm_err
     return *text ? FM_OK : fm_fail(err, FM_ENOMEM, "no memory for config.json");
 }
 
-bool fm_hftext_wrapped(const char *config, size_t size)
+const char *fm_hftext_wrapped(const char *config, size_t size)
 {
     struct fm_err broken = {0};
     cJSON *json = NULL;
-    bool has = !fm_json_tree(&json, config, size, &broken) &&
-               cJSON_IsObject(cJSON_GetObjectItemCaseSensitive(json, FM_HFTEXT_WRAPPER));
+    int i = 0;
+    bool read = !fm_json_tree(&json, config, size, &broken);
+    const cJSON *wrapper = cJSON_GetObjectItemCaseSensitive(json, FM_HFTEXT_WRAPPER);
+    bool has = read && cJSON_IsObject(wrapper);
+    const char *own = string_of(wrapper, PREFIX_KEY);
+    while (own && i < PREFIXES && strcmp(own, prefix[i]) != 0)
+        i++;
     cJSON_Delete(json);
-    return has;
+    return has ? prefix[i % PREFIXES] : NULL;
 }
 
 int fm_hftext_wrap(char **whole, const char *config, size_t size, bool rounded, struct fm_err *err)
@@ -196,31 +219,37 @@ int fm_hftext_wrap(char **whole, const char *config, size_t size, bool rounded, 
         cJSON_Delete(text);
         return fm_fail(err, FM_EFORMAT, "key '" FM_HFTEXT_WRAPPER "' is not an object");
     }
-    cJSON_DeleteItemFromObjectCaseSensitive(text, "architectures"); /* the wrapper's are kept */
-    cJSON_DeleteItemFromObjectCaseSensitive(wrapper, "text_config");
-    cJSON *own = cJSON_GetObjectItemCaseSensitive(text, QUANT_KEY);
+    if (is_own(text, wrapper)) /* its class has the wrapper's name */
+        cJSON_DeleteItemFromObjectCaseSensitive(text, "architectures");
+    cJSON_DeleteItemFromObjectCaseSensitive(wrapper, PREFIX_KEY);
+    cJSON *was = cJSON_DetachItemFromObjectCaseSensitive(wrapper, TEXT_KEY);
+    cJSON *own = cJSON_DetachItemFromObjectCaseSensitive(text, QUANT_KEY);
+    cJSON *old = cJSON_DetachItemFromObjectCaseSensitive(was, QUANT_KEY);
     if (!own || rounded)
         cJSON_DeleteItemFromObjectCaseSensitive(wrapper, QUANT_KEY);
-    if (own && rounded)
-        fm_json_add(wrapper, QUANT_KEY, cJSON_DetachItemViaPointer(text, own));
-    else if (own && cJSON_HasObjectItem(wrapper, QUANT_KEY))
-        cJSON_Delete(cJSON_DetachItemViaPointer(text, own));
-    fm_json_add(wrapper, "text_config", text);
+    if (own && rounded) {
+        fm_json_add(wrapper, QUANT_KEY, own);
+        own = NULL;
+    } else if (own && !cJSON_HasObjectItem(wrapper, QUANT_KEY)) {
+        fm_json_add(text, QUANT_KEY, old ? old : own);
+        *(old ? &old : &own) = NULL;
+    }
+    cJSON_Delete(own);
+    cJSON_Delete(old);
+    cJSON_Delete(was);
+    fm_json_add(wrapper, TEXT_KEY, text);
     *whole = fm_json_print(wrapper);
     cJSON_Delete(wrapper);
     return *whole ? FM_OK : fm_fail(err, FM_ENOMEM, "no memory for config.json");
 }
 
-int fm_hftext_name(char whole[FM_ST_NAME_BYTES_MAX + 1], const char *name, bool outer,
+int fm_hftext_name(char whole[FM_ST_NAME_BYTES_MAX + 1], const char *name, const char *before,
                    struct fm_err *err)
 {
-    static const char own[] = "model.";
-    bool has = !outer && strncmp(name, own, sizeof own - 1) == 0;
-    int n = snprintf(whole, FM_ST_NAME_BYTES_MAX + 1, "%s%s",
-                     outer ? OUTER
-                     : has ? PREFIX
-                           : "",
-                     name + (has ? sizeof own - 1 : 0));
+    bool all = strcmp(before, prefix[OUTER]) == 0;
+    bool inner = !all && strncmp(name, MODEL, MODEL_BYTES) == 0;
+    int n = snprintf(whole, FM_ST_NAME_BYTES_MAX + 1, "%s%s", all || inner ? before : "",
+                     name + (inner ? MODEL_BYTES : 0));
     return n <= FM_ST_NAME_BYTES_MAX
                ? FM_OK
                : fm_fail(err, FM_EFORMAT, "tensor '%.80s...' has too long a name for the wrapper",
@@ -237,27 +266,42 @@ static bool starts(const char *text, const char *with)
     return strncmp(text, with, strlen(with)) == 0;
 }
 
-/* Bytes to cut from the start of the name of a tensor or module. */
-static size_t cut_of(const char *name)
+/* Index of the prefix that the name of a tensor or module has, or -1. */
+static int prefix_of(const char *name)
 {
-    static const char *const outer[] = {OUTER "model", OUTER "lm_head"};
-    for (size_t i = 0; i < sizeof outer / sizeof *outer; i++) {
-        const char *after = name + strlen(outer[i]);
-        if (starts(name, outer[i]) && (*after == '.' || *after == '\0'))
-            return sizeof OUTER - 1;
+    static const char *const outer[] = {"model", "lm_head"}; /* what may follow the last prefix */
+    int i = 0;
+    while (i < PREFIXES && !starts(name, prefix[i]))
+        i++;
+    if (i < OUTER)
+        return i;
+    for (size_t k = 0; i == OUTER && k < sizeof outer / sizeof *outer; k++) {
+        const char *child = name + strlen(prefix[OUTER]), *after = child + strlen(outer[k]);
+        if (starts(child, outer[k]) && (*after == '.' || *after == '\0'))
+            return OUTER;
     }
-    return starts(name, PREFIX) ? CUT : 0;
+    return -1;
+}
+
+/* Cut the prefix from a name, in place; return the name's new beginning. */
+static char *cut_name(char *name)
+{
+    int i = prefix_of(name);
+    if (i < 0)
+        return name;
+    name += strlen(prefix[i]) - (i == OUTER ? 0 : MODEL_BYTES);
+    return i == OUTER ? name : memcpy(name, MODEL, MODEL_BYTES);
 }
 
 void fm_hftext_cut(struct fm_safetensors *st)
 {
-    size_t cut = 0;
+    bool cut = false;
     for (size_t i = 0; i < st->count; i++) {
-        size_t n = cut_of(st->tensor[i].name);
-        st->tensor[i].name += n;
-        cut += n;
+        char *name = (char *)st->tensor[i].name; /* in a buffer of the directory */
+        st->tensor[i].name = cut_name(name);
+        cut |= st->tensor[i].name != name;
     }
-    if (cut > 0)
+    if (cut)
         qsort(st->tensor, st->count, sizeof *st->tensor, compare_names);
 }
 
@@ -265,7 +309,8 @@ void fm_hftext_cut(struct fm_safetensors *st)
 
 struct renaming {
     const char *const *tensor; /* names before they are cut */
-    size_t tensors, cut;       /* cut: bytes of all names */
+    size_t tensors;
+    int prefix; /* index of the tensors' prefix; -1: none */
     bool changed;
     int patterns; /* entries compared with the modules of all tensors */
     size_t names; /* that replace them */
@@ -296,17 +341,17 @@ static bool is_word(char c)
     return c == '_' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
-/* Cut a pattern or expression in place, as cut_of cuts names, wherever the prefix is spelled out.
- */
-static bool cut_pattern(char *text)
+/* Cut a pattern or expression in place, as cut_name cuts names, wherever the word of a prefix is
+ * spelled out. */
+static bool cut_word(char *text, const char *word, bool alone)
 {
-    static const char word[] = "language_model";
     bool changed = false;
     for (char *at = text; (at = strstr(at, word));) {
-        const char *end = at + sizeof word - 1;
+        const char *end = at + strlen(word);
         size_t dot = dot_of(end), inner = inner_of(text, at);
-        bool outer = starts(end + dot, "lm_head") ||
-                     (starts(end + dot, "model") && dot_of(end + dot + sizeof "model" - 1) > 0);
+        bool outer =
+            alone && (starts(end + dot, "lm_head") ||
+                      (starts(end + dot, "model") && dot_of(end + dot + sizeof "model" - 1) > 0));
         const char *start = at - inner;
         if (dot == 0 || !(inner || outer) || (start > text && is_word(start[-1]))) {
             at++;
@@ -321,11 +366,14 @@ static bool cut_pattern(char *text)
 /* Cut an entry of a list, or a key, in place. */
 static bool cut_entry(char *text)
 {
-    if (is_pattern(text))
-        return cut_pattern(text);
-    size_t cut = cut_of(text);
-    memmove(text, text + cut, strlen(text + cut) + 1);
-    return cut > 0;
+    if (is_pattern(text)) {
+        bool usual = cut_word(text, "language_model", true);
+        return cut_word(text, "llm", false) || usual;
+    }
+    const char *cut = cut_name(text);
+    bool changed = cut != text;
+    memmove(text, cut, strlen(cut) + 1);
+    return changed;
 }
 
 /* Read the module of tensor i, under its old name; false if an earlier one has the same. */
@@ -353,8 +401,8 @@ static cJSON *expand(struct renaming *r, const char *old, const char *new)
         for (size_t i = 0; i < r->tensors; i++) {
             if (!take_module(module, r, i))
                 continue;
-            const char *cut = module + cut_of(r->tensor[i]);
             bool is = fm_modules_match(&before, module);
+            const char *cut = prefix_of(r->tensor[i]) < 0 ? module : cut_name(module);
             same = same && is == fm_modules_match(&after, cut);
             if (is && r->names <= FM_JSON_VALUES_MAX) {
                 fm_json_add_string(list, NULL, cut);
@@ -381,7 +429,7 @@ static int rename_entry(struct renaming *r, cJSON *list, cJSON *entry, struct fm
     r->changed |= cut_entry(entry->valuestring);
     bool whole = is_pattern(old) || strstr(entry->valuestring, "language_model");
     cJSON *names = NULL;
-    if (whole && r->cut > 0 && ++r->patterns <= FM_PATTERNS_MAX)
+    if (whole && r->prefix >= 0 && ++r->patterns <= FM_PATTERNS_MAX)
         names = expand(r, old, entry->valuestring);
     free(old);
     if (r->patterns > FM_PATTERNS_MAX || r->names > FM_JSON_VALUES_MAX) {
@@ -435,11 +483,11 @@ int fm_hftext_modules(char **text, const char *config, size_t size, const char *
                       size_t tensors, struct fm_err *err)
 {
     struct fm_err broken = {0};
-    struct renaming r = {.tensor = tensor, .tensors = tensors};
+    struct renaming r = {.tensor = tensor, .tensors = tensors, .prefix = -1};
     cJSON *json = NULL;
     *text = NULL;
-    for (size_t i = 0; i < tensors; i++)
-        r.cut += cut_of(tensor[i]);
+    for (size_t i = 0; i < tensors && r.prefix < 0; i++)
+        r.prefix = prefix_of(tensor[i]);
     if (fm_json_tree(&json, config, size, &broken))
         return FM_OK;
     cJSON *quant = cJSON_GetObjectItemCaseSensitive(json, QUANT_KEY);
@@ -450,8 +498,12 @@ int fm_hftext_modules(char **text, const char *config, size_t size, const char *
     if (old)
         rc = rename_all(&r, quant, err);
     if (!rc && r.changed && wrapper && !cJSON_HasObjectItem(wrapper, QUANT_KEY)) {
-        fm_json_add(wrapper, QUANT_KEY, old);
+        fm_json_add(fm_json_add_object(wrapper, TEXT_KEY), QUANT_KEY, old);
         old = NULL;
+    }
+    if (!rc && wrapper && r.prefix > 0) {
+        fm_json_add_string(wrapper, PREFIX_KEY, prefix[r.prefix]);
+        r.changed = true;
     }
     if (!rc && r.changed && !(*text = fm_json_print(json)))
         rc = fm_fail(err, FM_ENOMEM, "no memory for config.json");

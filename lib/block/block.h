@@ -84,6 +84,7 @@ struct fm_config {
     bool tied;             /* lm_head is the embedding */
     bool fused;       /* experts are fused, in a family whose checkpoints have them either separate
                          or fused */
+    bool part;        /* it is the text part of a wrapper (formats/tensor/hftext.h) */
     int extra_layers; /* layers for multi-token prediction, from config.json */
     const struct fm_storage *storage; /* lib/block/storage.h; NULL: weights are not quantised */
     int block_rows, block_columns;    /* size of a block that shares a scale */

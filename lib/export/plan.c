@@ -248,8 +248,8 @@ int fm_exportplan_begin(struct fm_exportplan *p, const struct fm_opened *from,
         return err->code;
     if (check_values(p, err) || check_extra(p, err) || keep_members(p, err) || check_pad(p, err))
         return err->code;
-    p->wrapped = options->keep_extra && options->layout->names == FM_NAMING_STOCK &&
-                 fm_hftext_wrapped(from->config_text, from->config_bytes);
+    if (options->keep_extra && options->layout->names == FM_NAMING_STOCK)
+        p->wrapped = fm_hftext_wrapped(from->config_text, from->config_bytes);
     return FM_OK;
 }
 
@@ -322,7 +322,7 @@ int fm_exportplan_add_tensor(struct fm_exportplan *p, const struct fm_planned_te
     char whole[FM_ST_NAME_BYTES_MAX + 1];
     bool wrap = p->wrapped && !(like->from && like->from->extra);
     if (!rc && wrap)
-        rc = fm_hftext_name(whole, like->t.name, p->from->config.family->wrapper_form, err);
+        rc = fm_hftext_name(whole, like->t.name, p->wrapped, err);
     char *name = !rc ? fm_strdup(wrap ? whole : like->t.name, err) : NULL;
     if (!name)
         return err->code;

@@ -138,7 +138,8 @@ struct fm_exportplan {
                                        options.quantise the one they are rounded to */
     struct fm_config rounded;       /* with options.quantise: the model of the export; the values it
                                        points to are borrowed */
-    bool wrapped; /* the export is the multimodal checkpoint, not only its text model */
+    const char *wrapped; /* prefix of tensors (fm_hftext_wrapped) if the export is the multimodal
+                            checkpoint; NULL: it is only its text model */
     char *family; /* fm_family of config.json, the same for all members; NULL: not made yet */
 };
 

@@ -126,7 +126,8 @@ static bool has_modules(const struct fm_exportplan *p, const cJSON *map)
     return true;
 }
 
-/* Under stock names: set the architecture of the checkpoint to the name that servers use. */
+/* Under stock names: set the architecture of the checkpoint to the name that servers use, and that
+ * of a text part without one to its class. */
 static void set_architecture(struct fm_texts_edit *e, const struct fm_exportplan *p,
                              const cJSON *config)
 {
@@ -136,8 +137,9 @@ static void set_architecture(struct fm_texts_edit *e, const struct fm_exportplan
     const char *have = cJSON_GetStringValue(cJSON_GetArrayItem(list, 0));
     struct fm_text saved = {0}, t = {0};
     fm_text_printf(&saved, "%sForCausalLM", family->class_name);
-    if (served && have && !saved.failed && strcmp(have, saved.data) == 0) {
-        fm_text_printf(&t, "[\n    \"%s\"\n  ]", served);
+    bool missing = !list && cJSON_HasObjectItem(config, FM_HFTEXT_WRAPPER);
+    if (!saved.failed && (missing || (served && have && strcmp(have, saved.data) == 0))) {
+        fm_text_printf(&t, "[\n    \"%s\"\n  ]", served ? served : saved.data);
         fm_texts_set(e, "architectures", &t);
     }
     free(saved.data);

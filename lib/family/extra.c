@@ -27,7 +27,7 @@ const struct fm_extra_form fm_extra_mtp = {.name = mtp_names};
 
 static int first_of(const struct fm_config *c)
 {
-    return c->family->extra->behind ? c->L : 0;
+    return c->family->extra && c->family->extra->behind ? c->L : 0;
 }
 
 static bool is_named(const struct fm_extra_form *form)
@@ -89,6 +89,24 @@ static bool match(const struct fm_config *c, const char *pattern, const char *na
     return *layer >= 0 && strncmp(name, behind, after) == 0 && (name[after] == '\0') == whole;
 }
 
+/* Whether the name is in the module of the pattern, a child of "model" or of the whole model. */
+static bool shares_module(const char *pattern, const char *name)
+{
+    size_t n = strncmp(pattern, "model.", 6) == 0 ? 6 : 0;
+    n += strcspn(pattern + n, ".") + 1;
+    return strncmp(name, pattern, n) == 0;
+}
+
+/* Whether the tensor is outside of all modules of the family's table, in any naming. */
+static bool is_outside(const struct fm_config *c, const char *name)
+{
+    for (const struct fm_weight *w = c->family->weight; fm_weights_more(w); w++)
+        for (size_t i = 0; i < sizeof w->name / sizeof *w->name; i++)
+            if (w->name[i] && shares_module(w->name[i], name))
+                return false;
+    return true;
+}
+
 int fm_extra_layer(const struct fm_config *c, const char *name)
 {
     const struct fm_extra_form *form = c->family->extra;
@@ -97,7 +115,7 @@ int fm_extra_layer(const struct fm_config *c, const char *name)
         if (match(c, form->name[i], name, false, &layer))
             return layer;
     }
-    return -1;
+    return c->part && is_outside(c, name) ? FM_EXTRA_PARTS : -1;
 }
 
 bool fm_extra_add(struct fm_extra *x, const struct fm_config *c, const struct fm_tensor *t)
@@ -139,9 +157,14 @@ int fm_extra_layers(const struct fm_extra *x)
     return n;
 }
 
+bool fm_extra_parts(const struct fm_extra *x)
+{
+    return x->seen >> FM_EXTRA_PARTS & 1;
+}
+
 bool fm_extra_named(const struct fm_extra *x)
 {
-    return x->form && is_named(x->form);
+    return (x->form && is_named(x->form)) || fm_extra_layers(x) == 0;
 }
 
 void fm_extra_print(char text[FM_EXTRA_TEXT], const struct fm_extra *x)
@@ -155,6 +178,8 @@ void fm_extra_print(char text[FM_EXTRA_TEXT], const struct fm_extra *x)
         else if (x->seen >> i & 1)
             at += (size_t)snprintf(text + at, FM_EXTRA_TEXT - at, "%s%d", at ? ", " : "",
                                    x->first + i);
+    if (fm_extra_parts(x) && at > 0)
+        snprintf(text + at, FM_EXTRA_TEXT - at, ", others");
 }
 
 void fm_extra_json(cJSON *object, const struct fm_extra *x)
@@ -166,6 +191,8 @@ void fm_extra_json(cJSON *object, const struct fm_extra *x)
     for (int i = 0; i < FM_EXTRA_LAYERS_MAX; i++)
         if (x->seen >> i & 1)
             fm_json_add_uint(layers, NULL, (uint64_t)(x->first + i));
+    if (fm_extra_parts(x))
+        fm_json_add_bool(extra, "parts", true);
     fm_json_add_uint(extra, "tensors", x->tensors);
     fm_json_add_uint(extra, "bytes", x->bytes);
 }
@@ -174,7 +201,8 @@ void fm_extra_note(char text[FM_EXTRA_NOTE], const struct fm_extra *x, const str
 {
     int n = fm_extra_layers(x);
     text[0] = '\0';
-    if (n != c->extra_layers && !fm_extra_named(x))
+    bool named = x->form && is_named(x->form);
+    if (n != c->extra_layers && !named)
         snprintf(text, FM_EXTRA_NOTE,
                  "config.json lists %d layer%s for multi-token prediction, but the checkpoint "
                  "has %d",

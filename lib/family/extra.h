@@ -6,9 +6,10 @@
  * out unless --keep-extra is given.
  *
  * A family defines their names; whether a tensor is extra follows from its name and the number of
- * decoder layers, not from the number of extra layers in config.json.  Sparse indexers are refused,
- * except in families whose attention is the same without them up to the supported sequence length
- * (FM_PART_CARRIED).
+ * decoder layers, not from the number of extra layers in config.json.  If the model is the text
+ * part of a wrapper, so is every tensor outside the modules that the family's table has.  Sparse
+ * indexers are refused, except in families whose attention is the same without them up to the
+ * supported sequence length (FM_PART_CARRIED).
  */
 #ifndef FM_EXTRA_H
 #define FM_EXTRA_H
@@ -23,6 +24,9 @@
 
 /* Limit on a model's layers for multi-token prediction. */
 #define FM_EXTRA_LAYERS_MAX 16
+
+/* The index of tensors of a wrapper's other parts whose names are in no family's list. */
+#define FM_EXTRA_PARTS FM_EXTRA_LAYERS_MAX
 
 /* Extra tensors of a family; lists end with NULL. */
 struct fm_extra_form {
@@ -52,13 +56,14 @@ struct fm_extra {
     const struct fm_extra_form *form; /* the family's, if there are any */
     uint64_t tensors, bytes;
     int first;             /* number of the first extra layer in tensor names */
-    unsigned seen, marked; /* bit i: layer i has a tensor; layer i has the mark */
+    unsigned seen, marked; /* bit i: layer i has a tensor; layer i has the mark; FM_EXTRA_PARTS:
+                              there are other parts, which need no mark */
 };
 
 /* Set config->extra_layers, the number in config.json.  FM_ECONFIG beyond the limit. */
 int fm_extra_read(struct fm_config *config, const struct fm_keys *keys, struct fm_err *err);
 
-/* Index of the layer that has the tensor of that name, from 0; -1: none. */
+/* Index of the layer that has the tensor of that name, from 0, or FM_EXTRA_PARTS; -1: none. */
 int fm_extra_layer(const struct fm_config *config, const char *name);
 
 /* Count the tensor; false if it is not extra. */
@@ -73,20 +78,23 @@ int fm_extra_check(const struct fm_extra *extra, const struct fm_config *config,
 /* Number of layers that have a tensor. */
 int fm_extra_layers(const struct fm_extra *extra);
 
+/* Whether there are tensors of FM_EXTRA_PARTS. */
+bool fm_extra_parts(const struct fm_extra *extra);
+
 /* Index, from 0, of the layer with that number in names; -1 if there can be no such layer. */
 int fm_extra_index(const struct fm_config *config, int64_t number);
 
-/* Whether extra tensors are identified by prefixes of names instead of layer numbers.  Such tensors
- * need not belong to layers. */
+/* Whether extra tensors are identified by prefixes of names instead of layer numbers, or only
+ * belong to other parts.  Such tensors need not belong to layers. */
 bool fm_extra_named(const struct fm_extra *extra);
 
 /* Write the numbers of the extra layers ("46", "61, 62") or the prefixes of their names ("mtp.,
- * model.visual."). */
+ * model.visual."), and "others" if there are FM_EXTRA_PARTS, too; "" if there is nothing else. */
 #define FM_EXTRA_TEXT 128
 void fm_extra_print(char text[FM_EXTRA_TEXT], const struct fm_extra *extra);
 
 /* If there are extra tensors, add a key to an object: "extra": {"layers": [46], "tensors",
- * "bytes"}. */
+ * "bytes"}, and "parts": true for those of FM_EXTRA_PARTS. */
 void fm_extra_json(cJSON *object, const struct fm_extra *extra);
 
 /* A sentence for the user if the number of extra layers in config.json is not the

@@ -16,12 +16,15 @@
 #include "lib/block/storage.h"
 #include "lib/family/extra.h"
 
-/* Accept a family's alias only if `architectures` names the family's class. */
+/* Accept a family's alias only if `architectures` names the family's class, or in the text part of
+ * a wrapper is missing. */
 static int check_alias(const struct fm_config *c, const cJSON *json, struct fm_err *err)
 {
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(json, "architectures");
     const char *have = cJSON_GetStringValue(cJSON_GetArrayItem(list, 0));
     size_t n = strlen(c->family->class_name);
+    if (!list && cJSON_HasObjectItem(json, FM_HFTEXT_WRAPPER))
+        return FM_OK;
     if (have && strncmp(have, c->family->class_name, n) == 0 &&
         strcmp(have + n, "ForCausalLM") == 0)
         return FM_OK;
@@ -31,12 +34,26 @@ static int check_alias(const struct fm_config *c, const cJSON *json, struct fm_e
                    c->type, have ? have : "", c->family->class_name);
 }
 
+/* Any wrapper may have a text part, but a family is not a wrapper. */
+static int check_wrapper(const cJSON *json, struct fm_err *err)
+{
+    const cJSON *wrapper = cJSON_GetObjectItemCaseSensitive(json, FM_HFTEXT_WRAPPER);
+    const char *type =
+        cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(wrapper, "model_type"));
+    if (!type || !fm_families_find(type))
+        return FM_OK;
+    return fm_fail(
+        err, FM_ECONFIG,
+        "model_type '%s' has a text_config, and programs differ in whether they read it; "
+        "remove text_config",
+        type);
+}
+
 static int find_family(struct fm_config *c, const cJSON *json, struct fm_err *err)
 {
     const char *type = NULL;
-    int rc = fm_json_get_string(json, "model_type", &type, err);
-    if (rc)
-        return rc;
+    if (fm_json_get_string(json, "model_type", &type, err) || check_wrapper(json, err))
+        return err->code;
     /* A ragged export has a different model_type, so that it is not read as the stock model. */
     bool ours = cJSON_HasObjectItem(json, "fm_widths") && strncmp(type, "fm_", 3) == 0;
     c->family = fm_families_find(ours ? type + 3 : type);
@@ -253,7 +270,8 @@ static int read_config(struct fm_config *c, const cJSON *json, struct fm_err *er
     c->expert = f->expert;
     c->norm = f->norm;
     c->output_norms = f->output_norms;
-    c->fused = f->wrapper_form && !cJSON_HasObjectItem(json, FM_HFTEXT_WRAPPER);
+    c->part = cJSON_HasObjectItem(json, FM_HFTEXT_WRAPPER);
+    c->fused = f->wrapper_form && !c->part;
     if (fm_families_storage(c, json, err))
         return err->code;
     const cJSON *codes = cJSON_GetObjectItemCaseSensitive(json, FM_CODES_KEY);

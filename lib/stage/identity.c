@@ -199,8 +199,8 @@ static int read_sums(struct fm_weightsum *sums, const cJSON *model, int L, struc
     return FM_OK;
 }
 
-/* Read "extra", {"layers": [numbers], "tensors", "bytes"}, which exists if the checkpoint has
- * extra tensors. */
+/* Read "extra", {"layers": [numbers], "parts", "tensors", "bytes"}, which exists if the checkpoint
+ * has extra tensors. */
 static int read_extra(struct fm_stage_model *m, const cJSON *model,
                       const struct fm_model_family *family, struct fm_err *err)
 {
@@ -225,6 +225,10 @@ static int read_extra(struct fm_stage_model *m, const cJSON *model,
                            family->name, m->L);
         m->extra.seen |= 1u << i;
         m->extra.first = entry->valueint - i;
+        m->extra.form = family->extra;
+    }
+    if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(extra, "parts"))) {
+        m->extra.seen |= 1u << FM_EXTRA_PARTS;
         m->extra.form = family->extra;
     }
     if (!m->extra.seen)

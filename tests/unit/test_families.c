@@ -232,6 +232,14 @@ TEST(unsupported_values_are_refused_by_name)
             "model_type 'llama' is not supported; supported: mixtral, qwen2_moe");
 }
 
+/* transformers reads text_config of any configuration as its text part, and servers do not. */
+TEST(a_family_is_no_wrapper)
+{
+    must(SPARSE, "fm_wrapper:{model_type:'any'}");
+    refused(SPARSE, "fm_wrapper:{model_type:'mixtral'}", FM_ECONFIG,
+            "model_type 'mixtral' has a text_config");
+}
+
 /* ---- keys that exports with our modelling file keep ---- */
 
 static const char *const families[] = {"mixtral",

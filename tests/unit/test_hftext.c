@@ -30,7 +30,7 @@ TEST(a_wrapper_has_a_text_part)
     assert_non_null(strstr(text, "\"rope_theta\": 10000000"));
     assert_non_null(strstr(text, "\"limit\": 7.0"));
     assert_non_null(strstr(text, "[-1e1, \"9.0\"]"));
-    assert_true(fm_hftext_wrapped(text, strlen(text)));
+    assert_string_equal(fm_hftext_wrapped(text, strlen(text)), "model.language_model.");
     char *whole = NULL;
     assert_ok(fm_hftext_wrap(&whole, text, strlen(text), false, &err));
     assert_non_null(strstr(whole, "\"architectures\": [\"XyForConditionalGeneration\"]"));
@@ -55,11 +55,47 @@ TEST(values_of_the_wrapper_and_of_its_text_part_agree)
         text = text_of(whole);
         assert_non_null(text);
         free(text);
-        snprintf(whole, sizeof whole, form, key, value[i][1], key, i ? "{\"a\":2}" : "false");
+        snprintf(whole, sizeof whole, form, key, i ? value[i][1] : "false", key,
+                 i ? "{\"a\":2}" : "true");
         assert_int_equal(fm_hftext_config(&text, whole, strlen(whole), &err), FM_ECONFIG);
         assert_null(text);
         assert_non_null(strstr(err.text, key));
     }
+}
+
+/* A wrapper's classes in transformers save true, and use a head that the checkpoint has. */
+TEST(a_text_part_may_have_its_own_head)
+{
+    char *text = text_of("{\"model_type\":\"xy\",\"tie_word_embeddings\":true,\"text_config\":"
+                         "{\"model_type\":\"ab\",\"tie_word_embeddings\":false}}");
+    cJSON *json = cJSON_Parse(text);
+    assert_true(cJSON_IsFalse(cJSON_GetObjectItem(json, "tie_word_embeddings")));
+    cJSON_Delete(json);
+    free(text);
+}
+
+/* Kimi-K2.5 wraps Kimi-K2, whose class and quantisation are those of its text_config. */
+TEST(a_wrapper_may_have_any_name)
+{
+    static const char kimi[] =
+        "{\"model_type\":\"kimi\",\"architectures\":[\"KimiForConditionalGeneration\"],"
+        "\"text_config\":{\"model_type\":\"deep\",\"architectures\":[\"DeepForCausalLM\"],"
+        "\"quantization_config\":{\"ignore\":[\"language_model.lm_head\"]}}}";
+    static const char *const names[] = {"language_model.lm_head.weight", "vision_tower.a"};
+    char *text = text_of(kimi), *cut = NULL, *whole = NULL;
+    assert_non_null(strstr(text, "\"architectures\": [\"DeepForCausalLM\"]"));
+    assert_non_null(strstr(text, "\"model_type\": \"deep\""));
+    assert_ok(fm_hftext_modules(&cut, text, strlen(text), names, 2, &err));
+    assert_non_null(strstr(cut, "[\"lm_head\"]"));
+    assert_string_equal(fm_hftext_wrapped(cut, strlen(cut)), "language_model.");
+    assert_ok(fm_hftext_wrap(&whole, cut, strlen(cut), false, &err));
+    cJSON *have = cJSON_Parse(whole), *want = cJSON_Parse(kimi);
+    assert_true(cJSON_Compare(have, want, true));
+    cJSON_Delete(have);
+    cJSON_Delete(want);
+    free(whole);
+    free(cut);
+    free(text);
 }
 
 /* The published MiniMax-M3 has such a config.json. */
@@ -72,13 +108,17 @@ TEST(a_text_part_without_a_model_type_is_the_wrappers)
 
 TEST(a_wrappers_prefix_is_before_all_names_or_inside)
 {
+    static const char *const want[][3] = {
+        {"model.language_model.", "model.language_model.norm.weight", "lm_head.weight"},
+        {"model.llm.", "model.llm.norm.weight", "lm_head.weight"},
+        {"language_model.", "language_model.model.norm.weight", "language_model.lm_head.weight"}};
     char whole[FM_ST_NAME_BYTES_MAX + 1];
-    assert_ok(fm_hftext_name(whole, "model.norm.weight", false, &err));
-    assert_string_equal(whole, "model.language_model.norm.weight");
-    assert_ok(fm_hftext_name(whole, "lm_head.weight", false, &err));
-    assert_string_equal(whole, "lm_head.weight");
-    assert_ok(fm_hftext_name(whole, "lm_head.weight", true, &err));
-    assert_string_equal(whole, "language_model.lm_head.weight");
+    for (size_t i = 0; i < 3; i++) {
+        assert_ok(fm_hftext_name(whole, "model.norm.weight", want[i][0], &err));
+        assert_string_equal(whole, want[i][1]);
+        assert_ok(fm_hftext_name(whole, "lm_head.weight", want[i][0], &err));
+        assert_string_equal(whole, want[i][2]);
+    }
 }
 
 TEST(a_text_without_its_wrapper_is_not_wrapped)
@@ -89,6 +129,7 @@ TEST(a_text_without_its_wrapper_is_not_wrapped)
         char *whole = NULL;
         assert_int_equal(fm_hftext_wrap(&whole, none[i], strlen(none[i]), false, &err), FM_EFORMAT);
         assert_null(whole);
+        assert_null(fm_hftext_wrapped(none[i], strlen(none[i])));
     }
 }
 
@@ -96,8 +137,7 @@ TEST(other_configs_are_not_converted)
 {
     static const char *const none[] = {
         "{\"model_type\":\"xy\"}",
-        "{\"model_type\":\"xy\",\"text_config\":{\"model_type\":\"llama\"}}",
-        "{\"model_type\":\"xy_text\",\"text_config\":{\"model_type\":\"xy_text\"}}",
+        "{\"text_config\":{\"model_type\":\"llama\"}}",
         "{\"model_type\":\"xy\",\"text_config\":7}",
         "{\"model_type\":\"xy\",\"text_config\":{\"eps\":1e-06}}",
         "{\"model_type\":\"xy\",\"text_config\":{\"model_type\":7}}",
@@ -112,18 +152,20 @@ TEST(other_configs_are_not_converted)
 
 TEST(names_lose_their_prefix_and_stay_sorted)
 {
+    char inner[] = "model.llm.layers.2.a"; /* changed in place */
     struct fm_tensor tensor[] = {{.name = "language_model.lm_headx"},
                                  {.name = "language_model.model.layers.1.a"},
                                  {.name = "lm_head.weight"},
                                  {.name = "model.embed.weight"},
-                                 {.name = "model.language_model.layers.0.a"},
-                                 {.name = "model.language_model.norm.weight"},
+                                 {.name = (char[]){"model.language_model.layers.0.a"}},
+                                 {.name = (char[]){"model.language_model.norm.weight"}},
+                                 {.name = inner},
                                  {.name = "model.visual.b"},
                                  {.name = "xmodel.language_model.c"}};
-    static const char *const want[] = {"language_model.lm_headx", "lm_head.weight",
-                                       "model.embed.weight",      "model.layers.0.a",
-                                       "model.layers.1.a",        "model.norm.weight",
-                                       "model.visual.b",          "xmodel.language_model.c"};
+    static const char *const want[] = {
+        "language_model.lm_headx", "lm_head.weight",   "model.embed.weight",
+        "model.layers.0.a",        "model.layers.1.a", "model.layers.2.a",
+        "model.norm.weight",       "model.visual.b",   "xmodel.language_model.c"};
     struct fm_safetensors st = {.tensor = tensor, .count = sizeof tensor / sizeof *tensor};
     fm_hftext_cut(&st);
     for (size_t i = 0; i < st.count; i++)
