@@ -31,21 +31,46 @@ static cJSON *describe_json(const void *report)
     return o;
 }
 
-/* Modes: one bit for each method, and one for uniform with --actions. */
-enum { WITH_ACTIONS = 1 << FM_METHODS };
+/* Modes: one bit for each method, and one for a method without shapes whose actions were given:
+ * each of them is a budget. */
+enum { WITH_ACTIONS = 1 << FM_METHODS_MAX };
 
-/* FM_EUSAGE if an option of `learned` was given and no method was: an option never selects the
+/* The modes of methods that train, of those that give each expert a width, and of all. */
+struct modes {
+    int training, shaping, all;
+};
+
+static struct modes modes_of_methods(void)
+{
+    struct modes modes = {0};
+    for (int i = 0; fm_methods[i]; i++) {
+        modes.training |= fm_methods[i]->trains ? 1 << i : 0;
+        modes.shaping |= fm_methods[i]->shapes ? 1 << i : 0;
+        modes.all |= 1 << i;
+    }
+    return modes;
+}
+
+static const char *first_that_trains(void)
+{
+    int i = 0;
+    while (fm_methods[i + 1] && !fm_methods[i]->trains)
+        i++;
+    return fm_methods[i]->name;
+}
+
+/* FM_EUSAGE if an option of training was given and no method was: an option never selects the
  * method. */
 static int check_default(const struct fm_cli *cli, struct fm_err *err)
 {
-    const int learning = fm_train_methods(FM_TRAIN_STEPS);
+    const int learning = modes_of_methods().training;
+    const char *name = first_that_trains();
     for (int i = 0; i < cli->givens; i++) {
         const struct fm_cli_given *g = &cli->given[i];
         if (g->modes && !(g->modes & ~learning))
             return fm_fail(err, FM_EUSAGE,
                            "--%s is an option of --method %s; add --method %s, or omit --%s",
-                           g->name, fm_method_name(FM_METHOD_LEARNED),
-                           fm_method_name(FM_METHOD_LEARNED), g->name);
+                           g->name, name, name, g->name);
     }
     return FM_OK;
 }
@@ -54,13 +79,14 @@ static int check_method(const struct fm_cli *cli, const struct fm_train_options 
                         struct fm_err *err)
 {
     char says[48];
-    snprintf(says, sizeof says, "with --method %s", fm_method_name(o->method));
+    snprintf(says, sizeof says, "with --method %s", o->method->name);
     if ((!fm_options_given(cli, "method") && check_default(cli, err)) ||
-        fm_options_check(cli, 1 << o->method, says, err))
+        fm_options_check(cli, 1 << fm_methods_index(o->method), says, err))
         return err->code;
-    if (o->method != FM_METHOD_UNIFORM || !o->actions)
+    if (o->method->shapes || !o->actions)
         return FM_OK;
-    return fm_options_check(cli, WITH_ACTIONS, "with --method uniform and --actions", err);
+    snprintf(says, sizeof says, "with --method %s and --actions", o->method->name);
+    return fm_options_check(cli, WITH_ACTIONS, says, err);
 }
 
 static int run(const struct fm_run_options *run, const void *options, void *report,
@@ -83,17 +109,18 @@ int fm_train_main(int argc, char **argv)
 {
     struct fm_train_options options;
     fm_train_defaults(&options);
-    int method = (int)options.method, granularity = (int)options.granularity;
+    int method = fm_methods_index(options.method), granularity = (int)options.granularity;
     int multiple = (int)options.width_multiple;
-    const int learning = fm_train_methods(FM_TRAIN_STEPS);
-    const int choosing = fm_train_methods(FM_TRAIN_WIDTHS);
-    const int stepped = fm_train_methods(0); /* not WITH_ACTIONS: each action is a budget */
+    const struct modes modes = modes_of_methods();
+    const int learning = modes.training;
+    char choices[128];
+    fm_methods_choices(choices, sizeof choices);
     const struct fm_cli_scope scope[] = {{.name = "batch", .modes = learning}, {0}};
     const struct fm_cli_option own[] = {
-        {"method", 0, FM_CLI_CHOICE, &method, "learned|saliency|uniform|exchange",
-         "how masks are made (default: exchange)", 0, 0, 0},
+        {"method", 0, FM_CLI_CHOICE, &method, choices, "how masks are made (default: exchange)", 0,
+         0, 0},
         {"granularity", 0, FM_CLI_CHOICE, &granularity, "expert|layer|model",
-         "which experts share a width (default: expert)", 0, 0, choosing},
+         "which experts share a width (default: expert)", 0, 0, modes.shaping},
         {"actions", 0, FM_CLI_TEXT, &options.actions, "R,R,...",
          "shares of its channels that an expert may keep (default: tenths; exchange: twentieths)",
          0, 0, 0},
@@ -101,7 +128,7 @@ int fm_train_main(int argc, char **argv)
          "round widths up to a multiple of M (default: the channel group)", 1,
          FM_TRAIN_MULTIPLE_MAX, 0},
         {"budget-step", 0, FM_CLI_TEXT, &options.budget_step, "R",
-         "step between budgets (default: 0.01)", 0, 0, stepped},
+         "step between budgets (default: 0.01)", 0, 0, modes.all},
         {"until", 0, FM_CLI_TEXT, &options.until, "R", "highest budget (default: 0.80)", 0, 0, 0},
         {"measure-step", 0, FM_CLI_TEXT, &options.measure_step, "R",
          "measure the masks nearest to multiples of R (default: 0.05)", 0, 0, 0},
@@ -132,7 +159,7 @@ int fm_train_main(int argc, char **argv)
     fm_cli_begin(&cli, argc, argv, own, FM_CLI_COUNT(own));
     if (cli.operands)
         cli.run.inputs.stream = cli.operand[0];
-    options.method = (enum fm_method)method;
+    options.method = fm_methods[method];
     options.granularity = (enum fm_granularity)granularity;
     options.width_multiple = (uint32_t)multiple;
     struct fm_train_report report = {0};

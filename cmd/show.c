@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "lib/learn/forecast.h"
+#include "lib/masks/methods.h"
 #include "lib/run/report.h"
 #include "lib/stage/budgets.h"
 
@@ -411,7 +412,7 @@ cJSON *fm_show_family(const struct fm_masks *masks, const struct fm_quality *aft
         fm_json_add_uint(o, "index", (uint64_t)b);
         fm_json_add_uint(o, "removed", mask->removed);
         fm_json_add_double(o, "budget", fm_masks_budget(masks, b));
-        fm_json_add_string(o, "method", fm_method_name(mask->method));
+        fm_json_add_string(o, "method", mask->method->name);
         fm_json_add_uint(o, "step", (uint64_t)mask->step);
         fm_json_add(o, "quality", fm_show_quality(&mask->quality, &masks->kinds));
         if (after)

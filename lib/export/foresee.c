@@ -7,6 +7,7 @@
 
 #include "formats/json/json.h"
 #include "lib/base/mem.h"
+#include "lib/masks/methods.h"
 #include "lib/stage/stage.h"
 
 enum { BUDGETS = 100 };
@@ -29,12 +30,12 @@ static int make_masks(struct fm_opened *o, struct fm_err *err)
                                       (uint32_t)o->packed.group, err)
                    : err->code;
     if (!rc)
-        rc = fm_masks_full(f, FM_METHOD_UNIFORM, err);
+        rc = fm_masks_full(f, &fm_method_uniform, err);
     for (int b = 1; b <= BUDGETS && !rc; b++) {
         uint32_t k = (uint32_t)((uint64_t)c->I * (uint64_t)(BUDGETS - b) / BUDGETS);
         for (size_t i = 0; i < n; i++)
             width[i] = k - k % (uint32_t)o->packed.group;
-        rc = fm_masks_append_grown(f, width, FM_METHOD_UNIFORM, 0, 1, false, err);
+        rc = fm_masks_append_grown(f, width, &fm_method_uniform, 0, 1, false, err);
     }
     free(width);
     if (rc)

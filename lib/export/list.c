@@ -15,6 +15,7 @@
 #include "lib/block/storage.h"
 #include "lib/export/plan.h"
 #include "lib/export/runtimes.h"
+#include "lib/masks/methods.h"
 #include "lib/run/report.h"
 #include "lib/stage/budgets.h"
 #include "lib/stage/stage.h"
@@ -45,7 +46,7 @@ static void fill_row(struct fm_list_row *row, const struct fm_budgets *b, int i)
     memcpy(row->kind, q.kind, sizeof row->kind);
     if (known && fm_masks_quality(&full, &b->masks, 0))
         row->worst = fm_masks_worst(&row->lost, &b->masks.kinds, q.kind, full.kind);
-    snprintf(row->method, sizeof row->method, "%s", fm_method_name(m->method));
+    snprintf(row->method, sizeof row->method, "%s", m->method->name);
 }
 
 int fm_list_kinds(struct fm_list_kind kind[FM_LIST_FORMS_MAX])

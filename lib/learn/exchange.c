@@ -154,7 +154,7 @@ int fm_exchange_step(const struct fm_exchange *x, struct fm_masks *masks, bool *
     fm_stepcost_keep(x->stepcost);
     rc = lower(x, widths, masks, fm_decimal_target(x->step, x->until, i, n), err);
     if (!rc)
-        rc = fm_masks_append(masks, widths, FM_METHOD_EXCHANGE, (int)i, err);
+        rc = fm_masks_append(masks, widths, &fm_method_exchange, (int)i, err);
     if (rc)
         fm_stepcost_restore(x->stepcost);
     free(widths);

@@ -12,7 +12,7 @@
 #include "lib/learn/probe.h"
 #include "lib/learn/task.h"
 #include "lib/masks/actions.h"
-#include "lib/masks/masks.h"
+#include "lib/masks/methods.h"
 #include "lib/masks/stepcost.h"
 
 struct fm_exchange {

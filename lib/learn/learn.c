@@ -215,7 +215,7 @@ static int append_flips(struct fm_learn *n, struct fm_masks *masks, uint32_t *fr
         for (int e = 0; e < n->size; e++)
             from[flip[i].x * n->size + e] = flip[i].to;
         bool arrived = fm_masks_removed(masks, from) >= until;
-        rc = fm_masks_append_grown(masks, from, FM_METHOD_LEARNED, (int)n->taken, grown, arrived,
+        rc = fm_masks_append_grown(masks, from, &fm_method_learned, (int)n->taken, grown, arrived,
                                    err);
         if (arrived)
             break;
@@ -240,7 +240,7 @@ int fm_learn_step(struct fm_learn *n, struct fm_masks *masks, bool *done, struct
     *done = arrived || n->taken >= 2 * (int64_t)n->options->steps;
     if (*done)
         return arrived ? FM_OK
-                       : fm_masks_append_grown(masks, before, FM_METHOD_LEARNED, (int)n->taken, 0,
+                       : fm_masks_append_grown(masks, before, &fm_method_learned, (int)n->taken, 0,
                                                true, err);
     int rc = fm_task_draw(n->task, n->ids, (uint64_t)n->taken * (uint64_t)n->batch, n->batch, err);
     if (!rc)

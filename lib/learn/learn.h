@@ -10,7 +10,7 @@
 #include "lib/learn/options.h"
 #include "lib/learn/task.h"
 #include "lib/masks/logits.h"
-#include "lib/masks/masks.h"
+#include "lib/masks/methods.h"
 
 struct fm_learn {
     struct fm_task *task; /* borrowed */

@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "lib/masks/masks.h"
+#include "lib/masks/methods.h"
 
 /* Limits of the options; the library and the command line refuse values outside them. */
 #define FM_TRAIN_STEPS_MAX 1000000
@@ -23,7 +24,7 @@
 #define FM_RECOVER_BUDGET "0.40"
 
 struct fm_train_options {
-    enum fm_method method;
+    const struct fm_method *method;
     enum fm_granularity granularity; /* experts that share a width; not for uniform */
     /* "0.1,0.4,0.7,1"; NULL: ten, from 0.1 to 1; for exchange twenty, from 0.05 to 1; one per
      * budget step for uniform, and if all experts share one width. */

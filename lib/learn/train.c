@@ -19,6 +19,7 @@
 #include "lib/learn/learn.h"
 #include "lib/learn/quality.h"
 #include "lib/learn/exchange.h"
+#include "lib/learn/trainer.h"
 #include "lib/masks/gaps.h"
 #include "lib/state/journal.h"
 #include "lib/stage/budgets.h"
@@ -32,76 +33,11 @@
 #define MANIFEST_MASK 512
 #define MANIFEST_KIND 64
 
-/* The budgets of a family, and which of its masks are measured. */
-struct range {
-    struct fm_decimal step, until, measure;
-};
-
-struct fm_trainer {
-    struct fm_task task;
-    const struct fm_train_options *options;
-    struct fm_actions actions;
-    struct range range;
-    const struct method *method;
-    struct fm_learn learn;       /* for learned */
-    struct fm_exchange exchange; /* for exchange, like the costs */
-    struct fm_stepcost stepcost;
-    struct fm_masks masks;
-    struct fm_digest params;
-    struct fm_journal_clock clock;
-    struct {
-        double make, measure;
-    } work;      /* FLOPs of each part, as estimated */
-    bool warned; /* warn_learned has given its warning */
-    int resumed; /* steps, or masks of exchange, restored from the state file */
-};
-
-/* Everything from which a method's sweeps are planned, before the output or the state file is
- * opened. */
-struct plan {
-    const struct fm_train_options *options;
-    const struct fm_task *task;
-    const struct fm_decimal *step, *until;
-    uint64_t targets; /* number of budgets */
-};
-
-/* A method: its features, and functions that begin, make, cost and save it.  A function is NULL if
- * there is nothing to do. */
-struct method {
-    int has; /* fm_train_methods */
-    /* Whether it compares experts by their scores, which only the taylor criterion allows. */
-    bool (*weighs)(const struct fm_train_options *o);
-    /* Set its action set, t->actions. */
-    int (*choose)(struct fm_trainer *t, struct fm_err *err);
-    /* Set t->masks to the whole family, or to the mask before the first step. */
-    int (*begin)(struct fm_trainer *t, struct fm_err *err);
-    /* Take the steps, continuing after begin or a state file; FM_ESAVED when stopped. */
-    int (*make)(struct fm_trainer *t, struct fm_err *err);
-    int (*taken)(const struct fm_trainer *t); /* number of steps so far */
-    /* Channels removed by the method's steps; NULL: those that the family's last mask removes. */
-    uint64_t (*removed)(const struct fm_trainer *t, const struct fm_masks *f);
-    /* Describe the sweeps of all steps in *sweep; T and kept are already set. */
-    void (*cost)(struct fm_estimate_sweep *sweep, const struct plan *plan);
-    /* Add its options to the manifest. */
-    void (*record)(cJSON *options, const struct fm_trainer *t);
-    /* Add its arrays to the state file, in addition to the family. */
-    void (*save)(struct fm_journal_item *item, size_t *items, struct fm_trainer *t);
-    void (*resumed)(struct fm_trainer *t); /* called when those arrays have been read */
-};
-
-static const struct method methods[FM_METHODS];
-
-/* Whether gaps between the method's masks are filled. */
-static bool is_shaped(const struct fm_trainer *t)
-{
-    return t->method->has & FM_TRAIN_WIDTHS;
-}
-
 /* ---- options ---- */
 
 void fm_train_defaults(struct fm_train_options *options)
 {
-    *options = (struct fm_train_options){.method = FM_METHOD_EXCHANGE,
+    *options = (struct fm_train_options){.method = &fm_method_exchange,
                                          .budget_step = "0.01",
                                          .until = "0.80",
                                          .measure_step = "0.05",
@@ -125,7 +61,8 @@ void fm_train_report_release(struct fm_train_report *report)
     *report = (struct fm_train_report){0};
 }
 
-static int check_options(const struct fm_train_options *o, struct range *range, struct fm_err *err)
+static int check_options(const struct fm_train_options *o, struct fm_trainer_range *range,
+                         struct fm_err *err)
 {
     struct fm_decimal *step = &range->step, *until = &range->until;
     if (fm_decimal_parse(step, o->budget_step, "--budget-step", err) ||
@@ -160,16 +97,14 @@ static int check_options(const struct fm_train_options *o, struct range *range, 
 
 /* ---- cost: the sweeps of each method, and the number of sequences they read ---- */
 
-/* Sequences per sweep of exchange: all, if there are fewer than wanted. */
-static int sequences_around(const struct fm_calib *calib, const struct fm_train_options *o)
+int fm_trainer_around(const struct fm_calib *calib, const struct fm_train_options *o)
 {
     int take = (o->around_tokens + calib->T - 1) / calib->T;
     take = take > o->around_sequences ? take : o->around_sequences;
     return take < calib->count ? take : calib->count;
 }
 
-/* Sequences per step of learning. */
-static int batch_of(const struct fm_run_options *run)
+int fm_trainer_batch(const struct fm_run_options *run)
 {
     return run->inputs.batch > 0 ? run->inputs.batch : BATCH;
 }
@@ -182,7 +117,7 @@ static double mean_kept(const struct fm_decimal *until)
 
 /* Work, memory and disk space for making and measuring the masks. */
 static void estimate_run(struct fm_estimate *estimate, const struct fm_train_options *o,
-                         struct fm_task *task, const struct range *range)
+                         struct fm_task *task, const struct fm_trainer_range *range)
 {
     *estimate = (struct fm_estimate){0};
     const struct fm_decimal *step = &range->step, *until = &range->until;
@@ -192,8 +127,8 @@ static void estimate_run(struct fm_estimate *estimate, const struct fm_train_opt
     measured = measured < masks ? measured : masks;
     uint64_t group = (uint64_t)fm_quality_group(task->model, &task->held, task->memory);
     struct fm_estimate_sweep sweep = {.T = task->calib.T, .kept = mean_kept(until)};
-    if (methods[o->method].cost) {
-        methods[o->method].cost(&sweep, &(struct plan){o, task, step, until, targets});
+    if (o->method->cost) {
+        o->method->cost(&sweep, &(struct fm_trainer_plan){o, task, range});
         fm_estimate_add(estimate, task->model, &sweep, memory);
     }
     sweep.count = 1;
@@ -211,7 +146,7 @@ static void estimate_run(struct fm_estimate *estimate, const struct fm_train_opt
 
 struct planned {
     const struct fm_train_options *options;
-    const struct range *range;
+    const struct fm_trainer_range *range;
 };
 
 static void plan_run(struct fm_estimate *estimate, struct fm_task *task, void *self)
@@ -222,9 +157,9 @@ static void plan_run(struct fm_estimate *estimate, struct fm_task *task, void *s
 
 /* Suggest measuring less: fewer members, or fewer tokens. */
 static void suggest_measures(struct fm_estimate *estimate, const struct fm_train_options *o,
-                             struct fm_task *task, const struct range *range)
+                             struct fm_task *task, const struct fm_trainer_range *range)
 {
-    struct range wider = *range;
+    struct fm_trainer_range wider = *range;
     struct fm_estimate changed;
     for (int i = 0; i < 2; i++) {
         wider.measure.num *= 2;
@@ -244,20 +179,29 @@ static void suggest_measures(struct fm_estimate *estimate, const struct fm_train
     task->held.count = held;
 }
 
+/* A method with the same options that takes no steps. */
+static const struct fm_method *cheapest(void)
+{
+    int i = 0;
+    while (fm_methods[i + 1] && (fm_methods[i]->cost || !fm_methods[i]->shapes))
+        i++;
+    return fm_methods[i];
+}
+
 /* Suggest cheaper runs: fewer steps, a cheaper method, or measuring less. */
 static void suggest_less(struct fm_estimate *estimate, const struct fm_train_options *o,
-                         struct fm_task *task, const struct range *range)
+                         struct fm_task *task, const struct fm_trainer_range *range)
 {
     struct fm_train_options other = *o;
     struct fm_estimate changed;
-    if (methods[o->method].has & FM_TRAIN_STEPS && o->steps > 1) {
+    if (o->method->trains && o->steps > 1) {
         other.steps = o->steps / 2;
         estimate_run(&changed, &other, task, range);
         fm_estimate_suggest(estimate, changed.flops, "--steps %d", other.steps);
     }
-    other.method = FM_METHOD_SALIENCY;
+    other.method = cheapest();
     estimate_run(&changed, &other, task, range);
-    fm_estimate_suggest(estimate, changed.flops, "--method %s", fm_method_name(other.method));
+    fm_estimate_suggest(estimate, changed.flops, "--method %s", other.method->name);
     suggest_measures(estimate, o, task, range);
 }
 
@@ -278,7 +222,7 @@ static void take_work(struct fm_trainer *t, const struct fm_estimate *estimate)
  * damaged file must not yield an index out of range.
  */
 
-static void add_item(struct fm_journal_item *item, size_t *items, const char *name,
+void fm_trainer_item(struct fm_journal_item *item, size_t *items, const char *name,
                      enum fm_dtype dtype, uint64_t count, void *data)
 {
     item[(*items)++] =
@@ -307,7 +251,7 @@ static int pack_family(struct packed *p, const struct fm_masks *f, struct fm_err
         to[KL] = q->kl;
         to[AGREE] = q->agree;
         to[POSITIONS] = (double)q->positions;
-        to[METHOD] = f->mask[b].method;
+        to[METHOD] = fm_methods_index(f->mask[b].method);
         memcpy(to + KIND, q->kind, sizeof q->kind);
     }
     return FM_OK;
@@ -324,7 +268,7 @@ static void unpack_family(struct fm_masks *f, const struct packed *p)
     for (int b = 0; b < f->count; b++) {
         const double *q = p->quality + (size_t)b * QUALITIES;
         f->mask[b].step = (int)p->steps[b];
-        f->mask[b].method = (enum fm_method)q[METHOD];
+        f->mask[b].method = fm_methods[(int)q[METHOD]];
         f->mask[b].removed = fm_masks_removed(f, fm_masks_widths(f, b));
         f->mask[b].quality =
             (struct fm_quality){q[CE], q[KL], q[AGREE], (int64_t)q[POSITIONS], false, {0}};
@@ -340,15 +284,10 @@ static size_t list_state(struct fm_journal_item *item, struct fm_trainer *t,
     uint64_t count = (uint64_t)t->masks.count;
     if (t->method->save)
         t->method->save(item, &items, t);
-    add_item(item, &items, "widths", FM_U32, count * X, t->masks.widths);
-    add_item(item, &items, "steps", FM_I64, count, packed->steps);
-    add_item(item, &items, "quality", FM_F64, count * QUALITIES, packed->quality);
+    fm_trainer_item(item, &items, "widths", FM_U32, count * X, t->masks.widths);
+    fm_trainer_item(item, &items, "steps", FM_I64, count, packed->steps);
+    fm_trainer_item(item, &items, "quality", FM_F64, count * QUALITIES, packed->quality);
     return items + fm_task_state_items(item + items, &t->task);
-}
-
-static int steps_taken(const struct fm_trainer *t)
-{
-    return t->method->taken ? t->method->taken(t) : 0;
 }
 
 static int save_state(struct fm_trainer *t, struct fm_err *err)
@@ -403,9 +342,12 @@ static int check_widths(const struct fm_trainer *t, struct fm_err *err)
 
 static int check_methods(const struct fm_trainer *t, const struct packed *p, struct fm_err *err)
 {
+    int methods = 0;
+    while (fm_methods[methods])
+        methods++;
     for (int b = 0; b < t->masks.count; b++) {
         double method = p->quality[(size_t)b * QUALITIES + METHOD];
-        if (!(method >= 0 && method < FM_METHODS))
+        if (!(method >= 0 && method < methods))
             return fm_fail(err, FM_EFORMAT,
                            "state file '%s' is damaged: mask %d has method number %g",
                            t->task.run->outputs.state, b, method);
@@ -428,7 +370,7 @@ static int read_state(struct fm_trainer *t, const struct fm_journal *j, struct f
     unpack_family(&t->masks, &packed);
     if (t->method->resumed)
         t->method->resumed(t);
-    t->resumed = steps_taken(t);
+    t->resumed = (int)t->taken;
 out:
     release_packed(&packed);
     return rc;
@@ -547,7 +489,7 @@ static void warn_learned(struct fm_trainer *t, double budget)
 static int fill_family(struct fm_trainer *t, struct fm_err *err)
 {
     struct fm_masks *f = &t->masks;
-    if (!is_shaped(t))
+    if (!t->method->shapes)
         return FM_OK;
     struct fm_mask last = f->mask[f->count - 1];
     double budget = fm_masks_budget(f, f->count - 1);
@@ -575,7 +517,7 @@ static bool has_reached(struct fm_trainer *t, const struct fm_masks *f, double *
     if (!is_short(t, f, end))
         return false;
     uint32_t narrow = fm_masks_widths(f, f->count - 1)[0];
-    if (!is_shaped(t) && narrow > o->width_multiple &&
+    if (!t->method->shapes && narrow > o->width_multiple &&
         (!o->actions || narrow > t->actions.width[0])) {
         fm_run_warn(t->task.run,
                     "the last mask removes %.4f of the channels, less than --until %s: every "
@@ -594,7 +536,7 @@ static bool has_reached(struct fm_trainer *t, const struct fm_masks *f, double *
     return false;
 }
 
-/* ---- the methods ---- */
+/* ---- the action set ---- */
 
 static int check_several(const struct fm_trainer *t, struct fm_err *err)
 {
@@ -620,101 +562,64 @@ static int parse_actions(struct fm_trainer *t, const char *usual, struct fm_err 
     return rc ? rc : check_several(t, err);
 }
 
-/* The action set of a method that gives widths: --actions if given, else `usual`.  If all experts
- * share one width, each action is one budget, so the default is an action for every budget step,
- * unless the step is above a half, which would leave only the full width. */
-static int choose_shares(struct fm_trainer *t, const char *usual, struct fm_err *err)
+/* The action set: --actions if given, else the method's usual one.  If all experts share one width,
+ * each action is one budget, so the default is an action for every budget step, unless the step is
+ * above a half, which would leave only the full width. */
+static int choose_actions(struct fm_trainer *t, struct fm_err *err)
 {
     const struct fm_train_options *o = t->options;
     const struct fm_decimal *step = &t->range.step;
     const struct fm_decimal most = {step->den - step->num, step->den};
+    int I = t->task.config->I;
+    if (!o->actions && !t->method->actions)
+        return fm_actions_steps(&t->actions, step, &t->range.until, I, o->width_multiple, err);
     if (o->actions || o->granularity != FM_PER_MODEL || 2 * step->num > step->den)
-        return parse_actions(t, usual, err);
-    int rc = fm_actions_steps(&t->actions, step, &most, t->task.config->I, o->width_multiple, err);
+        return parse_actions(t, t->method->actions, err);
+    int rc = fm_actions_steps(&t->actions, step, &most, I, o->width_multiple, err);
     return rc ? rc : check_several(t, err);
 }
 
-static int choose_tenths(struct fm_trainer *t, struct fm_err *err)
-{
-    return choose_shares(t, FM_ACTIONS_TEN, err);
-}
-
-/* A finer action set than for other methods: exchange measures the cost of each action step,
- * whereas more actions would give `learned` more logits to train. */
-static int choose_twentieths(struct fm_trainer *t, struct fm_err *err)
-{
-    return choose_shares(t, FM_ACTIONS_TWENTY, err);
-}
-
-static int choose_steps(struct fm_trainer *t, struct fm_err *err)
-{
-    const struct fm_train_options *o = t->options;
-    if (o->actions)
-        return parse_actions(t, o->actions, err);
-    return fm_actions_steps(&t->actions, &t->range.step, &t->range.until, t->task.config->I,
-                            o->width_multiple, err);
-}
-
-static bool weighs_always(const struct fm_train_options *o)
-{
-    (void)o;
-    return true;
-}
-
-/* learned: logits over the action set of every expert. */
-
-static bool weighs_prior(const struct fm_train_options *o)
-{
-    return o->prior > 0;
-}
+/* ---- learned: logits over the action set of every expert ---- */
 
 static int begin_learned(struct fm_trainer *t, struct fm_err *err)
 {
-    t->learn = (struct fm_learn){.task = &t->task,
-                                 .options = t->options,
-                                 .actions = &t->actions,
-                                 .step = t->range.step,
-                                 .until = t->range.until,
-                                 .batch = batch_of(t->task.run)};
-    int rc = fm_learn_init(&t->learn, err);
-    return rc ? rc : fm_masks_full(&t->masks, FM_METHOD_LEARNED, err);
+    struct fm_learn *n = t->own = fm_alloc(1, sizeof *n, "the method", err);
+    if (!n)
+        return FM_ENOMEM;
+    *n = (struct fm_learn){.task = &t->task,
+                           .options = t->options,
+                           .actions = &t->actions,
+                           .step = t->range.step,
+                           .until = t->range.until,
+                           .batch = fm_trainer_batch(t->task.run)};
+    return fm_learn_init(n, err);
 }
 
-static int make_learned(struct fm_trainer *t, struct fm_err *err)
+static int step_learned(struct fm_trainer *t, bool *done, struct fm_err *err)
 {
     const struct fm_run_options *run = t->task.run;
-    uint64_t steps = (uint64_t)t->options->steps;
-    bool done = false;
-    fm_run_phase(run, t->work.make, t->work.measure);
-    while (!done) {
-        uint64_t taken = (uint64_t)t->learn.taken;
-        if (taken == steps)
-            fm_run_phase(run, t->work.make, t->work.measure);
-        if (taken < steps)
-            fm_run_report(run, "learn", taken, steps, "steps");
-        else
-            fm_run_report(run, "catch up", taken - steps, steps, "steps at most");
-        if (fm_task_stopped(&t->task, err) || fm_learn_step(&t->learn, &t->masks, &done, err) ||
-            save_if_due(t, err))
-            return err->code;
-    }
-    return FM_OK;
-}
-
-static int taken_learned(const struct fm_trainer *t)
-{
-    return (int)t->learn.taken;
+    struct fm_learn *n = t->own;
+    uint64_t taken = (uint64_t)n->taken, steps = (uint64_t)t->options->steps;
+    if (taken == steps)
+        fm_run_phase(run, t->work.make, t->work.measure);
+    if (taken < steps)
+        fm_run_report(run, "learn", taken, steps, "steps");
+    else
+        fm_run_report(run, "catch up", taken - steps, steps, "steps at most");
+    int rc = fm_learn_step(n, &t->masks, done, err);
+    t->taken = n->taken;
+    return rc;
 }
 
 static uint64_t removed_learned(const struct fm_trainer *t, const struct fm_masks *f)
 {
-    return fm_learn_removed(&t->learn, f);
+    return fm_learn_removed(t->own, f);
 }
 
-static void cost_learned(struct fm_estimate_sweep *sweep, const struct plan *p)
+static void cost_learned(struct fm_estimate_sweep *sweep, const struct fm_trainer_plan *p)
 {
     sweep->count = (uint64_t)p->options->steps;
-    sweep->rows = (uint64_t)batch_of(p->task->run) * (uint64_t)p->task->calib.T;
+    sweep->rows = (uint64_t)fm_trainer_batch(p->task->run) * (uint64_t)p->task->calib.T;
     sweep->lanes = 1 + p->options->samples;
     sweep->backward = p->options->samples;
 }
@@ -729,82 +634,132 @@ static void record_learned(cJSON *to, const struct fm_trainer *t)
 
 static void save_learned(struct fm_journal_item *item, size_t *items, struct fm_trainer *t)
 {
-    struct fm_learn *n = &t->learn;
+    struct fm_learn *n = t->own;
     uint64_t X = (uint64_t)t->task.config->M * (uint64_t)t->task.config->E;
     uint64_t logits = (uint64_t)n->logits.X * (uint64_t)t->actions.count;
-    add_item(item, items, "taken", FM_I64, 1, &n->taken);
-    add_item(item, items, "lambda", FM_F64, 1, &n->lambda);
-    add_item(item, items, "alpha", FM_F64, logits, n->logits.alpha);
-    add_item(item, items, "m", FM_F64, logits, n->logits.m);
-    add_item(item, items, "v", FM_F64, logits, n->logits.v);
-    add_item(item, items, "q", FM_F64, X, n->q);
+    fm_trainer_item(item, items, "taken", FM_I64, 1, &n->taken);
+    fm_trainer_item(item, items, "lambda", FM_F64, 1, &n->lambda);
+    fm_trainer_item(item, items, "alpha", FM_F64, logits, n->logits.alpha);
+    fm_trainer_item(item, items, "m", FM_F64, logits, n->logits.m);
+    fm_trainer_item(item, items, "v", FM_F64, logits, n->logits.v);
+    fm_trainer_item(item, items, "q", FM_F64, X, n->q);
 }
 
 static void resumed_learned(struct fm_trainer *t)
 {
-    fm_logits_refresh(&t->learn.logits);
+    struct fm_learn *n = t->own;
+    t->taken = n->taken;
+    fm_logits_refresh(&n->logits);
 }
 
-/* exchange: steps by costs that are measured around the current mask. */
+static void release_learned(struct fm_trainer *t)
+{
+    fm_learn_release(t->own);
+}
+
+const struct fm_method fm_method_learned = {
+    .name = "learned",
+    .trains = true,
+    .shapes = true,
+    .weighs = true,
+    .actions = FM_ACTIONS_TEN,
+    .cost = cost_learned,
+    .begin = begin_learned,
+    .step = step_learned,
+    .save = save_learned,
+    .resumed = resumed_learned,
+    .removed = removed_learned,
+    .record = record_learned,
+    .release = release_learned,
+};
+
+/* ---- exchange: steps by costs that are measured around the current mask ---- */
+
+struct exchange {
+    struct fm_exchange exchange;
+    struct fm_stepcost stepcost;
+};
 
 static int begin_exchange(struct fm_trainer *t, struct fm_err *err)
 {
     const struct fm_config *c = t->task.config;
     int size = fm_granularity_size(t->options->granularity, c->M, c->E);
-    if (fm_stepcost_init(&t->stepcost, &t->actions, c->M * c->E / size, err))
+    struct exchange *x = t->own = fm_alloc(1, sizeof *x, "the method", err);
+    if (!x || fm_stepcost_init(&x->stepcost, &t->actions, c->M * c->E / size, err))
         return err->code;
     if (size == 1)
-        fm_stepcost_temper(&t->stepcost, t->task.ranking.tokens, c->E);
-    t->exchange = (struct fm_exchange){.task = &t->task,
+        fm_stepcost_temper(&x->stepcost, t->task.ranking.tokens, c->E);
+    x->exchange = (struct fm_exchange){.task = &t->task,
                                        .actions = &t->actions,
                                        .step = &t->range.step,
                                        .until = &t->range.until,
                                        .granularity = t->options->granularity,
-                                       .stepcost = &t->stepcost,
-                                       .sequences = sequences_around(&t->task.calib, t->options)};
-    return fm_masks_full(&t->masks, FM_METHOD_EXCHANGE, err);
-}
-
-static int make_exchange(struct fm_trainer *t, struct fm_err *err)
-{
-    bool done = false;
-    fm_run_phase(t->task.run, t->work.make, t->work.measure);
-    while (!done)
-        if (fm_task_stopped(&t->task, err) ||
-            fm_exchange_step(&t->exchange, &t->masks, &done, err) || save_if_due(t, err))
-            return err->code;
+                                       .stepcost = &x->stepcost,
+                                       .sequences = fm_trainer_around(&t->task.calib, t->options)};
     return FM_OK;
 }
 
-static int taken_exchange(const struct fm_trainer *t)
+static void resumed_exchange(struct fm_trainer *t)
 {
-    return t->masks.count - 1;
+    t->taken = t->masks.count - 1;
 }
 
-static void cost_exchange(struct fm_estimate_sweep *sweep, const struct plan *p)
+static int step_exchange(struct fm_trainer *t, bool *done, struct fm_err *err)
+{
+    struct exchange *x = t->own;
+    int rc = fm_exchange_step(&x->exchange, &t->masks, done, err);
+    resumed_exchange(t);
+    return rc;
+}
+
+static void cost_exchange(struct fm_estimate_sweep *sweep, const struct fm_trainer_plan *p)
 {
     const struct fm_config *c = p->task->config;
-    sweep->count =
-        fm_exchange_sweeps(p->step, p->until, (uint64_t)c->M * (uint64_t)c->E * (uint64_t)c->I);
+    sweep->count = fm_exchange_sweeps(&p->range->step, &p->range->until,
+                                      (uint64_t)c->M * (uint64_t)c->E * (uint64_t)c->I);
     sweep->rows =
-        (uint64_t)sequences_around(&p->task->calib, p->options) * (uint64_t)p->task->calib.T;
+        (uint64_t)fm_trainer_around(&p->task->calib, p->options) * (uint64_t)p->task->calib.T;
     sweep->lanes = 1 + FM_STEPCOST_LANES;
     sweep->backward = FM_STEPCOST_LANES;
 }
 
 static void record_exchange(cJSON *to, const struct fm_trainer *t)
 {
-    fm_json_add_uint(to, "walk_sequences", (uint64_t)t->exchange.sequences);
+    const struct exchange *x = t->own;
+    fm_json_add_uint(to, "walk_sequences", (uint64_t)x->exchange.sequences);
 }
 
 static void save_exchange(struct fm_journal_item *item, size_t *items, struct fm_trainer *t)
 {
-    uint64_t values = 2 * (uint64_t)t->stepcost.X * (uint64_t)t->actions.count;
-    add_item(item, items, "worth", FM_F64, values, t->stepcost.value);
-    add_item(item, items, "worth.scale", FM_F64, 2, t->stepcost.scale);
+    struct exchange *x = t->own;
+    uint64_t values = 2 * (uint64_t)x->stepcost.X * (uint64_t)t->actions.count;
+    fm_trainer_item(item, items, "worth", FM_F64, values, x->stepcost.value);
+    fm_trainer_item(item, items, "worth.scale", FM_F64, 2, x->stepcost.scale);
 }
 
-/* Methods without gradients: begin makes the whole family. */
+static void release_exchange(struct fm_trainer *t)
+{
+    struct exchange *x = t->own;
+    fm_stepcost_release(&x->stepcost);
+}
+
+/* Its usual action set is finer than that of other methods: exchange measures the cost of each
+ * action step, whereas more actions would give `learned` more logits to train. */
+const struct fm_method fm_method_exchange = {
+    .name = "exchange",
+    .shapes = true,
+    .weighs = true,
+    .actions = FM_ACTIONS_TWENTY,
+    .cost = cost_exchange,
+    .begin = begin_exchange,
+    .step = step_exchange,
+    .save = save_exchange,
+    .resumed = resumed_exchange,
+    .record = record_exchange,
+    .release = release_exchange,
+};
+
+/* ---- saliency: the scores themselves ---- */
 
 static int begin_saliency(struct fm_trainer *t, struct fm_err *err)
 {
@@ -813,47 +768,22 @@ static int begin_saliency(struct fm_trainer *t, struct fm_err *err)
                              &t->range.until, t->options->granularity, err);
 }
 
+const struct fm_method fm_method_saliency = {
+    .name = "saliency",
+    .shapes = true,
+    .weighs = true,
+    .actions = FM_ACTIONS_TEN,
+    .begin = begin_saliency,
+};
+
+/* ---- uniform: one width for all experts ---- */
+
 static int begin_uniform(struct fm_trainer *t, struct fm_err *err)
 {
     return fm_masks_uniform(&t->masks, &t->actions, &t->range.until, err);
 }
 
-static const struct method methods[FM_METHODS] = {
-    [FM_METHOD_LEARNED] = {.has = FM_TRAIN_STEPS | FM_TRAIN_WIDTHS,
-                           .weighs = weighs_prior,
-                           .choose = choose_tenths,
-                           .begin = begin_learned,
-                           .make = make_learned,
-                           .taken = taken_learned,
-                           .removed = removed_learned,
-                           .cost = cost_learned,
-                           .record = record_learned,
-                           .save = save_learned,
-                           .resumed = resumed_learned},
-    [FM_METHOD_EXCHANGE] = {.has = FM_TRAIN_WIDTHS,
-                            .weighs = weighs_always,
-                            .choose = choose_twentieths,
-                            .begin = begin_exchange,
-                            .make = make_exchange,
-                            .taken = taken_exchange,
-                            .cost = cost_exchange,
-                            .record = record_exchange,
-                            .save = save_exchange},
-    [FM_METHOD_SALIENCY] = {.has = FM_TRAIN_WIDTHS,
-                            .weighs = weighs_always,
-                            .choose = choose_tenths,
-                            .begin = begin_saliency},
-    [FM_METHOD_UNIFORM] = {.choose = choose_steps, .begin = begin_uniform},
-};
-
-int fm_train_methods(int has)
-{
-    int found = 0;
-    for (int m = 0; m < FM_METHODS; m++)
-        if ((methods[m].has & has) == has)
-            found |= 1 << m;
-    return found;
-}
+const struct fm_method fm_method_uniform = {.name = "uniform", .begin = begin_uniform};
 
 /* ---- a run ---- */
 
@@ -866,10 +796,11 @@ static int digest_params(struct fm_trainer *t, struct fm_err *err)
                      "method %s granularity %s step %s until %s steps %d samples %d prior %.17g "
                      "adam %.17g %.17g %.17g tau %.17g %.17g entropy %.17g %.17g gain %.17g "
                      "around %d " FM_STEPCOST_RULE " batch %d measure %s widths",
-                     fm_method_name(o->method), fm_granularity_name(o->granularity), o->budget_step,
-                     o->until, o->steps, o->samples, o->prior, o->lr, o->beta1, o->beta2,
-                     o->tau_first, o->tau_last, o->entropy_first, o->entropy_last, o->gain,
-                     sequences_around(&t->task.calib, o), batch_of(t->task.run), o->measure_step);
+                     o->method->name, fm_granularity_name(o->granularity), o->budget_step, o->until,
+                     o->steps, o->samples, o->prior, o->lr, o->beta1, o->beta2, o->tau_first,
+                     o->tau_last, o->entropy_first, o->entropy_last, o->gain,
+                     fm_trainer_around(&t->task.calib, o), fm_trainer_batch(t->task.run),
+                     o->measure_step);
     struct fm_digest widths =
         fm_digest_of(t->actions.width, (size_t)t->actions.count * sizeof *t->actions.width);
     char hex[FM_DIGEST_HEX];
@@ -883,17 +814,29 @@ static int prepare(struct fm_trainer *t, struct fm_err *err)
 {
     const struct fm_config *c = t->task.config;
     fm_masks_init(&t->masks, c->M, c->E, c->I);
-    if (t->method->choose(t, err) || digest_params(t, err) || t->method->begin(t, err))
+    if (choose_actions(t, err) || digest_params(t, err) ||
+        fm_masks_full(&t->masks, t->method, err) || t->method->begin(t, err))
         return err->code;
     return resume(t, err);
+}
+
+static int take_steps(struct fm_trainer *t, struct fm_err *err)
+{
+    bool done = !t->method->step;
+    if (!done)
+        fm_run_phase(t->task.run, t->work.make, t->work.measure);
+    while (!done)
+        if (fm_task_stopped(&t->task, err) || t->method->step(t, &done, err) || save_if_due(t, err))
+            return err->code;
+    return FM_OK;
 }
 
 static int run_all(struct fm_trainer *t, struct fm_train_report *report, struct fm_err *err)
 {
     t->clock.saved = fm_clock_now();
     double began = fm_clock_now();
-    int rc = t->method->make ? t->method->make(t, err) : FM_OK;
-    int steps = steps_taken(t) - t->resumed;
+    int rc = take_steps(t, err);
+    int steps = (int)t->taken - t->resumed;
     report->seconds_step = steps > 0 ? (fm_clock_now() - began) / steps : 0;
     if (!rc)
         rc = fill_family(t, err);
@@ -914,7 +857,7 @@ static void fill_report(struct fm_train_report *report, struct fm_trainer *t)
     fm_quality_kinds(&report->masks.kinds, &t->task.held);
     t->masks = (struct fm_masks){0};
     report->actions = t->actions;
-    report->steps = (int)t->learn.taken;
+    report->steps = t->method->trains ? (int)t->taken : 0;
     report->resumed = t->resumed;
     report->reached = has_reached(t, &report->masks, &report->came_to);
 }
@@ -922,9 +865,9 @@ static void fill_report(struct fm_train_report *report, struct fm_trainer *t)
 static void record_options(cJSON *to, const struct fm_trainer *t)
 {
     const struct fm_train_options *o = t->options;
-    enum fm_granularity granularity = is_shaped(t) ? o->granularity : FM_PER_MODEL;
+    enum fm_granularity granularity = t->method->shapes ? o->granularity : FM_PER_MODEL;
     char step[FM_DECIMAL_TEXT], until[FM_DECIMAL_TEXT], measure[FM_DECIMAL_TEXT];
-    fm_json_add_string(to, "method", fm_method_name(o->method));
+    fm_json_add_string(to, "method", o->method->name);
     fm_decimal_print(step, &t->range.step);
     fm_decimal_print(until, &t->range.until);
     fm_json_add_string(to, "granularity", fm_granularity_name(granularity));
@@ -941,7 +884,7 @@ static void record(cJSON *manifest, const struct fm_trainer *t,
                    const struct fm_train_report *report)
 {
     cJSON *entry = fm_stage_history(manifest, TOOL);
-    record_options(fm_task_options(entry, &t->task, batch_of(t->task.run)), t);
+    record_options(fm_task_options(entry, &t->task, fm_trainer_batch(t->task.run)), t);
     fm_provenance_tokens(entry, &t->task.calib);
     fm_provenance_held_out(entry, &t->task.held);
     cJSON *result = fm_json_add_object(entry, "result");
@@ -1022,15 +965,15 @@ static int check_criterion(const struct fm_train_options *o, const struct fm_tas
     int rc = fm_criterion_read(&criterion, &task->in, err);
     if (rc || criterion == FM_CRITERION_TAYLOR)
         return rc;
-    const struct method *m = &methods[o->method];
-    if (!m->weighs || !m->weighs(o))
+    const struct fm_method *m = o->method;
+    if (!m->weighs || (m->trains && o->prior == 0))
         return FM_OK;
-    if (m->has & FM_TRAIN_STEPS)
+    if (m->trains)
         snprintf(prior, sizeof prior, " with --prior %g", o->prior);
     return fm_fail(err, FM_ECONFIG,
                    "the channels were ranked by %s, but --method %s%s needs taylor scores: run "
                    "fm-rank with --criterion taylor, or use --method uniform or %s--prior 0",
-                   fm_criterion_name(criterion), fm_method_name(o->method), prior,
+                   fm_criterion_name(criterion), o->method->name, prior,
                    prior[0] ? "" : "learned with ");
 }
 
@@ -1055,7 +998,7 @@ int fm_train(const struct fm_run_options *run, const struct fm_train_options *gi
              struct fm_train_report *report, struct fm_err *err)
 {
     struct fm_train_options own = *given, *options = &own;
-    struct fm_trainer t = {.options = options, .method = &methods[options->method]};
+    struct fm_trainer t = {.options = options, .method = options->method};
     int rc = FM_OK;
     if (check_options(options, &t.range, err) ||
         fm_task_open(&t.task, run, FM_MEMBER_RANKING, err) ||
@@ -1063,8 +1006,9 @@ int fm_train(const struct fm_run_options *run, const struct fm_train_options *gi
         rc = err->code;
     else
         rc = run_trainer(&t, report, err);
-    fm_learn_release(&t.learn);
-    fm_stepcost_release(&t.stepcost);
+    if (t.own && t.method->release)
+        t.method->release(&t);
+    free(t.own);
     fm_masks_release(&t.masks);
     fm_task_close(&t.task);
     return rc;
@@ -1084,9 +1028,9 @@ static int estimate_reach(double *reach, double *beyond, struct fm_trainer *t,
     const struct fm_decimal *until = &t->range.until;
     if (o->width_multiple == 0)
         o->width_multiple = 1;
-    if (t->method->choose(t, err))
+    if (choose_actions(t, err))
         return err->code;
-    bool skips = t->method->has & FM_TRAIN_STEPS, shaped = is_shaped(t);
+    bool skips = t->method->trains, shaped = t->method->shapes;
     bool together = !shaped || o->granularity == FM_PER_MODEL;
     uint64_t I = (uint64_t)c->I;
     uint32_t most = skips ? actions->width[actions->count - 1] - actions->width[0] : 0;
@@ -1118,7 +1062,7 @@ int fm_train_estimate(const struct fm_run_options *run, const struct fm_train_op
                       struct fm_estimate *estimate, struct fm_err *err)
 {
     struct fm_train_options own = *given, *options = &own;
-    struct fm_trainer t = {.options = options, .method = &methods[options->method]};
+    struct fm_trainer t = {.options = options, .method = options->method};
     double reach = 0, beyond = 0;
     int rc = FM_OK;
     if (check_options(options, &t.range, err) || fm_task_open_inputs(&t.task, run, true, err) ||
@@ -1133,7 +1077,7 @@ int fm_train_estimate(const struct fm_run_options *run, const struct fm_train_op
     suggest_less(estimate, options, &t.task, &t.range);
     estimate->reach = reach;
     estimate->beyond = beyond;
-    estimate->method = fm_method_name(options->method);
+    estimate->method = options->method->name;
     rc = fm_task_estimate_end(&t.task, FM_STAGE_TRAIN, estimate, err);
 out:
     fm_task_close(&t.task);

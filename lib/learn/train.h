@@ -25,14 +25,6 @@ struct fm_train_report {
     double seconds_step;   /* mean per step, or mask of exchange; 0: no steps */
 };
 
-/* Features of a method, which determine the options that apply to it. */
-enum {
-    FM_TRAIN_STEPS = 1, /* trains on batches in steps, and has the options of training */
-    FM_TRAIN_WIDTHS = 2 /* gives each expert a width: --granularity applies, and gaps are filled */
-};
-/* Bits 1 << method of all methods that have all of these features. */
-int fm_train_methods(int has);
-
 void fm_train_defaults(struct fm_train_options *options);
 void fm_train_report_release(struct fm_train_report *report); /* zeroed struct is fine */
 

@@ -17,26 +17,6 @@
 /* More masks are useless; equal to FM_BUDGETS_MAX, the limit in lib/stage. */
 #define MASKS_MAX 10000
 
-static const char *const names[FM_METHODS] = {"learned", "saliency", "uniform", "exchange"};
-
-const char *fm_method_name(enum fm_method method)
-{
-    assert((int)method >= 0 && method < FM_METHODS);
-    return names[method];
-}
-
-int fm_method_parse(enum fm_method *method, const char *text, struct fm_err *err)
-{
-    for (int i = 0; i < FM_METHODS; i++) {
-        if (strcmp(text, names[i]) == 0) {
-            *method = (enum fm_method)i;
-            return FM_OK;
-        }
-    }
-    return fm_fail(err, FM_EUSAGE,
-                   "unknown method '%s'; use learned, saliency, uniform or exchange", text);
-}
-
 void fm_masks_init(struct fm_masks *f, int M, int E, int I)
 {
     *f = (struct fm_masks){.M = M, .E = E, .I = I};
@@ -89,9 +69,9 @@ static bool is_mask_sane(const struct fm_masks *f, int b)
         if (widths[x] > (uint32_t)f->I)
             return false;
     return mask->removed == fm_masks_removed(f, widths) &&
-           (b == 0 || mask->removed > f->mask[b - 1].removed) && mask->method < FM_METHODS &&
-           mask->step >= 0 && q->positions >= 0 && isfinite(q->ce) && isfinite(q->kl) &&
-           isfinite(q->agree) && f->kinds.count >= 0 && f->kinds.count <= FM_KINDS_MAX;
+           (b == 0 || mask->removed > f->mask[b - 1].removed) && mask->method && mask->step >= 0 &&
+           q->positions >= 0 && isfinite(q->ce) && isfinite(q->kl) && isfinite(q->agree) &&
+           f->kinds.count >= 0 && f->kinds.count <= FM_KINDS_MAX;
 }
 
 void fm_masks_gather(uint32_t *widths, const struct fm_masks *f, const int *number, int n)
@@ -124,8 +104,8 @@ int fm_masks_reserve(struct fm_masks *f, size_t masks, struct fm_err *err)
                : fm_grow(&f->widths, &f->widths_room, masks, bytes, "masks", err);
 }
 
-int fm_masks_append(struct fm_masks *f, const uint32_t *widths, enum fm_method method, int step,
-                    struct fm_err *err)
+int fm_masks_append(struct fm_masks *f, const uint32_t *widths, const struct fm_method *method,
+                    int step, struct fm_err *err)
 {
     uint64_t removed = fm_masks_removed(f, widths);
     assert(f->count == 0 || removed > f->mask[f->count - 1].removed);
@@ -147,7 +127,7 @@ int fm_masks_copy(struct fm_masks *f, const struct fm_masks *from, int b, struct
     return rc;
 }
 
-int fm_masks_full(struct fm_masks *f, enum fm_method method, struct fm_err *err)
+int fm_masks_full(struct fm_masks *f, const struct fm_method *method, struct fm_err *err)
 {
     assert(f->count == 0);
     int rc = fm_masks_reserve(f, (size_t)f->count + 1, err);
@@ -160,8 +140,9 @@ int fm_masks_full(struct fm_masks *f, enum fm_method method, struct fm_err *err)
     return FM_OK;
 }
 
-int fm_masks_append_grown(struct fm_masks *f, const uint32_t *widths, enum fm_method method,
-                          int step, uint64_t grown, bool last, struct fm_err *err)
+int fm_masks_append_grown(struct fm_masks *f, const uint32_t *widths,
+                          const struct fm_method *method, int step, uint64_t grown, bool last,
+                          struct fm_err *err)
 {
     assert(f->count > 0);
     uint64_t removed = fm_masks_removed(f, widths), before = f->mask[f->count - 1].removed;
@@ -303,9 +284,7 @@ static int cut_segments(struct fm_masks *f, const struct segment *segment, size_
                         uint32_t *widths, int size, const struct fm_decimal *step,
                         const struct fm_decimal *until, struct fm_err *err)
 {
-    int rc = fm_masks_full(f, FM_METHOD_SALIENCY, err);
-    if (rc)
-        return rc;
+    int rc = FM_OK;
     memcpy(widths, fm_masks_widths(f, 0), experts_of(f) * sizeof *widths);
     uint64_t removed = 0, targets = fm_decimal_targets(step, until), at = 1;
     for (size_t s = 0; s < segments && at <= targets && !rc; s++) {
@@ -316,7 +295,7 @@ static int cut_segments(struct fm_masks *f, const struct segment *segment, size_
         removed += (uint64_t)size * (segment[s].from - segment[s].to);
         if (removed < fm_decimal_target(step, until, at, fm_masks_channels(f)))
             continue;
-        rc = fm_masks_append(f, widths, FM_METHOD_SALIENCY, (int)at, err);
+        rc = fm_masks_append(f, widths, f->mask[0].method, (int)at, err);
         while (at <= targets && removed >= fm_decimal_target(step, until, at, fm_masks_channels(f)))
             at++;
     }
@@ -354,14 +333,14 @@ int fm_masks_uniform(struct fm_masks *f, const struct fm_actions *actions,
     uint32_t *widths = fm_alloc(experts_of(f), sizeof *widths, "widths", err);
     if (!widths)
         return FM_ENOMEM;
-    int rc = fm_masks_full(f, FM_METHOD_UNIFORM, err);
+    int rc = FM_OK;
     uint64_t most = fm_decimal_ceil(until, fm_masks_channels(f));
     for (int a = actions->count - 1; !rc && a-- > 0;) {
         for (size_t x = 0; x < experts_of(f); x++)
             widths[x] = actions->width[a];
         if (fm_masks_removed(f, widths) > most)
             break;
-        rc = fm_masks_append(f, widths, FM_METHOD_UNIFORM, 0, err);
+        rc = fm_masks_append(f, widths, f->mask[0].method, 0, err);
     }
     free(widths);
     return rc;

@@ -2,8 +2,8 @@
  * This room, lib/masks: the mathematics of expert widths: sets of widths, families of masks, the
  * logits of learned masks, and experts that share a width.  It includes only lib/base and
  * does not use tensors, files or models, so that all of it can be tested with plain numbers.  In
- * reading order: decimal, actions, granularity, masks, choose (the mask for a budget), spread (how
- * tokens differ), gaps, stepcost, logits.
+ * reading order: decimal, actions, granularity, masks, methods (their list), choose (the mask for a
+ * budget), spread (how tokens differ), gaps, stepcost, logits.
  *
  * struct fm_masks is a family of masks: budgets in increasing order, with a width per expert and
  * the origin of each mask.  (For model families such as Mixtral or OLMoE see lib/family/family.h.)
@@ -22,17 +22,7 @@
 #include "lib/masks/actions.h"
 #include "lib/masks/granularity.h"
 
-enum fm_method {
-    FM_METHOD_LEARNED,
-    FM_METHOD_SALIENCY,
-    FM_METHOD_UNIFORM,
-    FM_METHOD_EXCHANGE, /* step by step, by the estimated cost of steps around the mask */
-    FM_METHODS
-};
-
-/* "learned", "saliency", ...: names in options and manifests. */
-const char *fm_method_name(enum fm_method method);
-int fm_method_parse(enum fm_method *method, const char *text, struct fm_err *err);
+struct fm_method; /* lib/masks/methods.h */
 
 /* Kinds of held-out text, by name; empty if there is only one text. */
 #define FM_KINDS_MAX 16 /* equal to FM_INPUTS_MAX */
@@ -54,9 +44,9 @@ struct fm_quality {
 
 struct fm_mask {
     uint64_t removed; /* number of channels */
-    enum fm_method method;
-    int step; /* learned: number of training steps so far; saliency and exchange: number of the
-                 budget, from 1; 0: the full mask, or a uniform one */
+    const struct fm_method *method;
+    int step; /* number of training steps so far, or of the budget, from 1, according to the
+                 method; 0: the full mask, or a uniform one */
     struct fm_quality quality;
 };
 
@@ -97,20 +87,21 @@ double fm_masks_budget(const struct fm_masks *f, int b);
 uint64_t fm_masks_removed(const struct fm_masks *f, const uint32_t *widths);
 
 /* Append a copy of widths (M, E), which must remove more than the last mask does. */
-int fm_masks_append(struct fm_masks *f, const uint32_t *widths, enum fm_method method, int step,
-                    struct fm_err *err);
+int fm_masks_append(struct fm_masks *f, const uint32_t *widths, const struct fm_method *method,
+                    int step, struct fm_err *err);
 
 /* Append mask b of another family, with its origin and quality; it must remove more than the last
  * mask does. */
 int fm_masks_copy(struct fm_masks *f, const struct fm_masks *from, int b, struct fm_err *err);
 
 /* Append the full mask to an empty family. */
-int fm_masks_full(struct fm_masks *f, enum fm_method method, struct fm_err *err);
+int fm_masks_full(struct fm_masks *f, const struct fm_method *method, struct fm_err *err);
 
 /* Append widths if they remove at least `grown` more than the last mask or,
  * with `last`, if they remove more at all. f has at least the full mask. */
-int fm_masks_append_grown(struct fm_masks *f, const uint32_t *widths, enum fm_method method,
-                          int step, uint64_t grown, bool last, struct fm_err *err);
+int fm_masks_append_grown(struct fm_masks *f, const uint32_t *widths,
+                          const struct fm_method *method, int step, uint64_t grown, bool last,
+                          struct fm_err *err);
 
 /* The mask with the nearest budget (ties: the lower); -1 for an empty family. */
 int fm_masks_nearest(const struct fm_masks *f, const struct fm_decimal *budget);
@@ -130,6 +121,8 @@ void fm_masks_measured(bool *measured, const struct fm_masks *f, const struct fm
 bool fm_masks_quality(struct fm_quality *q, const struct fm_masks *f, int b);
 
 /*
+ * These two extend the full mask, and their masks have its method.
+ *
  * Saliency: each expert has the concave hull of summed score against width over the action set; the
  * segments of all hulls are taken in order of score lost per channel.  scores (M, E, I) in original
  * channel order, order (M, E, I) as in ranking.safetensors.  Experts that share a width have one
@@ -140,8 +133,8 @@ int fm_masks_saliency(struct fm_masks *f, const struct fm_actions *actions, cons
                       const struct fm_decimal *until, enum fm_granularity granularity,
                       struct fm_err *err);
 
-/* One mask for each action that does not remove more than `until`, with that width for every
- * expert. */
+/* Uniform: one mask for each action that does not remove more than `until`, with that width for
+ * every expert. */
 int fm_masks_uniform(struct fm_masks *f, const struct fm_actions *actions,
                      const struct fm_decimal *until, struct fm_err *err);
 

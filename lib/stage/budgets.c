@@ -4,6 +4,7 @@
  * difference.  One reader serves the tools, which stop at the first fault, and fm-verify, which
  * reports all of them.
  */
+#include "lib/masks/methods.h"
 #include "lib/stage/budgets.h"
 
 #include <assert.h>
@@ -90,7 +91,7 @@ static void add_budget(cJSON *budgets, int index, const struct fm_mask *mask,
     fm_json_add_uint(object, "index", (uint64_t)index);
     fm_json_add_uint(object, "removed", mask->removed);
     fm_json_add_double(object, "budget", s->budget);
-    fm_json_add_string(object, "method", fm_method_name(mask->method));
+    fm_json_add_string(object, "method", mask->method->name);
     fm_json_add_uint(object, "step", (uint64_t)mask->step);
     cJSON *widths = fm_json_add_object(object, "widths");
     fm_json_add_uint(widths, "min", s->width_min);
@@ -278,7 +279,8 @@ static int read_mask(struct fm_masks *masks, struct fm_mask *mask, struct fm_bud
         return err->code;
     if (at != index)
         return fm_fail(err, FM_EFORMAT, "index is %" PRId64, at);
-    if (fm_method_parse(&mask->method, method, err))
+    mask->method = fm_methods_find(method);
+    if (!mask->method)
         return fm_fail(err, FM_EFORMAT, "method '%.40s' is unknown", method);
     mask->removed = (uint64_t)removed;
     mask->step = (int)step;
@@ -338,13 +340,11 @@ static int check_sizes(struct reading *r, const struct fm_mask *mask, const stru
 /* Check that the step of a mask is at most the last one that its method can reach. */
 static int check_step(const struct reading *r, const struct fm_mask *mask, struct fm_err *err)
 {
-    int64_t most = mask->method == FM_METHOD_UNIFORM    ? 0
-                   : mask->method == FM_METHOD_SALIENCY ? FM_BUDGETS_MAX
-                                                        : r->steps_most;
+    int64_t most = mask->method->trains ? r->steps_most : mask->method->shapes ? FM_BUDGETS_MAX : 0;
     if (mask->step <= most)
         return FM_OK;
     return fm_fail(err, FM_EFORMAT, "step is %d, but method %s ends at %" PRId64, mask->step,
-                   fm_method_name(mask->method), most);
+                   mask->method->name, most);
 }
 
 /* Check that the manifest's summary of a mask follows from its widths. */

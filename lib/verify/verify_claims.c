@@ -3,6 +3,7 @@
  * be computed again from the members; but if it repeats the value of another key or member, the two
  * must agree.
  */
+#include "lib/masks/methods.h"
 #include "lib/verify/verify_contents.h"
 
 #include <string.h>
@@ -62,7 +63,7 @@ static void check_method(struct fm_bundle_job *j)
     const char *method = cJSON_GetStringValue(get(part_of(j, tool, "options"), "method"));
     const struct fm_masks *masks = &j->budgets.masks;
     for (int b = 0; method && b < masks->count; b++) {
-        const char *own = fm_method_name(masks->mask[b].method);
+        const char *own = masks->mask[b].method->name;
         if (strcmp(method, own) == 0)
             continue;
         fm_verifier_find(j->v, 0, FM_EFORMAT, MANIFEST,

@@ -53,8 +53,8 @@ static int step(struct fm_task *task, struct fm_err *err)
     struct fm_tune tune = {
         .task = task, .options = &options, .masks = &masks, .mask = 1, .batch = 2};
     int rc = FM_OK;
-    if (fm_masks_full(&masks, FM_METHOD_LEARNED, err) ||
-        fm_masks_append(&masks, half, FM_METHOD_LEARNED, 1, err) || fm_tune_init(&tune, err))
+    if (fm_masks_full(&masks, &fm_method_learned, err) ||
+        fm_masks_append(&masks, half, &fm_method_learned, 1, err) || fm_tune_init(&tune, err))
         rc = err->code;
     size_t n = rc ? 0 : tune.adapter.offset[experts];
     fill(tune.adapter.values, n);

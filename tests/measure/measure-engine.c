@@ -92,7 +92,7 @@ static int measure_train(struct speed *r, struct fm_run_options run, const struc
     struct fm_train_options options;
     struct fm_train_report report = {0};
     fm_train_defaults(&options);
-    options.method = FM_METHOD_LEARNED;
+    options.method = &fm_method_learned;
     options.steps = steps;
     options.budget_step = "0.10";
     options.until = "0.10";

@@ -3,6 +3,7 @@
  * in little memory and is the same everywhere.  Values are scaled so that activations keep their
  * size through the layers: measurements of a model whose activations overflow would be meaningless.
  */
+#include "lib/masks/methods.h"
 #include "tests/measure/synth.h"
 
 #include <assert.h>
@@ -371,6 +372,8 @@ static int make_family(struct stage *g, uint64_t seed, struct fm_err *err)
     if (!rc)
         rc = fm_actions_parse(&g->actions, FM_ACTIONS_TEN, c->I, 1, err);
     fm_masks_init(&g->masks, c->M, c->E, c->I);
+    if (!rc)
+        rc = fm_masks_full(&g->masks, &fm_method_saliency, err);
     return rc ? rc
               : fm_masks_saliency(&g->masks, &g->actions, g->ranking.scores, g->ranking.order,
                                   &step, &until, FM_PER_EXPERT, err);

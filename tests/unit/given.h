@@ -6,6 +6,7 @@
 #define FM_TESTS_GIVEN_H
 
 #include "formats/tensor/carry.h"
+#include "lib/masks/methods.h"
 #include "lib/model/model.h"
 #include "lib/stage/budgets.h"
 #include "lib/stage/lorafile.h"
@@ -114,9 +115,9 @@ static inline void given_train(const char *to, const char *from, const struct fm
     GIVEN_TRY(fm_stage_open(&in, from, FM_MEMBER_RANKING, &given_err));
     GIVEN_TRY(fm_actions_parse(&actions, FM_ACTIONS_PAPER, GIVEN_I, 1, &given_err));
     fm_masks_init(&masks, GIVEN_L, GIVEN_E, GIVEN_I);
-    GIVEN_TRY(fm_masks_full(&masks, FM_METHOD_LEARNED, &given_err));
+    GIVEN_TRY(fm_masks_full(&masks, &fm_method_learned, &given_err));
     for (int b = 1; b < GIVEN_BUDGETS; b++)
-        GIVEN_TRY(fm_masks_append(&masks, widths + b * GIVEN_L * GIVEN_E, FM_METHOD_LEARNED, b,
+        GIVEN_TRY(fm_masks_append(&masks, widths + b * GIVEN_L * GIVEN_E, &fm_method_learned, b,
                                   &given_err));
     manifest = fm_stage_manifest(FM_STAGE_TRAIN, &in, NULL, dropped);
     fm_json_add(fm_stage_history(manifest, "fm-train"), "options",

@@ -10,6 +10,7 @@
 #include "formats/bundle/maskset.h"
 #include "formats/tensor/carry.h"
 #include "lib/data/provenance.h"
+#include "lib/masks/methods.h"
 #include "lib/stage/budgets.h"
 #include "lib/stage/lorafile.h"
 #include "lib/stage/ranking.h"
@@ -130,12 +131,12 @@ static inline struct fm_masks stages_family(const struct fm_actions *actions, in
     struct fm_err err = {0};
     uint32_t widths[64];
     fm_masks_init(&f, stages_config.M, stages_config.E, stages_config.I);
-    assert_ok(fm_masks_full(&f, FM_METHOD_LEARNED, &err));
+    assert_ok(fm_masks_full(&f, &fm_method_learned, &err));
     memcpy(widths, fm_masks_widths(&f, 0),
            sizeof *widths * (size_t)(stages_config.M * stages_config.E));
     for (int b = 1; b < masks; b++) {
         widths[b * 4 % (stages_config.M * stages_config.E)] = actions->width[b % 3];
-        assert_ok(fm_masks_append(&f, widths, FM_METHOD_SALIENCY, b, &err));
+        assert_ok(fm_masks_append(&f, widths, &fm_method_saliency, b, &err));
         f.mask[b].quality = (struct fm_quality){1.5 + b, 0.25 * b, 1.0 / (b + 2), 321, b > 1, {0}};
     }
     return f;

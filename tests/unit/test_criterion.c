@@ -85,7 +85,7 @@ TEST(the_bytes_do_not_depend_on_threads_memory_or_interruptions)
 }
 
 /* Run fm-train on a ranking by energy; returns its code. */
-static int train_on_energy(enum fm_method method, double prior, struct fm_err *err)
+static int train_on_energy(const struct fm_method *method, double prior, struct fm_err *err)
 {
     struct runs r;
     struct fm_train_options options;
@@ -108,18 +108,19 @@ static int train_on_energy(enum fm_method method, double prior, struct fm_err *e
 
 TEST(other_scores_do_not_compare_experts)
 {
-    const enum fm_method refused[] = {FM_METHOD_SALIENCY, FM_METHOD_EXCHANGE, FM_METHOD_LEARNED};
+    const struct fm_method *const refused[] = {&fm_method_saliency, &fm_method_exchange,
+                                               &fm_method_learned};
     struct runs r;
     runs_init(&r, NULL, "energy.fm");
     runs_tokens(&r, 40, 11);
     rank_by(&r, FM_CRITERION_ENERGY);
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         assert_fails(train_on_energy(refused[i], 4, &err), FM_ECONFIG, "--criterion taylor");
-        assert_non_null(strstr(err.text, fm_method_name(refused[i])));
+        assert_non_null(strstr(err.text, refused[i]->name));
     }
     assert_non_null(strstr(err.text, "--prior 0"));
-    assert_ok(train_on_energy(FM_METHOD_LEARNED, 0, &err));
-    assert_ok(train_on_energy(FM_METHOD_UNIFORM, 4, &err));
+    assert_ok(train_on_energy(&fm_method_learned, 0, &err));
+    assert_ok(train_on_energy(&fm_method_uniform, 4, &err));
 }
 
 TEST_MAIN(NULL, NULL)

@@ -125,7 +125,7 @@ TEST(the_default_memory_keeps_the_speed)
 
 /* Plan and run a method whose masks keep nearly all channels, as the plan assumes on average, and
  * compare their products to a few per cent; the plan is made for the steps that were taken. */
-static void count_training(enum fm_method method, uint64_t memory, const char *step,
+static void count_training(const struct fm_method *method, uint64_t memory, const char *step,
                            const char *until)
 {
     struct runs r;
@@ -143,21 +143,21 @@ static void count_training(enum fm_method method, uint64_t memory, const char *s
     o.steps = report.steps ? report.steps : o.steps;
     assert_ok(fm_train_estimate(&r.run, &o, &plan, &err));
     if (!(fabs(plan.flops - done) < 0.05 * done))
-        fail_msg("%s in %llu bytes took %.4g products, the plan has %.4g", fm_method_name(method),
+        fail_msg("%s in %llu bytes took %.4g products, the plan has %.4g", method->name,
                  (unsigned long long)memory, done, plan.flops);
     fm_train_report_release(&report);
 }
 
 TEST(training_takes_the_products_of_its_plan)
 {
-    static const enum fm_method methods[] = {FM_METHOD_LEARNED, FM_METHOD_SALIENCY,
-                                             FM_METHOD_EXCHANGE};
+    static const struct fm_method *const methods[] = {&fm_method_learned, &fm_method_saliency,
+                                                      &fm_method_exchange};
     for (int i = 0; i < 3; i++) {
         count_training(methods[i], (uint64_t)4 << 30, "0.005", "0.04");
         count_training(methods[i], 1, "0.005", "0.04");
     }
     /* 22 masks: in little memory, 16 of them and then the rest. */
-    count_training(FM_METHOD_SALIENCY, 1, "0.007", "0.147");
+    count_training(&fm_method_saliency, 1, "0.007", "0.147");
 }
 
 TEST_MAIN(training_ranked, NULL)

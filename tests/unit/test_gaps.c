@@ -1,5 +1,6 @@
 /* Families without gaps. */
 #include "lib/masks/gaps.h"
+#include "lib/masks/methods.h"
 #include "tests/unit/test.h"
 
 enum { M = 2, E = 4, I = 100, X = M * E, A = 10, FLIP = 10 };
@@ -29,7 +30,7 @@ static struct fm_gaps gaps_of(int size)
 static void add(struct fm_masks *f, const uint32_t *widths, int at)
 {
     struct fm_err err = {0};
-    assert_ok(fm_masks_append(f, widths, FM_METHOD_EXCHANGE, at, &err));
+    assert_ok(fm_masks_append(f, widths, &fm_method_exchange, at, &err));
     f->mask[f->count - 1].quality = (struct fm_quality){.ce = at, .positions = 1};
 }
 
@@ -39,7 +40,7 @@ static void make_family(struct fm_masks *f)
 {
     struct fm_err err = {0};
     fm_masks_init(f, M, E, I);
-    assert_ok(fm_masks_full(f, FM_METHOD_EXCHANGE, &err));
+    assert_ok(fm_masks_full(f, &fm_method_exchange, &err));
     f->mask[0].quality.positions = 1;
     add(f, (const uint32_t[X]){10, 50, 40, 100, 100, 100, 100, 100}, 7);
     add(f, (const uint32_t[X]){100, 50, 40, 100, 10, 40, 40, 20}, 9);
@@ -120,7 +121,7 @@ TEST(tied_experts_go_together)
     struct fm_gaps gaps = gaps_of(E);
     fm_masks_init(&from, M, E, I);
     fm_masks_init(&f, M, E, I);
-    assert_ok(fm_masks_full(&from, FM_METHOD_SALIENCY, &err));
+    assert_ok(fm_masks_full(&from, &fm_method_saliency, &err));
     add(&from, (const uint32_t[X]){40, 40, 40, 40, 50, 50, 50, 50}, 1);
     assert_ok(fm_gaps_fill(&f, &from, &gaps, &err));
     has_every_target(&f, E * FLIP);

@@ -72,8 +72,8 @@ TEST(the_gradient_of_tied_logits_is_the_sum)
 
 TEST(every_method_keeps_tied_experts_together)
 {
-    static const enum fm_method methods[] = {FM_METHOD_LEARNED, FM_METHOD_SALIENCY,
-                                             FM_METHOD_UNIFORM, FM_METHOD_EXCHANGE};
+    static const struct fm_method *const methods[] = {&fm_method_learned, &fm_method_saliency,
+                                                      &fm_method_uniform, &fm_method_exchange};
     for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
         bool layers_differ = false;
         for (int g = FM_PER_LAYER; g <= FM_PER_MODEL; g++) {
@@ -94,11 +94,11 @@ TEST(every_method_keeps_tied_experts_together)
             }
             fm_train_report_release(&report);
         }
-        assert_true(layers_differ || methods[i] == FM_METHOD_UNIFORM);
+        assert_true(layers_differ || methods[i] == &fm_method_uniform);
     }
 }
 
-static void goes_on_to_the_same_bytes(enum fm_method method, enum fm_granularity g)
+static void goes_on_to_the_same_bytes(const struct fm_method *method, enum fm_granularity g)
 {
     struct runs r;
     struct fm_err err = {0};
@@ -121,7 +121,7 @@ static void goes_on_to_the_same_bytes(enum fm_method method, enum fm_granularity
 
 TEST(a_stopped_run_goes_on_to_the_same_bytes)
 {
-    static const enum fm_method methods[] = {FM_METHOD_LEARNED, FM_METHOD_EXCHANGE};
+    static const struct fm_method *const methods[] = {&fm_method_learned, &fm_method_exchange};
     for (size_t i = 0; i < sizeof methods / sizeof *methods; i++)
         for (int g = FM_PER_LAYER; g <= FM_PER_MODEL; g++)
             goes_on_to_the_same_bytes(methods[i], (enum fm_granularity)g);

@@ -37,7 +37,7 @@ static int make_stages(void **state)
     assert_ok(fm_rank(&run_to(NULL, "ranked")->run, &rank, &ranked, &err));
     fm_rank_report_release(&ranked);
     fm_train_defaults(&train);
-    train.method = FM_METHOD_SALIENCY;
+    train.method = &fm_method_saliency;
     train.budget_step = "0.2";
     assert_ok(fm_train(&run_to("ranked", "trained")->run, &train, &trained, &err));
     fm_train_report_release(&trained);

@@ -3,6 +3,7 @@
 
 #include "lib/base/rng.h"
 #include "lib/masks/masks.h"
+#include "lib/masks/methods.h"
 #include "tests/unit/test.h"
 
 enum { L = 3, E = 5, I = 37, X = L * E };
@@ -77,6 +78,7 @@ TEST(saliency_beats_every_random_mask_of_its_budget)
     struct fm_decimal step = decimal("0.05"), until = decimal("0.80");
     struct fm_masks f;
     fm_masks_init(&f, L, E, I);
+    assert_ok(fm_masks_full(&f, &fm_method_saliency, &err));
     assert_ok(fm_masks_saliency(&f, &a, scores, order, &step, &until, FM_PER_EXPERT, &err));
     assert_int_equal(f.count, 17);
     assert_int_equal(f.mask[0].removed, 0);
@@ -112,6 +114,7 @@ TEST(a_bump_in_the_scores_is_bridged_by_the_hull)
     struct fm_decimal step = decimal("0.01"), until = decimal("0.80");
     struct fm_masks f;
     fm_masks_init(&f, L, E, I);
+    assert_ok(fm_masks_full(&f, &fm_method_saliency, &err));
     assert_ok(fm_masks_saliency(&f, &a, scores, order, &step, &until, FM_PER_EXPERT, &err));
     for (int b = 0; b < f.count; b++) {
         for (int x = 0; x < X; x++) {
@@ -129,6 +132,7 @@ TEST(uniform_masks_have_one_width)
     struct fm_masks f;
     assert_ok(fm_actions_steps(&a, &step, &until, I, 1, &err));
     fm_masks_init(&f, L, E, I);
+    assert_ok(fm_masks_full(&f, &fm_method_uniform, &err));
     assert_ok(fm_masks_uniform(&f, &a, &until, &err));
     assert_int_equal(f.count, 9);
     for (int b = 0; b < f.count; b++) {
@@ -149,11 +153,11 @@ static void make_family(struct fm_masks *f)
     struct fm_err err = {0};
     uint32_t w[X];
     fm_masks_init(f, L, E, I);
-    assert_ok(fm_masks_full(f, FM_METHOD_LEARNED, &err));
+    assert_ok(fm_masks_full(f, &fm_method_learned, &err));
     for (int b = 1; b < 6; b++) {
         for (int x = 0; x < X; x++)
             w[x] = (uint32_t)(I - b * (x + 1) / 3);
-        assert_ok(fm_masks_append(f, w, FM_METHOD_LEARNED, b, &err));
+        assert_ok(fm_masks_append(f, w, &fm_method_learned, b, &err));
     }
 }
 
@@ -208,19 +212,19 @@ TEST(a_mask_is_added_once_it_removes_enough_more)
     struct fm_masks f;
     uint32_t w[X];
     fm_masks_init(&f, L, E, I);
-    assert_ok(fm_masks_full(&f, FM_METHOD_LEARNED, &err));
+    assert_ok(fm_masks_full(&f, &fm_method_learned, &err));
     for (int x = 0; x < X; x++)
         w[x] = I;
     w[3] -= 5;
-    assert_ok(fm_masks_append_grown(&f, w, FM_METHOD_LEARNED, 1, 6, false, &err));
+    assert_ok(fm_masks_append_grown(&f, w, &fm_method_learned, 1, 6, false, &err));
     assert_int_equal(f.count, 1);
     w[4] -= 1;
-    assert_ok(fm_masks_append_grown(&f, w, FM_METHOD_LEARNED, 2, 6, false, &err));
+    assert_ok(fm_masks_append_grown(&f, w, &fm_method_learned, 2, 6, false, &err));
     assert_int_equal(f.count, 2);
-    assert_ok(fm_masks_append_grown(&f, w, FM_METHOD_LEARNED, 3, 6, true, &err));
+    assert_ok(fm_masks_append_grown(&f, w, &fm_method_learned, 3, 6, true, &err));
     assert_int_equal(f.count, 2);
     w[0] -= 1;
-    assert_ok(fm_masks_append_grown(&f, w, FM_METHOD_LEARNED, 4, 6, true, &err));
+    assert_ok(fm_masks_append_grown(&f, w, &fm_method_learned, 4, 6, true, &err));
     assert_int_equal(f.count, 3);
     assert_int_equal(f.mask[2].removed, 7);
     assert_int_equal(f.mask[2].step, 4);
@@ -234,11 +238,11 @@ TEST(the_nearest_mask_is_found_and_ties_go_down)
     fm_masks_init(&f, L, E, 40);
     struct fm_decimal d = decimal("0.25");
     assert_int_equal(fm_masks_nearest(&f, &d), -1);
-    assert_ok(fm_masks_full(&f, FM_METHOD_LEARNED, &err));
+    assert_ok(fm_masks_full(&f, &fm_method_learned, &err));
     for (int b = 1; b <= 4; b++) {
         for (int x = 0; x < X; x++)
             w[x] = (uint32_t)(40 - 8 * b);
-        assert_ok(fm_masks_append(&f, w, FM_METHOD_LEARNED, b, &err));
+        assert_ok(fm_masks_append(&f, w, &fm_method_learned, b, &err));
     }
     assert_int_equal(fm_masks_nearest(&f, &d), 1); /* 0.2, not 0.4 */
     d = decimal("0.3");
@@ -257,11 +261,11 @@ TEST(some_masks_are_measured_and_the_rest_interpolated)
     uint32_t w[X];
     bool measured[9];
     fm_masks_init(&f, L, E, 40);
-    assert_ok(fm_masks_full(&f, FM_METHOD_LEARNED, &err));
+    assert_ok(fm_masks_full(&f, &fm_method_learned, &err));
     for (int b = 1; b <= 8; b++) { /* 0.1 to 0.8 */
         for (int x = 0; x < X; x++)
             w[x] = (uint32_t)(40 - 4 * b);
-        assert_ok(fm_masks_append(&f, w, FM_METHOD_LEARNED, b, &err));
+        assert_ok(fm_masks_append(&f, w, &fm_method_learned, b, &err));
     }
     struct fm_decimal step = decimal("0.1"), every = decimal("0.3");
     fm_masks_measured(measured, &f, &every, &step);
@@ -297,6 +301,7 @@ TEST(a_family_that_contradicts_itself_is_not_sane)
     const struct fm_decimal until = decimal("0.5");
     const struct fm_actions a = actions("0.5,1");
     fm_masks_init(&f, L, E, I);
+    assert_ok(fm_masks_full(&f, &fm_method_uniform, &err));
     assert_ok(fm_masks_uniform(&f, &a, &until, &err));
     assert_true(f.count > 1 && fm_masks_sane(&f));
     f.widths[X]--;

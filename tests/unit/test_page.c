@@ -1,4 +1,5 @@
 /* The parts of a page: untrusted strings in HTML and in a script, and masks as text. */
+#include "lib/masks/methods.h"
 #include "lib/page/pagetext.h"
 #include "lib/page/pagewidths.h"
 #include "tests/unit/test.h"
@@ -42,7 +43,7 @@ TEST(masks_are_differences_from_the_previous_mask)
         b.actions.width[i] = i + 1;
     fm_masks_init(&b.masks, 2, 3, 200);
     for (int i = 0; i < 3; i++)
-        assert_ok(fm_masks_append(&b.masks, widths[i], FM_METHOD_SALIENCY, 0, &err));
+        assert_ok(fm_masks_append(&b.masks, widths[i], &fm_method_saliency, 0, &err));
     cJSON *data = cJSON_CreateObject();
     fm_pagewidths_add(data, &b, shown, 3);
     const cJSON *masks = cJSON_GetObjectItem(data, "masks");

@@ -43,8 +43,8 @@ static void open_fixture(struct fixture *f, const struct fm_ops *ops)
     f->task.config = fm_model_config(f->task.model);
     fm_model_rank(f->task.model, f->order);
     fm_masks_init(&f->masks, L, E, I);
-    assert_ok(fm_masks_full(&f->masks, FM_METHOD_LEARNED, &err));
-    assert_ok(fm_masks_append(&f->masks, (uint32_t *)f->widths, FM_METHOD_LEARNED, 1, &err));
+    assert_ok(fm_masks_full(&f->masks, &fm_method_learned, &err));
+    assert_ok(fm_masks_append(&f->masks, (uint32_t *)f->widths, &fm_method_learned, 1, &err));
     fm_recover_defaults(&f->options, FM_RECOVER_EXPERTS);
 }
 
@@ -278,7 +278,7 @@ static int trained(void **unused)
     struct fm_train_report report = {0};
     training_ranked(unused);
     fm_train_defaults(&options);
-    options.method = FM_METHOD_SALIENCY;
+    options.method = &fm_method_saliency;
     options.budget_step = "0.1";
     runs_init(&r, "ranked.fm", "family.fm");
     runs_tokens(&r, 40, 11);

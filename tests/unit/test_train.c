@@ -78,7 +78,7 @@ TEST(mask_gradients_are_the_golden_ones)
     assert_golden_dz(cpu);
 }
 
-static void must_train(const char *in, const char *out, enum fm_method method,
+static void must_train(const char *in, const char *out, const struct fm_method *method,
                        struct fm_train_report *report)
 {
     struct runs r;
@@ -126,12 +126,12 @@ static void assert_family(const struct fm_train_report *report, int masks)
 
 TEST(every_method_makes_a_family)
 {
-    static const enum fm_method methods[] = {FM_METHOD_LEARNED, FM_METHOD_SALIENCY,
-                                             FM_METHOD_UNIFORM, FM_METHOD_EXCHANGE};
+    static const struct fm_method *const methods[] = {&fm_method_learned, &fm_method_saliency,
+                                                      &fm_method_uniform, &fm_method_exchange};
     for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
         struct fm_train_report report = {0};
         must_train("ranked.fm", "family.fm", methods[i], &report);
-        printf("%s: %d masks to %.3f, %d steps\n", fm_method_name(methods[i]), report.masks.count,
+        printf("%s: %d masks to %.3f, %d steps\n", methods[i]->name, report.masks.count,
                fm_masks_budget(&report.masks, report.masks.count - 1), report.steps);
         assert_family(&report, 5);
         assert_true(report.reached);
@@ -144,9 +144,9 @@ TEST(every_method_makes_a_family)
 TEST(exchange_has_finer_actions)
 {
     static const struct {
-        enum fm_method method;
+        const struct fm_method *method;
         int actions;
-    } row[] = {{FM_METHOD_LEARNED, 10}, {FM_METHOD_EXCHANGE, 20}};
+    } row[] = {{&fm_method_learned, 10}, {&fm_method_exchange, 20}};
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
         struct runs r;
         struct fm_train_options options;
@@ -166,7 +166,7 @@ TEST(a_state_of_other_sweeps_is_refused)
     struct runs r;
     struct fm_train_options options;
     struct fm_train_report report = {0};
-    training_init(&r, &options, "ranked.fm", "state.fm", FM_METHOD_EXCHANGE);
+    training_init(&r, &options, "ranked.fm", "state.fm", &fm_method_exchange);
     training_stop(&r, &options, 3);
     options.around_tokens = 1000;
     assert_int_equal(fm_train(&r.run, &options, &report, &err), FM_ECONFIG);
@@ -175,7 +175,7 @@ TEST(a_state_of_other_sweeps_is_refused)
 }
 
 /* Stop `method` after that many reports, resume, and compare with an uninterrupted run. */
-static void assert_resumes(enum fm_method method, int reports)
+static void assert_resumes(const struct fm_method *method, int reports)
 {
     struct runs r;
     struct fm_train_options options;
@@ -186,7 +186,7 @@ static void assert_resumes(enum fm_method method, int reports)
 
 TEST(a_stopped_run_goes_on_to_the_same_bytes)
 {
-    static const enum fm_method methods[] = {FM_METHOD_LEARNED, FM_METHOD_EXCHANGE};
+    static const struct fm_method *const methods[] = {&fm_method_learned, &fm_method_exchange};
     for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
         struct runs r;
         struct fm_train_options options;
@@ -213,7 +213,7 @@ static void on_alarm(int signal_number)
 
 static void prepare_exchange(struct runs *r, struct fm_train_options *options, const char *out)
 {
-    training_init(r, options, "ranked.fm", out, FM_METHOD_EXCHANGE);
+    training_init(r, options, "ranked.fm", out, &fm_method_exchange);
     options->budget_step = "0.05";
 }
 
@@ -267,7 +267,7 @@ TEST(exchange_visits_few_budgets)
 
 TEST(two_threads_make_the_same_bytes)
 {
-    static const enum fm_method methods[] = {FM_METHOD_LEARNED, FM_METHOD_EXCHANGE};
+    static const struct fm_method *const methods[] = {&fm_method_learned, &fm_method_exchange};
     struct runs r;
     struct fm_train_options options;
     struct fm_train_report report = {0};
@@ -293,7 +293,7 @@ static double *logits_after(int steps, double tau_last, double entropy_last, siz
     struct runs r;
     struct fm_train_options options;
     struct golden g;
-    training_init(&r, &options, "ranked.fm", "annealed.fm", FM_METHOD_LEARNED);
+    training_init(&r, &options, "ranked.fm", "annealed.fm", &fm_method_learned);
     options.tau_last = tau_last;
     options.entropy_last = entropy_last;
     training_stop(&r, &options, steps);
@@ -325,7 +325,7 @@ TEST(multiple_and_prior_can_be_set)
     struct runs r;
     struct fm_train_options options;
     struct fm_train_report report = {0};
-    training_init(&r, &options, "ranked.fm", "options.fm", FM_METHOD_LEARNED);
+    training_init(&r, &options, "ranked.fm", "options.fm", &fm_method_learned);
     options.width_multiple = 10;
     options.prior = 0;
     training_must(&r, &options, &report);
@@ -362,7 +362,7 @@ TEST(invalid_options_are_refused)
         struct runs r;
         struct fm_train_options options;
         struct fm_train_report report = {0};
-        training_init(&r, &options, "ranked.fm", "no.fm", FM_METHOD_LEARNED);
+        training_init(&r, &options, "ranked.fm", "no.fm", &fm_method_learned);
         options.budget_step = bad[i].step;
         options.until = bad[i].until;
         options.actions = bad[i].actions;
@@ -400,7 +400,7 @@ TEST(steps_after_the_last_are_reported_as_catching_up)
     struct fm_train_options options;
     struct fm_train_report report = {0};
     struct stages stages = {0};
-    training_init(&r, &options, "ranked.fm", "family.fm", FM_METHOD_LEARNED);
+    training_init(&r, &options, "ranked.fm", "family.fm", &fm_method_learned);
     options.steps = 2;
     r.run.progress = (struct fm_progress){.report = note_stage, .self = &stages};
     training_must(&r, &options, &report);
@@ -454,7 +454,7 @@ TEST(measuring_goes_on_within_a_sweep)
     for (int i = 0; i < 3; i++) {
         static const char *const out[] = {"straight.fm", "resumed.fm", "resumed.fm"};
         char held[512];
-        training_init(&r, &options, "ranked.fm", out[i], FM_METHOD_SALIENCY);
+        training_init(&r, &options, "ranked.fm", out[i], &fm_method_saliency);
         r.run.inputs.eval_tokens[0] = runs_path(held, "held.u16");
         r.run.inputs.max_eval_tokens = SEQUENCES * LENGTH;
         r.run.machine.ops = fm_meter_begin(ops);
@@ -499,7 +499,7 @@ TEST(exchange_reports_its_sweeps)
     struct fm_train_report report = {0};
     struct fm_estimate plan;
     struct sweeps s = {0};
-    training_init(&r, &options, "ranked.fm", "watched.fm", FM_METHOD_EXCHANGE);
+    training_init(&r, &options, "ranked.fm", "watched.fm", &fm_method_exchange);
     r.run.progress = (struct fm_progress){.report = note_sweep, .self = &s};
     training_must(&r, &options, &report);
     assert_ok(fm_train_estimate(&r.run, &options, &plan, &err));

@@ -27,7 +27,7 @@ static inline int training_ranked(void **unused)
 
 /* Budgets from 0.1 to 0.5 in steps of 0.1; `in` and `out` are names in the scratch directory. */
 static inline void training_init(struct runs *r, struct fm_train_options *o, const char *in,
-                                 const char *out, enum fm_method method)
+                                 const char *out, const struct fm_method *method)
 {
     fm_train_defaults(o);
     o->method = method;
