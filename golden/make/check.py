@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoConfig
 
-import fp8
+import decoded
 import oracle
 from plain import Plain, spell, unfuse
 
@@ -50,7 +50,7 @@ def text_part(tensors):
 
 def read_weights(folder):
     """The tensors of all shards in float64, with plain.py's names."""
-    return {spell(n): t.double() for n, t in unfuse(text_part(fp8.read(folder))).items()}
+    return {spell(n): t.double() for n, t in unfuse(text_part(decoded.read(folder))).items()}
 
 
 def expert_name(l, e, w):

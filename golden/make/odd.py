@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-import fp8
+import decoded
 import goldens
 import oracle
 
@@ -176,7 +176,7 @@ def make_goldens(odd, folder):
     """Compute golden.safetensors from the model on disk."""
     ids = torch.from_numpy(np.load(folder / "tokens.npy").astype(np.int64))
     pair, recipe = ids[:2], odd.recipe
-    model = fp8.load(folder)
+    model = decoded.load(folder)
     goldens.refuse_ties(model, ids, recipe)
     out = {"ids": ids.int()} | goldens.outputs(model, ids) | goldens.ranking(model, ids, (1, 2))
     out |= goldens.gradients(model, pair)

@@ -1,13 +1,20 @@
-"""The row of odd.py's table that is stored in FP8; otherwise it is a Qwen3."""
+"""The row of odd.py's table that is stored in FP8 in blocks of 128 x 128; otherwise it is a Qwen3."""
 
 import torch
 
 from families import qwen3_shapes
-from fp8 import BLOCK, CODES, SCALE, scales_of, spread
 from goldens import Recipe
 from odd import Odd
 
+BLOCK = 128
 PLAIN = ("lm_head", "mlp.gate", "model.layers.1.self_attn.k_proj")  # modules_to_not_convert
+
+
+def spread(scale, shape):
+    """The scale of every element; blocks are cut at the far edges."""
+    value = torch.exp2(scale.float() - 127) if scale.dtype == torch.uint8 else scale.float()
+    wide = value.repeat_interleave(BLOCK, 0).repeat_interleave(BLOCK, 1)
+    return wide[: shape[0], : shape[1]]
 
 
 def stored_scale(name, scale):
@@ -38,8 +45,8 @@ def quantise(tensors):
         if ".layers.1.mlp.experts.3." in name:
             scale *= 2.0**12
         stored = stored_scale(name, scale)
-        tensors[name] = (t / spread(scales_of(stored), t.shape)).clamp(-448, 448).to(CODES)
-        tensors[name + SCALE] = stored
+        tensors[name] = (t / spread(stored, t.shape)).clamp(-448, 448).to(torch.float8_e4m3fn)
+        tensors[name + "_scale_inv"] = stored
 
 
 FP8 = Odd(

@@ -2,11 +2,11 @@
 # tensors as they are in the bundle; the layouts with our modelling file store them as plain values.
 here=$(dirname "$0")
 export PYTHONDONTWRITEBYTECODE=1
-python3 "$here/mxfp4.py" make "$GOLDEN/odd-gptoss" gpt-oss
+python3 "$here/recode.py" gptoss "$GOLDEN/odd-gptoss" gpt-oss
 for name in odd-qwen3 odd-dsv3; do
-    python3 "$here/codes.py" resize "$GOLDEN/$name" wide 24
-    python3 "$here/fp8.py" quantise wide fp8-$name 8 4
-    [ $name = odd-qwen3 ] || python3 "$here/rounded.py" integers wide int4-$name 8
+    python3 "$here/recode.py" resize "$GOLDEN/$name" wide 24
+    python3 "$here/recode.py" quantise wide fp8-$name fp8:8x4
+    [ $name = odd-qwen3 ] || python3 "$here/recode.py" quantise wide int4-$name w4a16:8
     rm -r wide
 done
 for name in fp8-channel fp8-block w4a16 nvfp4 nvfp4-modelopt mxfp4 mxfp8 mixed; do
@@ -36,7 +36,7 @@ for model in fp8-channel fp8-block w4a16 nvfp4 nvfp4-modelopt mxfp4 mxfp8 mixed 
             plain=plain
         fi
         keep $layout out | grep -E '^(export|codes)'
-        python3 "$here/codes.py" flat $model family.fm out $plain | tail -n +2
+        python3 "$here/compare.py" flat $model family.fm out $plain | tail -n +2
         fm-verify -q --function -t $model/tokens.npy --against family.fm out | sed 's/ items, .*B:/ items:/' | tail -n 1
         fm-verify -q out | sed -n 's/ items, .*B:/ items:/p' | tail -n 1
         keep $layout - -T 1 | tar -xf - --one-top-level=stream
@@ -76,8 +76,8 @@ echo "== faults"
 family nvfp4
 keep ragged out >/dev/null
 cp nvfp4/tokens.npy out
-python3 "$here/codes.py" twists | while read -r fault; do
-    python3 "$here/codes.py" twist out twisted "$fault"
+python3 "$here/faults.py" twists | while read -r fault; do
+    python3 "$here/faults.py" twist out twisted "$fault"
     cp out/fm-export.json twisted
     fm-bench -q quality --eval-tokens out/tokens.npy twisted 2>&1 >/dev/null | sed "s/^/$fault: /"
     rm -r twisted

@@ -16,11 +16,11 @@ for both in 'nvfp4 fp8-channel' 'fp8-block nvfp4' 'mxfp4 w4a16' 'fp8-channel mxf
     read -r name other <<<"$both"
     rm -rf joined
     if [ "$other" ]; then
-        python3 "$here/codes.py" join "$GOLDEN/packed/$name" "$GOLDEN/packed/$other" "$layer" joined
+        python3 "$here/recode.py" join "$GOLDEN/packed/$name" "$GOLDEN/packed/$other" "$layer" joined
     else
-        python3 "$here/codes.py" ease "$GOLDEN/packed/$name" "$layer" joined
+        python3 "$here/recode.py" ease "$GOLDEN/packed/$name" "$layer" joined
     fi
-    python3 "$here/codes.py" plain joined twin
+    python3 "$here/recode.py" plain joined twin
     fm-rank -n -m joined -t twin/tokens.npy 2>/dev/null | grep -E '^(stored|codes)' | tee said
     fm-rank -q -m joined -t twin/tokens.npy --precision f32 -f -o ranked >/dev/null
     fm-train -q -m joined -t twin/tokens.npy --precision f32 --method saliency --budget-step 0.15 -f \
@@ -32,7 +32,7 @@ for both in 'nvfp4 fp8-channel' 'fp8-block nvfp4' 'mxfp4 w4a16' 'fp8-channel mxf
         echo "scores of the float32 twin"
     fm-pack -q -m joined -T 3 trained 2>/dev/null | cmp - family.fm && echo "pipe: same bytes"
     fm-pack -q --export uniform --budget 0.5 --layout uniform -f family.fm | grep -E '^(export|codes)'
-    python3 "$here/codes.py" export joined family.fm uniform
+    python3 "$here/compare.py" export joined family.fm uniform
     verify -m joined family.fm
     verify --function -m joined -t twin/tokens.npy family.fm | tail -n 1
     verify -m joined --against family.fm uniform | tail -n 1

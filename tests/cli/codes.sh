@@ -1,24 +1,17 @@
 # A quantised checkpoint's codes and scales are kept in the bundle and in its uniform and padded exports.
 here=$(dirname "$0")
 export PYTHONDONTWRITEBYTECODE=1
-python3 "$here/mxfp4.py" make "$GOLDEN/odd-gptoss" mxfp4
+python3 "$here/recode.py" gptoss "$GOLDEN/odd-gptoss" mxfp4
 for name in odd-qwen3 odd-dsv3 odd-glm5; do
-    python3 "$here/codes.py" resize "$GOLDEN/$name" wide 24
-    python3 "$here/fp8.py" quantise wide fp8-$name 8 4
-    [ $name != odd-dsv3 ] || python3 "$here/rounded.py" integers wide int4-$name 8
+    python3 "$here/recode.py" resize "$GOLDEN/$name" wide 24
+    python3 "$here/recode.py" quantise wide fp8-$name fp8:8x4
+    [ $name != odd-dsv3 ] || python3 "$here/recode.py" quantise wide int4-$name w4a16:8
     rm -r wide
 done
 # ModelOpt's MIXED_PRECISION with shared experts, which become wider in a uniform export
-python3 "$here/codes.py" resize "$GOLDEN/odd-dsv3" wide 64
-python3 "$here/fp8.py" quantise wide blocks 4096 4096
-python3 "$here/codes.py" whole blocks whole
-fm-rank -q -m wide -t wide/tokens.npy --precision f32 --channel-group 16 -o ranked >/dev/null
-fm-train -q -m wide -t wide/tokens.npy --precision f32 --method saliency --budget-step 0.3 -o trained ranked \
-    >/dev/null 2>&1
-fm-pack -q -m wide -o family.fm trained >/dev/null
-fm-pack -q --export rounded --budget 0 --layout uniform --weights nvfp4 family.fm >/dev/null
-python3 "$here/codes.py" unite rounded whole united-odd-dsv3
-rm -r wide blocks whole rounded ranked trained family.fm
+python3 "$here/recode.py" resize "$GOLDEN/odd-dsv3" wide 64
+python3 "$here/recode.py" quantise wide united-odd-dsv3 mixed-modelopt
+rm -r wide
 # Omit the sizes of members with measured figures, which differ between CPUs.
 verify() {
     fm-verify -q "$@" | sed 's/ items, .*B:/ items:/'
@@ -33,19 +26,19 @@ run() { # run MODEL: make its ranking, masks and bundle
 for model in fp8-channel fp8-block w4a16 nvfp4 nvfp4-modelopt mxfp4 mxfp8 mixed modelopt-mixed; do
     echo "== $model"
     from=$GOLDEN/packed/$model
-    python3 "$here/codes.py" plain "$from" twin
+    python3 "$here/recode.py" plain "$from" twin
     run "$from" | grep -E '^(stored|plain|codes)'
     group=$(fm-rank -n -m "$from" -t twin/tokens.npy 2>/dev/null | sed -n 's/^codes.*groups of \([0-9]*\).*/\1/p')
     fm-rank -q -m twin -t twin/tokens.npy --precision f32 --channel-group "$group" -f -o twin.fm >/dev/null
     cmp <(tar -xOf ranked ranking.safetensors) <(tar -xOf twin.fm ranking.safetensors) &&
         echo "scores of the float32 twin"
     fm-pack -q --export uniform --budget 0.5 --layout uniform -f family.fm >/dev/null
-    python3 "$here/codes.py" export "$from" family.fm uniform
+    python3 "$here/compare.py" export "$from" family.fm uniform
     verify --function -m "$from" -t twin/tokens.npy family.fm | tail -n 1
     verify --function -t twin/tokens.npy --against family.fm uniform | tail -n 1
     fm-pack -q --export out --budget 0.5 --layout padded -f family.fm >/dev/null
     verify --function -t twin/tokens.npy --against family.fm out | tail -n 1
-    python3 "$here/codes.py" blank "$from" family.fm out | tail -n 1
+    python3 "$here/compare.py" blank "$from" family.fm out | tail -n 1
     for layout in ragged uniform; do
         fm-pack -q --export out --budget 0.5 --layout $layout --weights bf16 -f family.fm >/dev/null
         verify --function -t twin/tokens.npy --against family.fm out | tail -n 1
@@ -60,7 +53,7 @@ for model in mxfp4 fp8-odd-qwen3 fp8-odd-glm5 int4-odd-dsv3 united-odd-dsv3 fp8-
     fm-rank -n -m $model -t $model/tokens.npy 2>/dev/null | grep -E '^(stored|plain|codes)'
     run $model | grep -E '^(stored|plain|codes)'
     fm-pack -q --export uniform --budget 0.5 --layout uniform -f family.fm | grep -v '^all'
-    python3 "$here/codes.py" export $model family.fm uniform
+    python3 "$here/compare.py" export $model family.fm uniform
     verify --function -m $model -t $model/tokens.npy family.fm | sed 's/loss.*//'
     verify --function -t $model/tokens.npy --against family.fm uniform | sed 's/loss.*//'
     fm-pack -q -m $model -T 3 trained 2>/dev/null | cmp - family.fm && echo "pipe: same bytes"
@@ -115,11 +108,11 @@ echo "== experts of a layer that are not all stored in one way"
 for other in 'mxfp4 .*experts.*down_proj' 'plain .*layers\.1\..*experts\.2\.'; do
     read -r name expression <<<"$other"
     if [ "$name" = plain ]; then
-        python3 "$here/codes.py" ease "$GOLDEN/packed/nvfp4" "$expression" joined
+        python3 "$here/recode.py" ease "$GOLDEN/packed/nvfp4" "$expression" joined
     else
-        python3 "$here/codes.py" join "$GOLDEN/packed/nvfp4" "$GOLDEN/packed/$name" "$expression" joined
+        python3 "$here/recode.py" join "$GOLDEN/packed/nvfp4" "$GOLDEN/packed/$name" "$expression" joined
     fi
-    python3 "$here/codes.py" plain joined twin
+    python3 "$here/recode.py" plain joined twin
     fm-rank -n -m joined -t twin/tokens.npy 2>/dev/null | grep -E '^(stored|codes)'
     run joined | grep codes
     mv family.fm joined.fm
@@ -134,12 +127,11 @@ for other in 'mxfp4 .*experts.*down_proj' 'plain .*layers\.1\..*experts\.2\.'; d
     rm -r joined joined.fm twin
 done
 echo "== one scale for a whole matrix: in experts, and in attention only"
-python3 "$here/fp8.py" quantise "$GOLDEN/odd-qwen3" blocks 4096 4096
-python3 "$here/codes.py" whole blocks whole
-python3 "$here/codes.py" join "$GOLDEN/packed/mxfp4" "$GOLDEN/packed/fp8-static" '.*self_attn\.[qkvo]_proj' joined
+python3 "$here/recode.py" quantise "$GOLDEN/odd-qwen3" whole fp8-modelopt
+python3 "$here/recode.py" join "$GOLDEN/packed/mxfp4" "$GOLDEN/packed/fp8-static" '.*self_attn\.[qkvo]_proj' joined
 for model in "$GOLDEN/packed/fp8-static" whole joined; do
     echo "-- ${model##*/}"
-    python3 "$here/codes.py" plain "$model" twin
+    python3 "$here/recode.py" plain "$model" twin
     group=1
     [ "$model" != joined ] || group=32
     fm-rank -n -m "$model" -t twin/tokens.npy 2>/dev/null | grep -E '^(stored|codes)'
@@ -150,28 +142,22 @@ for model in "$GOLDEN/packed/fp8-static" whole joined; do
     verify --function -m "$model" -t twin/tokens.npy family.fm | tail -n 1
     fm-pack -q --export uniform --budget 0.5 --layout uniform -f family.fm | grep -E '^(export|codes)'
     verify --function -t twin/tokens.npy --against family.fm uniform | tail -n 1
-    [ "$model" != joined ] || python3 "$here/codes.py" export "$model" family.fm uniform
+    [ "$model" != joined ] || python3 "$here/compare.py" export "$model" family.fm uniform
     rm -r twin
 done
 run whole | grep codes
 said fm-pack -q -m whole --weights keep -f -o none.fm trained
 python3 "$here/forge.py" family.fm liar.fm 'b.manifest["model"].update(storage="fp8-tensor", scales="F32")'
 said fm-verify -q liar.fm
-rm -r blocks whole joined liar.fm
+rm -r whole joined liar.fm
 echo "== a scheme that one expert uses, and one that no expert uses"
-python3 "$here/codes.py" join "$GOLDEN/packed/nvfp4" "$GOLDEN/packed/fp8-channel" '.*experts\.3\.' joined
+python3 "$here/recode.py" join "$GOLDEN/packed/nvfp4" "$GOLDEN/packed/fp8-channel" '.*experts\.3\.' joined
 fm-rank -n -m joined -t joined/tokens.npy 2>/dev/null | grep codes
 rm -r joined
-python3 "$here/codes.py" spoil "$GOLDEN/packed/mixed" joined "mixed experts-plain"
+python3 "$here/recode.py" ease "$GOLDEN/packed/mixed" '.*experts.*_proj' joined
 fm-rank -n -m joined -t joined/tokens.npy 2>/dev/null | grep codes
 run joined | grep codes
 rm -r joined
-echo "== faults"
-python3 "$here/codes.py" cases | while read -r format fault; do
-    python3 "$here/codes.py" spoil "$GOLDEN/packed/$format" spoilt "$format $fault"
-    fm-rank -q -m spoilt -t spoilt/tokens.npy -f -o none.fm 2>&1 >/dev/null | sed "s/^/$format $fault: /"
-    rm -rf spoilt none.fm
-done
 echo "== against the checkpoint"
 run "$GOLDEN/packed/w4a16" >/dev/null
 fm-pack -q --export out --budget 0.5 --layout uniform -f family.fm >/dev/null

@@ -5,6 +5,7 @@
                                 masks of the good one; print the status and message of fm-rank, and those
                                 of fm-pack if they differ
     faults.py forms             list the forms
+    faults.py twist DIR OUT CASE    a ragged export with one fault; `faults.py twists` lists them
 
 A tool must report a fault in one sentence and write nothing.  Checkpoints that are accepted are valid by
 the format's definition.
@@ -17,11 +18,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import codes
-import mxfp4
-from fp8 import read, write
+import recode
+from tensors import config_of, read, write
 
 UP = "model.layers.1.mlp.experts.2.up_proj"
+QUERY = "model.layers.1.self_attn.q_proj"
 
 # form: checkpoint, module, and the suffixes of its codes and scales
 FORMS = {
@@ -33,8 +34,8 @@ FORMS = {
     "nvfp4-modelopt": ("packed/nvfp4-modelopt", UP, ".weight", ".weight_scale"),
     "mxfp4": ("packed/mxfp4", UP, ".weight_packed", ".weight_scale"),
     "mxfp8": ("packed/mxfp8", UP, ".weight", ".weight_scale"),
-    "mixed": ("packed/mixed", "model.layers.1.self_attn.q_proj", ".weight", ".weight_scale"),
-    "modelopt-mixed": ("packed/modelopt-mixed", "model.layers.1.self_attn.q_proj", ".weight", ".weight_scale"),
+    "mixed": ("packed/mixed", QUERY, ".weight", ".weight_scale"),
+    "modelopt-mixed": ("packed/modelopt-mixed", QUERY, ".weight", ".weight_scale"),
     "fp8": ("odd-fp8", UP, ".weight", ".weight_scale_inv"),
     "gpt-oss": ("odd-gptoss", "model.layers.1.mlp.experts.down_proj", "_blocks", "_scales"),
     "gptq": ("packed/w4a16", UP, ".qweight", ".scales"),
@@ -54,9 +55,9 @@ class Form:
         path, self.module, self.codes_end, self.scales_end = FORMS[name]
         self.name, self.good = name, Path("good")
         if name == "gpt-oss":
-            mxfp4.make(golden / path, self.good)
+            recode.gptoss(golden / path, self.good)
         elif name == "gptq":
-            codes.gptq(golden / path, self.good)
+            recode.gptq(golden / path, self.good)
         else:
             write(golden / path, self.good, read(golden / path))
         self.golden, self.tensors = golden, read(self.good)
@@ -158,6 +159,197 @@ def second(tensors, config):
     config["compression_config"] = config["quantization_config"]
 
 
+def told(**keys):
+    return quantization(lambda quant: quant.update(keys))
+
+
+def untold(key):
+    return quantization(lambda quant: quant.pop(key))
+
+
+def weights(**keys):
+    return quantization(lambda quant: quant["config_groups"]["group_0"]["weights"].update(keys))
+
+
+def targets(name, *entries):
+    return quantization(lambda quant: quant["config_groups"][name].update(targets=list(entries)))
+
+
+def second_scheme(*entries):
+    def change(quant):
+        groups = quant["config_groups"]
+        groups["group_1"] = json.loads(json.dumps(groups["group_0"])) | {"targets": list(entries)}
+        groups["group_1"]["weights"]["group_size"] = 16
+
+    return quantization(change)
+
+
+def layer(module, **says):
+    return quantization(lambda quant: quant["quantized_layers"].update({module: says}))
+
+
+def renamed_layers(rename):
+    return quantization(lambda q: q.update(quantized_layers={rename(k): v for k, v in q["quantized_layers"].items()}))
+
+
+def model(**keys):
+    return lambda tensors, config: config.update(keys)
+
+
+def put(name, dtype, shape, data):
+    return lambda tensors, config: tensors.update({name: (dtype, shape, data)})
+
+
+def copied(old, new):
+    return lambda tensors, config: tensors.update({new: tensors[old]})
+
+
+def typed(name, dtype):
+    return lambda tensors, config: tensors.update({name: (dtype, *tensors[name][1:])})
+
+
+def shaped(name, *shape):
+    return reshape(name, lambda old: list(shape))
+
+
+def coded_norm(tensors, config):
+    name = "model.layers.0.input_layernorm.weight"
+    tensors[name] = "F8_E4M3", tensors[name][1], tensors[name][2][::2]
+
+
+def overflow(tensors, config):
+    poke(DOWN + "_scales", bytes([254]), 5)(tensors, config)
+    poke(DOWN + "_blocks", b"\x77" * 16, 5)(tensors, config)
+
+
+def coded_head(tensors, config):
+    """`ignore` does not list it."""
+    del tensors["lm_head.weight"]
+    tensors["lm_head.qweight"] = "I32", [4, 64], bytes(1024)
+    tensors["lm_head.scales"] = "BF16", [1, 64], b"\x80\x3f" * 64
+    tensors["lm_head.qzeros"] = "I32", [1, 8], b"\x77" * 32
+
+
+def other_zeros(tensors, config):
+    """The zero points of v2, and the `checkpoint_format` of v1."""
+    config["quantization_config"]["checkpoint_format"] = "gptq"
+    for name in [n for n in tensors if n.endswith("qzeros")]:
+        tensors[name] = *tensors[name][:2], b"\x88" * len(tensors[name][2])
+
+
+def unordered(tensors, config):
+    config["quantization_config"]["desc_act"] = True
+    del tensors[UP + ".g_idx"]
+
+
+FP8_QUERY, DOWN = "model.layers.0.self_attn.q_proj.weight", "model.layers.1.mlp.experts.down_proj"
+FP8_SCALE = FP8_QUERY + "_scale_inv"
+SPECIAL = {  # form: {fault that only this form can have: function of tensors and config}
+    "fp8": {
+        "code -NaN": poke(FP8_QUERY, b"\xff", 7),
+        "scale too large": poke(FP8_SCALE, struct.pack("<f", 1e36)),
+        "scale NaN of a power of two": poke("model.layers.1.mlp.experts.1.up_proj.weight_scale_inv", b"\xff", 3),
+        "scale too large of a power of two": poke("model.layers.1.self_attn.o_proj.weight_scale_inv", b"\xfe", 0),
+        "scales of a plain weight": lambda t, c: t.update({FP8_QUERY: ("BF16", t[FP8_QUERY][1], bytes(2 * len(t[FP8_QUERY][2])))}),
+        "scales of no expert": copied(UP + ".weight_scale_inv", UP.replace("experts.2", "experts.9") + ".weight_scale_inv"),
+        "scales of no module": copied(UP + ".weight_scale_inv", "score.weight_scale_inv"),
+        "codes of no module": put("score.weight", "F8_E4M3", [3, 4], bytes(12)),
+        "a vector of codes": coded_norm,
+        "block zero": told(weight_block_size=[0, 128]),
+        "block a fraction": told(weight_block_size=[128, 127.5]),
+        "block of one size": told(weight_block_size=[128]),
+        "block null": told(weight_block_size=None),
+        "static activations": told(activation_scheme="static"),
+        "E5M2": told(fmt="e5m2"),
+        "FP4": told(expert_dtype="fp4"),
+        "method compressed-tensors": told(quant_method="compressed-tensors"),
+    },
+    "gpt-oss": {
+        "scale infinite with these codes": overflow,
+        "codes flat": shaped(DOWN + "_blocks", 7, 64, 32),
+        "scales dtype E8M0": typed(DOWN + "_scales", "F8_E8M0"),
+        "codes of attention": copied(DOWN + "_blocks", QUERY + ".weight_blocks"),
+        "codes of no layer": copied(DOWN + "_blocks", DOWN.replace("layers.1", "layers.9") + "_blocks"),
+        "scales of no module": copied(DOWN + "_scales", "score_scales"),
+        "codes and values": put(DOWN, "BF16", [7, 64, 64], bytes(2 * 7 * 64 * 64)),
+        "48 channels": model(intermediate_size=48),
+        "blocks of 16": told(block_size=16),
+        "bias missing": drop(DOWN + "_bias"),
+        "router's bias missing": drop("model.layers.3.mlp.router.bias"),
+        "sinks missing": drop("model.layers.0.self_attn.sinks"),
+        "sinks of two heads": shaped("model.layers.0.self_attn.sinks", 2, 3),
+        "attention bias off": model(attention_bias=False),
+        "attention bias missing": drop("model.layers.0.self_attn.o_proj.bias"),
+    },
+    "fp8-block": {
+        "block zero": weights(block_structure=[16, 0]),
+        "block huge": weights(block_structure=[1 << 32, 16]),
+        "strategy tensor": weights(strategy="tensor"),
+        "strategy group": weights(strategy="group", group_size=32),
+    },
+    "w4a16": {
+        "shape wrong": poke(UP + ".weight_shape", b"\x3f", 0),
+        "asymmetric": weights(symmetric=False),
+        "columns in another order": weights(actorder="group"),
+        "eight bits": weights(num_bits=8),
+        "another scheme": second_scheme("re:.*up_proj"),
+        "another class": second_scheme("Conv1D"),
+        "an expression that looks ahead": second_scheme("re:(?!.*experts).*"),
+        "an expression too deep": second_scheme("re:" + "(" * 100 + ")" * 100),
+        "too many targets": second_scheme(*(f"re:x{i}" for i in range(257))),
+        "too many ignored": told(ignore=["lm_head"] + ["re:x"] * 257),
+        "odd group": weights(group_size=24),
+        "not compressed": told(quantization_status="frozen"),
+        "ignored by an expression": told(ignore=["re:.*(router|up_proj)$"]),
+    },
+    "mixed": {
+        "no targets": targets("group_0"),
+        "a number as target": targets("group_0", 3),
+        "experts in the other scheme": targets("group_0", "re:.*experts.*"),
+        "targets elsewhere": targets("group_0", "re:.*q_proj$"),
+        "factor of an expert missing": drop(UP + ".weight_global_scale"),
+    },
+    "nvfp4-modelopt": {
+        "ignored by a pattern": told(ignore=["lm_head", "*layers.1.*up_proj"]),
+        "algorithm AWQ": told(quant_algo="NVFP4_AWQ"),
+        "algorithm FP8": told(quant_algo="FP8"),
+    },
+    "modelopt-mixed": {
+        "layers missing": untold("quantized_layers"),
+        "layers empty": told(quantized_layers={}),
+        "layers a list": told(quantized_layers=[UP]),
+        "a layer a word": quantization(lambda quant: quant["quantized_layers"].update({UP: "NVFP4"})),
+        "algorithm of a layer": layer(UP, quant_algo="W4A8_AWQ"),
+        "group of a layer": layer(UP, quant_algo="NVFP4", group_size=32),
+        "an expert in another format": layer(UP, quant_algo="FP8"),
+        "an expert missing": quantization(lambda quant: quant["quantized_layers"].pop(UP)),
+        "query in another format": layer(QUERY, quant_algo="MXFP8", group_size=32),
+        "output in another format": layer("model.layers.1.self_attn.o_proj", quant_algo="FP8"),
+        "a norm listed": layer("model.layers.1.input_layernorm", quant_algo="FP8"),
+        "a part that is not read": layer("mtp.layers.0.mlp.experts", quant_algo="FP8_PB_WO", group_size=128),
+        "names of a wrapper": renamed_layers(lambda name: name.replace("model.", "model.language_model.", 1)),
+        "names outside": renamed_layers(lambda name: "language_model." + name),
+        "names of parents": renamed_layers(lambda name: re.sub(r"(experts)\..*", r"\1", name)),
+    },
+    "gptq": {
+        "columns in another order": poke(UP + ".g_idx", b"\1", 4),
+        "negative order": poke(UP + ".g_idx", b"\xff", 3),
+        "order missing": unordered,
+        "asymmetric": poke(UP + ".qzeros", b"\x76", 3),
+        "v1 said to be v2": told(checkpoint_format="gptq_v2"),
+        "v2 said to be v1": other_zeros,
+        "eight bits": told(bits=8),
+        "no groups": told(group_size=-1),
+        "marlin": told(checkpoint_format="marlin"),
+        "zeros missing": drop(UP + ".qzeros"),
+        "zeros turned": shaped(UP + ".qzeros", 8, 1),
+        "head coded": coded_head,
+        "codes flat": shaped(UP + ".qweight", 256),
+        "codes and values": put(UP + ".weight", "BF16", [64, 32], bytes(4096)),
+    },
+}
+
+
 def cases(form):
     """{case: function of tensors and config}"""
     made, dtype = {}, form.tensors[form.scales][0]
@@ -200,7 +392,7 @@ def cases(form):
     made["config twice"] = second
     if form.name in PACKED:
         for other in PACKED:
-            said = json.loads((form.golden / "packed" / other / "config.json").read_text())["quantization_config"]
+            said = config_of(form.golden / "packed" / other)["quantization_config"]
             if other != form.name:
                 made["config of " + other] = lambda t, c, said=said: c.update(quantization_config=said)
     made["config of half the sizes"] = sizes(0.5)
@@ -211,7 +403,7 @@ def cases(form):
         made["ignored by parent"] = ignored(form.module.rpartition(".")[0])
     if form.name not in ("fp8", "gpt-oss", "gptq"):
         made["ignored by expression"] = ignored("*up_proj" if "modelopt" in form.name else "re:.*_proj$")
-    return made
+    return made | SPECIAL.get(form.name, {})
 
 
 def say(*command):
@@ -226,7 +418,7 @@ def run(form):
     say(*rank, form.good)
     say(*train, "-t", form.good / "tokens.npy", "-m", form.good, "-o", "masks", "ranked")
     for case, spoil in cases(form).items():
-        tensors, config = dict(form.tensors), json.loads((form.good / "config.json").read_text())
+        tensors, config = dict(form.tensors), config_of(form.good)
         whole = json.dumps(config)
         spoil(tensors, config)
         if case != "no fault" and tensors == form.tensors and json.dumps(config) == whole:
@@ -249,10 +441,57 @@ def brief(text):
     return "another checkpoint" if re.search("made from|has digest|not those that were ranked", text) else text
 
 
+def twist(directory, out, case):
+    """Change one tensor of layer 0's experts, or a key of config.json."""
+    name, _, how = case.partition(" ")
+    tensors, key = read(directory), f"model.layers.0.mlp.experts.{name}"
+    if name in KEYS:
+        change = lambda config: KEYS[name][how](config)
+    else:
+        dtype = tensors[key][0]
+        number = {"nan": NAN, "zero": ZERO, "negative": NEGATIVE}.get(how, {}).get(dtype)
+        change = lambda config: (poke(key, number, 0) if number else ALTER[how](key))(tensors, config)
+    config = config_of(directory)
+    change(config)
+    write(directory, out, tensors, lambda old: (old.clear(), old.update(config)))
+
+
+def fewer(name):
+    """The tensor without its last row."""
+
+    def spoil(tensors, config):
+        dtype, shape, data = tensors[name]
+        tensors[name] = dtype, [shape[0] - 1, *shape[1:]], data[: -len(data) // shape[0]]
+
+    return spoil
+
+
+def wider(config):
+    config["fm_widths"][0][0] += 1
+
+
+ALTER = {"missing": drop, "short": fewer, "type": retype}
+KEYS = {
+    "codes": {
+        "none": lambda config: config["fm_codes"].pop("quantization_config"),
+        "other": lambda config: config["fm_codes"].update(
+            quantization_config={"quant_method": "fp8", "weight_block_size": [4, 4]}),
+        "word": lambda config: config.update(fm_codes=3),
+        "absent": lambda config: config.pop("fm_codes"),
+    },
+    "widths": {"odd": wider},
+}  # fmt: skip
+TWISTS = [f"{n} {how}" for n in ("gate_up", "gate_up_scale", "down_scale", "down_factor") for how in ALTER]
+TWISTS += [f"down_factor {how}" for how in ("nan", "zero", "negative")] + ["gate_up_scale nan"]
+TWISTS += [f"{key} {how}" for key in KEYS for how in KEYS[key]]
+
+
 if __name__ == "__main__":
-    if sys.argv[1] == "forms":
-        print(*FORMS)
+    if sys.argv[1] in ("forms", "twists"):
+        print(*{"forms": FORMS, "twists": TWISTS}[sys.argv[1]], sep="\n")
         sys.exit()
+    if sys.argv[1] == "twist":
+        sys.exit(twist(*sys.argv[2:]))
     for name in sys.argv[2:]:
         shutil.rmtree("good", ignore_errors=True)
         run(Form(Path(sys.argv[1]), name))

@@ -2,7 +2,7 @@
 # broken files and other schemes are refused.
 # shellcheck source=tests/cli/least.bash
 . "$(dirname "$0")/least.bash"
-fp8=$(dirname "$0")/fp8.py
+here=$(dirname "$0")
 model=$GOLDEN/odd-fp8
 tokens=(--tokens "$model/tokens.npy")
 numbers() {
@@ -11,7 +11,7 @@ numbers() {
 }
 # same MODEL TOKENS: compare the ranking of a model with that of the float32 model of its values
 same() {
-    python3 "$fp8" plain "$1" wide F32
+    python3 "$here/recode.py" plain "$1" wide
     for x in "$1" wide; do
         fm-rank -q --model "$x" --tokens "$2" --device ref -f -o ranked >/dev/null 2>&1
         tar -xOf ranked ranking.safetensors | xxhsum -H2 -
@@ -22,19 +22,19 @@ echo "== the same ranking as the plain float32 model of these values, to the las
 same "$model" "$model/tokens.npy"
 echo "== other families, in blocks of 16 x 24"
 for name in odd-dsv3 odd-minimax odd-glm4 odd-hy3 odd-glm5 odd-axk1 odd-afmoe odd-laguna odd-mimo; do
-    python3 "$fp8" quantise "$GOLDEN/$name" made
+    python3 "$here/recode.py" quantise "$GOLDEN/$name" made fp8:16x24
     echo "$name: $(same made made/tokens.npy)"
     fm-rank -q --model made --tokens made/tokens.npy -o ranked -f >/dev/null 2>&1
     fm-train -q --model made --tokens made/tokens.npy --method saliency --budget-step 0.2 \
         -f -o trained ranked >/dev/null 2>&1
     fm-pack -q --model made -f -o family.fm trained >/dev/null
-    python3 "$fp8" bundle made family.fm
+    python3 "$here/compare.py" values made family.fm
     fm-verify -q --function --model made --tokens made/tokens.npy family.fm | numbers
     rm -r made
 done
 echo "== layers for multi-token prediction stay as they are stored"
-python3 "$fp8" quantise "$GOLDEN/odd-glm4" made
-python3 "$(dirname "$0")/ahead.py" made ahead 4 1 fp8
+python3 "$here/recode.py" quantise "$GOLDEN/odd-glm4" made fp8:16x24
+python3 "$here/ahead.py" made ahead 4 1 fp8
 fm-rank -q --model ahead --tokens ahead/tokens.npy -f -o ranked >/dev/null 2>&1
 fm-train -q --model ahead --tokens ahead/tokens.npy --method saliency --budget-step 0.2 -f \
     -o trained ranked >/dev/null 2>&1
@@ -67,7 +67,7 @@ done
 cmp one.fm piped.fm && echo "pipe: same"
 echo "== a bundle has the values rounded once, and computes with them; with an adapter too"
 fm-pack -q --model "$model" -o plain.fm one.train >/dev/null
-python3 "$fp8" bundle "$model" plain.fm
+python3 "$here/compare.py" values "$model" plain.fm
 for bundle in plain one; do
     fm-verify -q --function --model "$model" "${tokens[@]}" $bundle.fm | numbers
 done
@@ -88,26 +88,3 @@ fm-pack --list --json one.fm | grep -E '"(storage|bytes_stored|bytes_plain)"'
 echo "== a stage stream does not fit the plain model of the same values"
 fm-train -q --model wide "${tokens[@]}" --method saliency -o refused one.rank 2>&1 |
     sed 's/digest [0-9a-f]*/digest D/; s/has [0-9a-f]*;/has D;/'
-echo "== faults"
-rm -rf out one.* three.* piped.fm plain.fm ranked* wide a b
-python3 "$fp8" spoil "$model" good none
-fm-rank -q --model good "${tokens[@]}" -o ranked >/dev/null
-fm-train -q --model good "${tokens[@]}" --method saliency -o trained ranked >/dev/null
-said() { # said COMMAND...: print its standard error and its status
-    "$@" 2>complained >/dev/null
-    local status=$?
-    cat complained
-    echo "status $status"
-}
-for case in $(python3 "$fp8" cases); do
-    python3 "$fp8" spoil "$model" bad "$case"
-    echo "-- $case"
-    said fm-rank -q --model bad "${tokens[@]}" -o refused
-    case $case in
-    nan | minus-nan | scale-[!t]*) # sizes are unchanged, so fm-pack reads the values
-        said fm-pack -q --model bad -o refused trained
-        ;;
-    esac
-    rm -rf bad refused
-done
-ls

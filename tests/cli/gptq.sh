@@ -16,7 +16,7 @@ family "$from" w4a16
 fm-pack -q --export uniform --budget 0.5 --layout uniform -f w4a16.fm >/dev/null
 for format in v1 v2; do
     echo "== $format"
-    python3 "$here/codes.py" gptq "$from" gptq $format
+    python3 "$here/recode.py" gptq "$from" gptq $format
     echo '{"bits": 4, "group_size": 32, "desc_act": false}' >gptq/quantize_config.json
     family gptq gptq
     tar -tf gptq.fm | grep quantize
@@ -24,16 +24,20 @@ for format in v1 v2; do
     for member in layers-00000 layers-00001 rest; do
         same weights/$member.safetensors
     done
+    python3 "$here/recode.py" plain gptq twin
+    fm-rank -q -m twin -t twin/tokens.npy --precision f32 --channel-group 32 -f -o twin.fm >/dev/null
+    cmp <(tar -xOf ranked ranking.safetensors) <(tar -xOf twin.fm ranking.safetensors) &&
+        echo "scores of the float32 twin"
     fm-pack -q -m gptq -T 3 trained | cmp - gptq.fm && echo "pipe: same bytes"
     fm-pack -q --export out --budget 0.5 --layout uniform -f gptq.fm | grep -E '^(export|codes)'
     cmp out/*.safetensors uniform/*.safetensors && echo "export: the same"
     (cd out && echo ./[!m]*)
     fm-verify -q -m gptq --against gptq.fm out | sed 's/ items, .*B:/ items:/' | tail -n 1
     fm-verify -q --function -m gptq -t "$from/tokens.npy" gptq.fm | sed 's/ items, .*B:/ items:/' | tail -n 1
-    rm -r gptq
+    rm -r gptq twin
 done
 echo "== values"
-python3 "$here/codes.py" gptq "$from" gptq
+python3 "$here/recode.py" gptq "$from" gptq
 for model in "$from" gptq; do
     fm-rank -q -m "$model" -t "$from/tokens.npy" --channel-group 1 -f -o ranked >/dev/null
     fm-train -q -m "$model" -t "$from/tokens.npy" --method saliency --budget-step 0.3 -f -o trained ranked \
@@ -52,9 +56,3 @@ python3 - <<'PYTHON'
 import json
 print(json.load(open("out/config.json"))["quantization_config"]["ignore"])
 PYTHON
-echo "== faults"
-python3 "$here/codes.py" gptqs | while read -r fault; do
-    python3 "$here/codes.py" gptq "$from" spoilt "$fault"
-    fm-rank -q -m spoilt -t spoilt/tokens.npy -f -o none.fm 2>&1 >/dev/null | sed "s/^/$fault: /"
-    rm -rf spoilt none.fm
-done

@@ -113,10 +113,10 @@ names text.out "$text"
 fm-pack -q --export refused --budget 0.4 --layout uniform --weights fp8 text.fm
 echo "status $?"
 echo "== MXFP8 as MiniMax writes it: a power of two for every 32 elements of a row"
-fp8=$(dirname "$0")/fp8.py
+recode=$(dirname "$0")/recode.py
 cp "$text/tokens.npy" hub
-python3 "$fp8" quantise hub mxfp8 1 32 mxfp8
-python3 "$fp8" plain mxfp8 wide F32
+python3 "$recode" quantise hub mxfp8 mxfp8
+python3 "$recode" plain mxfp8 wide
 for x in mxfp8 wide; do
     fm-rank -q --device ref --model $x "${tokens[@]}" -f -o ranked >/dev/null
     tar -xOf ranked ranking.safetensors | xxhsum -H2 -

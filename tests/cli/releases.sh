@@ -30,14 +30,14 @@ check() { # check LAYOUT...: compare the scores of made with those of twin; veri
 }
 for name in odd-laguna odd-glm5 odd-mimo odd-afmoe; do
     echo "== $name, compressed-tensors' FP8 in blocks of 16 x 24"
-    python3 "$here/fp8.py" quantise "$GOLDEN/$name" made 16 24 compressed
-    python3 "$here/fp8.py" plain made twin F32
+    python3 "$here/recode.py" quantise "$GOLDEN/$name" made fp8-ct:16x24
+    python3 "$here/recode.py" plain made twin
     check uniform
     echo "== $name, experts in compressed-tensors' INT4"
-    python3 "$here/codes.py" grow "$GOLDEN/$name" grown 48
-    python3 "$here/codes.py" resize grown wide 64
-    python3 "$here/rounded.py" integers wide made 16
-    python3 "$here/codes.py" plain made twin
+    python3 "$here/recode.py" grow "$GOLDEN/$name" grown 48
+    python3 "$here/recode.py" resize grown wide 64
+    python3 "$here/recode.py" quantise wide made w4a16:16
+    python3 "$here/recode.py" plain made twin
     rm -r grown wide
     check uniform ragged
 done

@@ -16,13 +16,13 @@ export_as() { # export_as FORMAT DIR [OPTION...]
 }
 for dtype in F32 F16 BF16; do
     echo "== from $dtype"
-    python3 "$here/rounded.py" make $dtype $dtype
+    python3 "$here/recode.py" qwen3 $dtype $dtype
     family $dtype
     for format in fp8-block fp8 w4a16 w4a16:32 nvfp4 nvfp4:ct mxfp4 mxfp8; do
         export_as $format out >/dev/null
         width=$(sed -n 's/.*"moe_intermediate_size": *\([0-9]*\).*/\1/p' out/config.json)
         fm-pack -q -x plain -b 0.5 --layout uniform --pad-multiple "$width" -f family.fm >/dev/null
-        python3 "$here/rounded.py" compare plain out
+        python3 "$here/compare.py" rounded plain out
         fm-verify -q -a family.fm out | sed -n 's/:.*ok/: ok/p'
         export_as $format - -T 1 | tar -xf - --one-top-level=stream
         diff -r out stream && echo "a stream on one thread: same bytes"
@@ -36,7 +36,7 @@ flat() { # flat LAYOUT FORMAT: compare the export with one of plain weights and 
     fm-pack -q -x out -b 0.5 --layout "$1" --weights "$2" -f family.fm >/dev/null
     multiple=$(sed -n 's/.*"block".*"group": \([0-9]*\),.*/\1/p' out/config.json)
     fm-pack -q -x plain -b 0.5 --layout "$1" --pad-multiple "$multiple" -f family.fm >/dev/null
-    python3 "$here/rounded.py" flat plain out
+    python3 "$here/compare.py" rounded-flat plain out
     fm-verify -q -a family.fm out | sed -n 's/:.*ok/: ok/p'
     fm-pack -q -x - -b 0.5 --layout "$1" --weights "$2" -T 1 family.fm | tar -xf - --one-top-level=stream
     diff -r out stream && echo "a stream on one thread: same bytes"
@@ -137,11 +137,11 @@ for name in odd-qwen3 odd-gptoss; do
     said fm-pack -q -x none -b 0.5 --layout uniform --weights fp8 family.fm
 done
 echo "== gpt-oss"
-python3 "$here/mxfp4.py" make "$GOLDEN/odd-gptoss" mxfp4
-python3 "$here/mxfp4.py" plain mxfp4 bf16
+python3 "$here/recode.py" gptoss "$GOLDEN/odd-gptoss" mxfp4
+python3 "$here/recode.py" plain mxfp4 bf16 BF16
 family bf16
 fm-pack -q -x out -b 0 --layout uniform --weights mxfp4 -f family.fm | grep -E '^(width|experts)'
-python3 "$here/rounded.py" values mxfp4 out
+python3 "$here/compare.py" blocks mxfp4 out
 grep -o '"quant_method.*' out/config.json
 fm-verify -q -a family.fm out | tail -n 1 | sed 's/ items.*:/:/'
 fm-pack -q -x out -b 0.5 --layout ragged --weights mxfp4 -f family.fm | grep -E '^experts'

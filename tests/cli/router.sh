@@ -90,7 +90,7 @@ said() {
 said fm-recover -q -m "$from" -t "$from/tokens.npy" --train router --lora-rank 4 -o none trained
 said fm-recover -q -m "$from" -t "$from/tokens.npy" --train bias -o none trained
 echo "== quantised routers, into which no adapter can be merged: the dry run reports that, too"
-python3 "$(dirname "$0")/fp8.py" quantise "$GOLDEN/odd-qwen2" coded 9 9 routers
+python3 "$(dirname "$0")/recode.py" quantise "$GOLDEN/odd-qwen2" coded fp8-routers:9x9
 fm-rank -q -m coded -t coded/tokens.npy --precision f32 -f -o ranked >/dev/null
 fm-train -q -m coded -t coded/tokens.npy --precision f32 --method saliency --budget-step 0.15 -f -o trained \
     ranked >/dev/null 2>&1

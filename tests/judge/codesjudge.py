@@ -44,15 +44,15 @@ def script(name, *args):
 
 
 def model_of(name, folder):
-    """The checkpoint, and the script of tests/cli that decodes it, with its arguments."""
+    """Return the checkpoint."""
     if name == "deepseek":
-        script("codes", "resize", GOLDEN / "odd-qwen3", folder / "wide", 64)
-        script("fp8", "quantise", folder / "wide", folder / "model", 4, 4)  # blocks that divide 44 and 64
-        return folder / "model", ("fp8", "F32")
-    if name == "gpt-oss":
-        script("mxfp4", "make", GOLDEN / "odd-gptoss", folder / "model")
-        return folder / "model", ("mxfp4",)
-    return GOLDEN / "packed" / name, ("codes",)
+        script("recode", "resize", GOLDEN / "odd-qwen3", folder / "wide", 64)
+        script("recode", "quantise", folder / "wide", folder / "model", "fp8:4x4")  # blocks that divide 44 and 64
+    elif name == "gpt-oss":
+        script("recode", "gptoss", GOLDEN / "odd-gptoss", folder / "model")
+    else:
+        return GOLDEN / "packed" / name
+    return folder / "model"
 
 
 def export(model, folder):
@@ -152,11 +152,11 @@ def main():
     for name in HELD:
         with tempfile.TemporaryDirectory() as folder:
             folder = Path(folder)
-            model, (decoder, *dtype) = model_of(name, folder)
+            model = model_of(name, folder)
             out = export(model, folder)
-            script("codes", "export", model, folder / "family.fm", out)
+            script("compare", "export", model, folder / "family.fm", out)
             (out / "tokens.npy").write_bytes((model / "tokens.npy").read_bytes())
-            script(decoder, "plain", out, folder / "twin", *dtype)
+            script("recode", "plain", out, folder / "twin")
             twin = AutoModelForCausalLM.from_pretrained(folder / "twin", dtype=torch.float32, **EAGER)
             ids = np.load(model / "tokens.npy")
             have = our_logprobs(out, model / "tokens.npy", ids.shape[1])

@@ -24,7 +24,7 @@ from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-import fp8
+import decoded
 from judge import (
     Judge,
     export,
@@ -226,7 +226,7 @@ def judge_sglang(judge, path):
 
 
 def judge_family(judge, row):
-    with fp8.plain(row.model) as path:
+    with decoded.plain(row.model) as path:
         theirs = row.theirs(judge, path)
     judge.close(f"log-probabilities, {row.model.name}", row.ours(row.model), theirs)
     family = make_family(row)

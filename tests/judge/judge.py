@@ -21,7 +21,7 @@ from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-import fp8
+import decoded
 import oracle
 
 MODEL = Path(__file__).resolve().parents[2] / "golden/tiny-mixtral"
@@ -188,7 +188,7 @@ def judge_safetensors(judge, folder):
 
 def judge_ranking(judge, file, path, ids):
     """Compare scores and order with autograd over the calibration sequences, one at a time."""
-    ours, model = load_file(file), fp8.load(path)
+    ours, model = load_file(file), decoded.load(path)
     want, _ = oracle.scores(model, ids.split(1))
     counts = oracle.tokens_per_expert(model, ids)
     moved = 0

@@ -74,11 +74,11 @@ def same(a, b):
     return a.numel() == b.numel() and a.dtype == b.dtype and torch.equal(raw(a).flatten(), raw(b).flatten())
 
 
-def decode(out, twin, weights, tokens):
-    """Decode an export to the checkpoint `twin` with the scripts of tests/cli; return its tensors."""
+def decode(out, twin, tokens):
+    """Decode an export to the checkpoint `twin` with tests/cli/recode.py; return its tensors."""
     shutil.rmtree(twin, ignore_errors=True)
     (out / "tokens.npy").write_bytes(tokens.read_bytes())
-    script("fp8", "plain", out, twin, "F32") if weights == "fp8-block" else script("codes", "plain", out, twin)
+    script("recode", "plain", out, twin)
     (out / "tokens.npy").unlink()
     return files(twin)
 
@@ -175,7 +175,7 @@ def main():
                     continue
                 tool(*export, "--export", folder / "out", "--weights", weights, folder / "family.fm")
                 judge_flat(judge, weights, folder, model / "tokens.npy")
-                ours = decode(folder / "out", folder / "twin", weights, model / "tokens.npy")
+                ours = decode(folder / "out", folder / "twin", model / "tokens.npy")
                 judge_format(judge, dtype, weights, name, plain, folder / "out", ours)
                 if held:
                     held = dtype if weights.startswith("w4a16") else held  # the scales have the model's dtype

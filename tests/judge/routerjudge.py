@@ -15,7 +15,7 @@ import sys
 import numpy as np
 import torch
 
-import fp8
+import decoded
 import oracle
 from familyjudge import HERE, ROWS
 from judge import Judge
@@ -56,7 +56,7 @@ def judge_model(judge, name):
     done = subprocess.run(["routergrad", path, path / "tokens.npy", str(ids.shape[1])], check=True,
                           capture_output=True)  # fmt: skip
     differences, ours = torch.from_numpy(np.frombuffer(done.stdout, np.float32).copy()).chunk(2)
-    with fp8.plain(path) as plain:
+    with decoded.plain(path) as plain:
         theirs = autograd(oracle.load(plain), torch.from_numpy(ids[:2].astype(np.int64)), differences)
     judge.close(f"{name}: gradient of {len(ours)} router weights", ours, theirs)
     judge.apart(f"{name}: the gradient shifted by one weight", ours, theirs.roll(1))

@@ -103,8 +103,8 @@ compare() {
 export PYTHONDONTWRITEBYTECODE=1
 # shellcheck source=tests/cli/least.bash
 . "$root/tests/cli/least.bash"
-python3 "$root/tests/cli/codes.py" resize "$root/golden/odd-qwen3" plain 24 # in one file
-python3 "$root/tests/cli/codes.py" resize "$root/golden/odd-dsv3" dense 24
+python3 "$root/tests/cli/recode.py" resize "$root/golden/odd-qwen3" plain 24 # in one file
+python3 "$root/tests/cli/recode.py" resize "$root/golden/odd-dsv3" dense 24
 for from in plain dense "$root/golden/packed/nvfp4"; do
     data=(-q --model "$from" --tokens "$from/tokens.npy" --eval-tokens "$from/tokens.npy" --precision f32)
     recover() { "$bin/fm-recover" "${data[@]}" --steps 2 --batch 2 -T 1 -f -o recovered trained "$@"; }

@@ -1,0 +1,263 @@
+#!/usr/bin/env python3
+"""Make checkpoints with quantised weights, by the definitions of codes.py.
+
+    recode.py plain MODEL OUT [DTYPE]      decode all codes to F32, or to BF16
+    recode.py quantise MODEL OUT KIND      encode the matrices of a BF16 or F16 model; the kinds are
+                                             fp8:RxC          DeepSeek's FP8 in blocks: all matrices of layers
+                                             fp8-routers:RxC  the same, routers included
+                                             fp8-ct:RxC       the same as compressed-tensors writes it
+                                             fp8-modelopt     ModelOpt's FP8, one scale per matrix
+                                             mixed-modelopt   the same, and routed experts in NVFP4
+                                             mxfp8            MiniMax's MXFP8
+                                             w4a16:G          experts in compressed-tensors' INT4, groups of G
+    recode.py gptq MODEL OUT [v2]          store W4A16 in GPTQ's format
+    recode.py join MODEL OTHER EXPRESSION OUT   take matching modules from OTHER, for a mixture of schemes
+    recode.py ease MODEL EXPRESSION OUT    store matching modules in BF16, and ignore them
+    recode.py resize MODEL OUT I           experts of I channels, repeating the first ones if there were fewer;
+                                           shared experts get n_shared_experts times I channels
+    recode.py grow MODEL OUT H             a hidden size of H, repeating the first elements
+    recode.py gptoss MODEL OUT             gpt-oss in MXFP4, from a fixed seed: MODEL's shapes except 64 channels
+                                           and a hidden size of 64
+    recode.py qwen3 OUT DTYPE              a small Qwen3-MoE, F32, F16 or BF16, with blocks that are hard to round
+"""
+import json
+import math
+import random
+import re
+import struct
+import sys
+from pathlib import Path
+
+from codes import decoded, encoded, numbers, plain, words
+from tensors import config_of, pack, read, write
+
+
+def cut(data, n):
+    """Cut data into n equal pieces."""
+    size = len(data) // n
+    return [data[i * size : (i + 1) * size] for i in range(n)]
+
+
+# --- formats ----------------------------------------------------------------------------------------
+ROUTED, EXPERTS = re.compile(r"\.(?<!shared_)experts\."), re.compile(r"experts\.")
+WEIGHTS = {"fp8": {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "block"},
+           "w4a16": {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group"}}  # fmt: skip
+
+
+def compressed_tensors(form, ignore, **weights):
+    return {"quant_method": "compressed-tensors", "format": form, "quantization_status": "compressed", "ignore": ignore,
+            "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}}}  # fmt: skip
+
+
+def quantise(model, out, kind):
+    tensors, (kind, _, size), ignored, layers = read(model), kind.partition(":"), ["lm_head"], {}
+    for name, (dtype, shape, data) in sorted(tensors.items()):
+        if dtype == "F16" and kind != "w4a16":
+            tensors[name] = "BF16", shape, words("BF16", numbers((dtype, shape, data)))
+    values = {n: numbers(t) for n, t in sorted(tensors.items()) if len(t[1]) == 2 and ".layers." in n}
+    for name, x in values.items():
+        t, base = tensors[name], name.removesuffix("weight")
+        take = lambda form, both=0: encoded(form, t[0], x, *t[1], both)
+        if kind == "w4a16" and not EXPERTS.search(name):
+            ignored.append(base[:-1])
+        elif kind == "w4a16":
+            del tensors[name]
+            tensors |= {base + end: made for end, made in take("w4a16:" + size).items()}
+        elif t[0] != "BF16" or (".gate.weight" in name and kind != "fp8-routers"):
+            continue
+        elif kind == "mixed-modelopt" and ROUTED.search(name):
+            names = {name} if "down_proj" in name else {re.sub("(gate|up)_proj", p + "_proj", name) for p in ("gate", "up")}
+            both = max(max(map(abs, values[n])) for n in names)
+            tensors |= {base + end: made for end, made in take("nvfp4", both).items()}
+            layers[base[:-1]] = {"quant_algo": "NVFP4", "group_size": 16}
+        elif kind in ("fp8-modelopt", "mixed-modelopt"):
+            made = take(f"fp8-block:{t[1][0]}x{t[1][1]}")
+            tensors |= {name: made["weight"], name + "_scale": ("F32", [], made["weight_scale_inv"][2])}
+            layers[base[:-1]] = {"quant_algo": "FP8"}
+        elif kind == "mxfp8":
+            made = take("mxfp8")
+            tensors |= {name: made["weight"], name + "_scale_inv": made["weight_scale"]}
+        else:
+            made = take("fp8-block:" + size)
+            end = "_scale" if kind == "fp8-ct" else "_scale_inv"
+            tensors |= {name: made["weight"], name + end: made["weight_scale_inv"]}
+    block = [1, 32] if kind == "mxfp8" else [int(n) for n in size.split("x") if n]
+    quantization = {
+        "fp8-ct": lambda: compressed_tensors("float-quantized", [], **WEIGHTS["fp8"], block_structure=block),
+        "w4a16": lambda: compressed_tensors("pack-quantized", ignored, **WEIGHTS["w4a16"], group_size=int(size)),
+        "fp8-modelopt": lambda: {"quant_method": "modelopt", "quant_algo": "FP8", "ignore": ignored},
+        "mixed-modelopt": lambda: {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": layers},
+    }.get(kind, lambda: {"activation_scheme": "dynamic", "fmt": "e4m3", "weight_block_size": block,
+                         "quant_method": "mxfp8" if kind == "mxfp8" else "fp8"})  # fmt: skip
+    write(model, out, tensors, lambda config: config.update(quantization_config=quantization()))
+
+
+def turned(tensor, size):
+    """Transpose a matrix with elements of `size` bytes."""
+    dtype, (n, k), data = tensor
+    return dtype, [k, n], b"".join(data[(i * k + j) * size : (i * k + j + 1) * size] for j in range(k) for i in range(n))
+
+
+def gptq(model, out, version="v1"):
+    tensors, group = {}, 32
+    for name, t in read(model).items():
+        base, _, end = name.rpartition(".")
+        if end == "weight_packed":
+            tensors[base + ".qweight"] = turned(t, 4)
+        elif end == "weight_scale":
+            tensors[base + ".scales"] = turned(t, 2)
+        elif end == "weight_shape":
+            n, k = struct.unpack("<2q", t[2])
+            zero = 0x88 if version == "v2" else 0x77
+            tensors[base + ".qzeros"] = "I32", [k // group, n // 8], bytes([zero]) * (k // group * n // 2)
+            tensors[base + ".g_idx"] = "I32", [k], struct.pack(f"<{k}i", *(i // group for i in range(k)))
+        else:
+            tensors[name] = t
+    quant = {"quant_method": "gptq", "bits": 4, "group_size": group, "desc_act": False, "sym": True}
+    if version == "v2":
+        quant["checkpoint_format"] = "gptq_v2"
+    write(model, out, tensors, lambda config: config.update(quantization_config=quant))
+
+
+# --- mixtures ---------------------------------------------------------------------------------------
+def join(model, other, expression, out):
+    tensors = {k: t for k, t in read(model).items() if not re.match(expression, k)}
+    tensors |= {k: t for k, t in read(other).items() if re.match(expression, k)}
+    theirs = config_of(other)["quantization_config"]
+
+    def edit(config):
+        quant = config["quantization_config"]
+        groups = quant["config_groups"]
+        groups["group_0"]["format"], quant["format"] = quant["format"], "mixed-precision"
+        groups["group_1"] = theirs["config_groups"]["group_0"] | {"targets": ["re:" + expression], "format": theirs["format"]}
+
+    write(model, out, tensors, edit)
+
+
+def ease(model, expression, out):
+    tensors = {k: t for k, t in read(model).items() if not re.match(expression, k)}
+    tensors |= {k: ("BF16", shape, words("BF16", x)) for k, (shape, x) in decoded(model).items() if re.match(expression, k)}
+    write(model, out, tensors, lambda config: config["quantization_config"]["ignore"].append("re:" + expression))
+
+
+# --- shapes -----------------------------------------------------------------------------------------
+def resize(model, out, I):
+    config = config_of(model)
+    key = "moe_intermediate_size" if "moe_intermediate_size" in config else "intermediate_size"
+    have, I, tensor = config[key], int(I), read(model)
+    for name, (dtype, shape, data) in tensor.items():
+        m = re.search(r"(shared_)?experts\..*(gate|up|down)_proj\.weight", name)
+        if not m:
+            continue
+        n = config.get("n_shared_experts") or 1 if m[1] else 1
+        matrix = [cut(row, shape[1]) for row in cut(data, shape[0])]
+        at = [i % (n * have) for i in range(n * I)]
+        if m[2] == "down":
+            matrix = [[row[i] for i in at] for row in matrix]
+        else:
+            matrix = [matrix[i] for i in at]
+        tensor[name] = dtype, [len(matrix), len(matrix[0])], b"".join(b"".join(row) for row in matrix)
+    write(model, out, tensor, lambda c: c.update({key: I}))
+
+
+# Tensors whose number of columns is the hidden size, and tensors whose number of rows is.
+COLUMNS = r"(embed_tokens|lm_head|\.[qkvg]_proj|gate_proj|up_proj|\.gate|q_a_proj|kv_a_proj_with_mqa|wk|weights_proj)\.weight$"
+ROWS = r"(o_proj|down_proj)\.weight$|(input|post_attention|pre_mlp|post_mlp)_layernorm\.weight$|^model\.norm\.weight$|o_proj\.bias$"
+
+
+def grow(model, out, H):
+    tensor, H, have = read(model), int(H), config_of(model)["hidden_size"]
+    for name, (dtype, shape, data) in tensor.items():
+        if re.search(COLUMNS, name):
+            assert shape[1] == have, name
+            matrix = [cut(row, have) for row in cut(data, shape[0])]
+            tensor[name] = dtype, [shape[0], H], b"".join(b"".join(row[i % have] for i in range(H)) for row in matrix)
+        elif re.search(ROWS, name):
+            assert shape[0] == have, name
+            row = cut(data, have)
+            tensor[name] = dtype, [H, *shape[1:]], b"".join(row[i % have] for i in range(H))
+    write(model, out, tensor, lambda c: c.update({"hidden_size": H}))
+
+
+def normals(rng, shape, std=0.3, mean=0.0):
+    return [rng.gauss(mean, std) for _ in range(math.prod(shape))]
+
+
+def gptoss(model, out):
+    """All codes occur, and four different scales."""
+    rng, config, tensors, H = random.Random(4), config_of(model), {}, 64
+    sizes = {config["hidden_size"]: H, config["intermediate_size"]: H, 2 * config["intermediate_size"]: 2 * H}
+    for name, (_, shape, _) in sorted(read(model).items()):
+        shape = [sizes.get(n, n) for n in shape]
+        if name.endswith(("gate_up_proj", "down_proj")):
+            E, rows, count = shape[0], shape[2], math.prod(shape) // 32
+            tensors[name + "_blocks"] = "U8", [E, rows, H // 32, 16], rng.randbytes(16 * count)
+            tensors[name + "_scales"] = "U8", [E, rows, H // 32], bytes(rng.choice((121, 122, 123, 124)) for _ in range(count))
+        else:
+            tensors[name] = "BF16", shape, words("BF16", normals(rng, shape, mean=float("norm" in name)))
+
+    def edit(config):
+        config |= {"hidden_size": H, "intermediate_size": H}
+        config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": [
+            "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]}  # fmt: skip
+
+    write(model, out, tensors, edit)
+
+
+def qwen3(out, dtype):
+    rng, tensors = random.Random(17), {}
+    H, I, E, L, V = 128, 128, 2, 1, 61
+
+    def add(name, *shape, std=0.1, mean=0.0):
+        values = normals(rng, shape, std, mean)
+        if name.endswith("experts.0.down_proj"):
+            for i in range(0, H):
+                values[i * I : i * I + 32] = [0.0] * 32
+            values[3 * I : 4 * I] = [0.0] * I
+            values[5 * I : 5 * I + 64] = [x * 1e-30 for x in values[5 * I : 5 * I + 64]]
+            values[6 * I : 7 * I] = [x * 1e-38 for x in values[6 * I : 7 * I]]
+            values[7 * I + 100], values[8 * I + 90] = 3e4, -0.0
+        if name.endswith("experts.1.down_proj"):
+            values = [0.0] * len(values)
+        if dtype == "F16" and ".mlp.experts." in name:
+            values = [x / 16 if abs(x) < 1e3 else x / 1e6 for x in values]  # small: F16 cannot hold 2688 / x
+        tensors[name + ".weight"] = dtype, list(shape), words(dtype, values)
+
+    add("model.embed_tokens", V, H, std=1)
+    add("lm_head", V, H)
+    add("model.norm", H, mean=1)
+    for l in range(L):
+        at = f"model.layers.{l}."
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            add(at + name, H, mean=1)
+        for name, n in (("q", 64), ("k", 32), ("v", 32)):
+            add(at + f"self_attn.{name}_proj", n, H)
+        add(at + "self_attn.o_proj", H, 64)
+        for name in "qk":
+            add(at + f"self_attn.{name}_norm", 32, mean=1)
+        add(at + "mlp.gate", E, H)
+        for e in range(E):
+            for name, shape in (("gate", (I, H)), ("up", (I, H)), ("down", (H, I))):
+                add(at + f"mlp.experts.{e}.{name}_proj", *shape)
+    config = {
+        "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_size": H,
+        "moe_intermediate_size": I, "intermediate_size": I, "num_experts": E, "num_experts_per_tok": 1,
+        "num_hidden_layers": L, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32,
+        "vocab_size": V, "rms_norm_eps": 1e-6, "rope_theta": 1e4, "hidden_act": "silu", "norm_topk_prob": True,
+        "max_position_embeddings": 512, "decoder_sparse_step": 1, "mlp_only_layers": [],
+        "tie_word_embeddings": False, "attention_bias": False, "use_sliding_window": False,
+        "torch_dtype": {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}[dtype],
+    }  # fmt: skip
+    out = Path(out)
+    out.mkdir()
+    (out / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    (out / "model.safetensors").write_bytes(pack(tensors))
+    ids = [rng.randrange(V) for _ in range(4 * 17)]
+    head = "{'descr': '<i4', 'fortran_order': False, 'shape': (4, 17), }"
+    head += " " * (-(len(head) + 11) % 64) + "\n"
+    (out / "tokens.npy").write_bytes(
+        b"\x93NUMPY\x01\0" + struct.pack("<H", len(head)) + head.encode() + struct.pack("<68i", *ids))
+
+
+if __name__ == "__main__":
+    {f.__name__: f for f in (plain, quantise, gptq, join, ease, resize, grow, gptoss, qwen3)}[sys.argv[1]](*sys.argv[2:])
