@@ -159,12 +159,11 @@ static uint64_t rounding_memory(const struct fm_exportplan *p, const struct fm_p
 
 /* Additional memory for decoding a piece: its codes and the tensor's scales; for the first piece,
  * also the buffer in which the codes are compared with their checksum. */
-static uint64_t decoding_memory(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
-                                uint64_t piece)
+static uint64_t decoding_memory(const struct fm_planned_tensor *t, uint64_t piece)
 {
     const struct fm_tensor *from = &t->from->t;
     uint64_t values = piece * 8 / (uint64_t)fm_dtype_bits(t->t.dtype);
-    uint64_t codes = values * (uint64_t)fm_stored_bits(&p->from->config, from) / 8;
+    uint64_t codes = values * (uint64_t)fm_stored_bits(&t->from->at) / 8;
     return codes + t->scale->t.size + (uint64_t)fm_tensor_count(&t->scale->t) * sizeof(float) +
            (from->size < FM_FILL_PIECE ? from->size : FM_FILL_PIECE);
 }
@@ -181,7 +180,7 @@ static uint64_t filling_memory(const struct fm_exportplan *p, const struct fm_pl
         return rounding_memory(p, t, piece);
     if (t->fill == FM_FILL_WIDENED || t->fill == FM_FILL_DECODED)
         return (t->fill == FM_FILL_WIDENED ? piece : 0) +
-               (t->scale ? decoding_memory(p, t, piece) : 0);
+               (t->scale ? decoding_memory(t, piece) : 0);
     for (size_t i = t->block; i < t->block + t->blocks; i++) {
         const struct fm_planned_block *b = &p->block[i];
         const struct fm_expert_cut cut = fm_expert_cut(form, b->part);

@@ -301,7 +301,7 @@ static const struct fm_opened_tensor *find_apart(const struct fm_exportplan *p,
     const struct fm_config *c = &p->from->config;
     char weight[FM_WEIGHT_NAME_BYTES], name[FM_ST_NAME_BYTES_MAX + 1];
     fm_checkpoint_name(weight, c, FM_NAMING_STOCK, part, c->moe[b->m], b->e);
-    fm_stored_name(name, c, weight, end);
+    fm_stored_name(name, packed_of(p, b)->scheme.storage, weight, end);
     const struct fm_opened_tensor *t = fm_opened_find(p->from, name);
     if (t && t->t.size == size)
         return t;
@@ -520,34 +520,28 @@ static int check_whole(const struct fm_exportplan *p, const struct fm_opened_ten
 static int read_decoded(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
                         uint64_t first, uint64_t n, void *dst, struct fm_err *err)
 {
-    const struct fm_config *c = &p->from->config;
     const struct fm_file *file = &p->from->bundle.file;
-    const struct fm_stored at = {.tensor = &t->from->t,
-                                 .scale = &t->scale->t,
-                                 .file = file,
-                                 .scale_file = file,
-                                 .factor = t->factor ? &t->factor->t : NULL,
-                                 .factor_file = file};
-    uint64_t bits = (uint64_t)fm_stored_bits(c, at.tensor);
-    size_t bytes = (size_t)(n * bits / 8), scales_n = (size_t)fm_tensor_count(at.scale);
+    const struct fm_stored *at = &t->from->at;
+    uint64_t bits = (uint64_t)fm_stored_bits(at);
+    size_t bytes = (size_t)(n * bits / 8), scales_n = (size_t)fm_tensor_count(at->scale);
     struct fm_mark mark = fm_scratch_mark();
-    void *raw = fm_scratch(bytes), *scale = fm_scratch((size_t)at.scale->size);
+    void *raw = fm_scratch(bytes), *scale = fm_scratch((size_t)at->scale->size);
     struct fm_scales scales;
     int rc = FM_OK;
-    if (fm_file_read(file, at.tensor->offset + first * bits / 8, raw, bytes, err) ||
-        fm_file_read(file, at.scale->offset, scale, (size_t)at.scale->size, err) ||
+    if (fm_file_read(file, at->tensor->offset + first * bits / 8, raw, bytes, err) ||
+        fm_file_read(file, at->scale->offset, scale, (size_t)at->scale->size, err) ||
         (first == 0 && (check_whole(p, t->from, err) || check_whole(p, t->scale, err))) ||
         (first == 0 && t->factor && check_whole(p, t->factor, err)))
         rc = err->code;
     float factor = 1;
-    if (!rc && fm_stored_factor(&factor, &at, err))
+    if (!rc && fm_stored_factor(&factor, at, err))
         rc = fm_within(err, "%s", file->path);
-    if (!rc && fm_stored_widen(&scales, fm_scratch(scales_n * sizeof(float)), &at, c, scale, 0,
+    if (!rc && fm_stored_widen(&scales, fm_scratch(scales_n * sizeof(float)), at, scale, 0,
                                scales_n, factor, err))
         rc = fm_within(err, "%s", file->path);
     if (!rc) {
         scales.first = (int64_t)first;
-        fm_stored_write(dst, t->t.dtype, raw, at.tensor->dtype, &scales, (size_t)n);
+        fm_stored_write(dst, t->t.dtype, raw, at->tensor->dtype, &scales, (size_t)n);
     }
     fm_scratch_release(mark);
     return rc;

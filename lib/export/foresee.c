@@ -46,12 +46,6 @@ static int make_masks(struct fm_opened *o, struct fm_err *err)
     return o->budgets.budget ? FM_OK : err->code;
 }
 
-static int compare_names(const void *a, const void *b)
-{
-    return strcmp(((const struct fm_opened_tensor *)a)->t.name,
-                  ((const struct fm_opened_tensor *)b)->t.name);
-}
-
 static int list_rest(struct fm_opened *o, const struct fm_checkpoint *cp, struct fm_err *err)
 {
     size_t most = cp->rests + cp->asides + cp->extras + 1;
@@ -63,16 +57,18 @@ static int list_rest(struct fm_opened *o, const struct fm_checkpoint *cp, struct
         struct fm_opened_tensor *to = &o->rest[o->rests++];
         to->t = *cp->rest[i].tensor;
         if (cp->rest[i].scale && !o->packed.storage)
-            fm_stored_values(&to->t, unused, &o->config, cp->rest[i].tensor);
+            fm_stored_values(&to->t, unused, &cp->rest[i]);
         to->t.name = cp->rest[i].tensor->name;
     }
     for (size_t i = 0; i < cp->asides && o->packed.storage; i++)
         if (!fm_checkpoint_is_plane(cp, &o->packed, &cp->aside[i]))
             o->rest[o->rests++].t = *cp->aside[i].tensor;
     for (size_t i = 0; i < cp->extras; i++)
-        o->rest[o->rests++] = (struct fm_opened_tensor){*cp->extra[i].tensor, NULL, true};
+        o->rest[o->rests++] = (struct fm_opened_tensor){.t = *cp->extra[i].tensor, .extra = true};
     o->extra = cp->sum;
-    qsort(o->rest, o->rests, sizeof *o->rest, compare_names);
+    fm_opened_resolve(o);
+    for (size_t i = 0; i < o->rests && !o->packed.storage; i++)
+        o->rest[i].at.role = FM_STORED_VALUES; /* some of them under names of codes */
     return FM_OK;
 }
 

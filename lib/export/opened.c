@@ -64,7 +64,7 @@ static void list_tensor(struct fm_opened *o, const struct fm_tensor *t,
                         const struct fm_digest *digest)
 {
     bool extra = fm_extra_add(&o->extra, &o->config, t);
-    o->rest[o->rests++] = (struct fm_opened_tensor){*t, digest, extra};
+    o->rest[o->rests++] = (struct fm_opened_tensor){.t = *t, .digest = digest, .extra = extra};
 }
 
 /* List tensors from the weights' own index, with their digests if checksums were read: a damaged
@@ -122,6 +122,24 @@ const struct fm_opened_tensor *fm_opened_find(const struct fm_opened *o, const c
     return o->rests ? bsearch(&key, o->rest, o->rests, sizeof key, compare_names) : NULL;
 }
 
+static const struct fm_stored *find_stored(const void *in, const char *name)
+{
+    const struct fm_opened_tensor *t = fm_opened_find(in, name);
+    return t ? &t->at : NULL;
+}
+
+void fm_opened_resolve(struct fm_opened *o)
+{
+    if (o->rests)
+        qsort(o->rest, o->rests, sizeof *o->rest, compare_names);
+    for (size_t i = 0; i < o->rests; i++) {
+        o->rest[i].at = (struct fm_stored){.tensor = &o->rest[i].t, .file = &o->bundle.file};
+        fm_stored_see(&o->rest[i].at, &o->config, FM_NAMING_STOCK);
+    }
+    for (size_t i = 0; i < o->rests; i++)
+        fm_stored_link(&o->rest[i].at, find_stored, o);
+}
+
 static int read_tensors(struct fm_opened *o, unsigned needs, struct fm_err *err)
 {
     int rc = FM_OK;
@@ -144,7 +162,7 @@ static int read_tensors(struct fm_opened *o, unsigned needs, struct fm_err *err)
     } else {
         rc = list_checksums(o, err);
     }
-    qsort(o->rest, o->rests, sizeof *o->rest, compare_names);
+    fm_opened_resolve(o);
     return rc ? rc : check_complete(o, err);
 }
 

@@ -19,6 +19,7 @@
 /* A tensor outside the experts, under the checkpoint's name. */
 struct fm_opened_tensor {
     struct fm_tensor t;             /* name borrowed; offset absolute in the bundle */
+    struct fm_stored at;            /* what it is; at.tensor is &t */
     const struct fm_digest *digest; /* NULL if checksums were not requested */
     bool extra;                     /* it is an extra tensor */
 };
@@ -55,6 +56,9 @@ int fm_opened_open(struct fm_opened *o, const char *path, unsigned needs, struct
 /* As fm_opened_open, if o->bundle is already open, and all other fields are zero. */
 int fm_opened_read(struct fm_opened *o, unsigned needs, struct fm_err *err);
 void fm_opened_release(struct fm_opened *o); /* zeroed struct is fine */
+
+/* Sort the list of tensors by name and determine what they are; fm_opened_read does this. */
+void fm_opened_resolve(struct fm_opened *o);
 
 /* The tensor outside the experts with that name in the bundle, or NULL. */
 const struct fm_opened_tensor *fm_opened_find(const struct fm_opened *o, const char *name);

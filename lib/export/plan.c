@@ -616,7 +616,7 @@ static int add_codes(struct fm_exportplan *p, int m, const struct fm_weight *w, 
     const struct fm_packed *packed = fm_packed_at(&p->from->packed, m);
     const struct fm_storage *storage = packed->scheme.storage;
     struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
-    int cuts = fm_expert_cuts(cut, c->expert, fm_stored_part(c, w->part)), rc = FM_OK;
+    int cuts = fm_expert_cuts(cut, c->expert, fm_stored_part(storage, w->part)), rc = FM_OK;
     uint64_t k = p->widths.stored[(size_t)m * (size_t)c->E + (size_t)first];
     struct fm_tensor plain = stock_shape(c, w, k);
     for (int plane = 0; plane < FM_PLANES && !rc; plane++) {
@@ -626,11 +626,11 @@ static int add_codes(struct fm_exportplan *p, int m, const struct fm_weight *w, 
             continue;
         fm_checkpoint_name(name, c, p->options.layout->names, w->part, c->moe[m], first);
         plain.name = name;
-        fm_stored_name(end, c, name, plane ? storage->scale_end : storage->codes_end);
+        fm_stored_name(end, storage, name, plane ? storage->scale_end : storage->codes_end);
         struct fm_planned_tensor t = {.fill = FM_FILL_EXPERTS, .m = m};
         t.t.name = end;
         t.t.dtype = plane ? part->dtype : storage->codes;
-        t.t.dims = fm_stored_shape(t.t.shape, c, &plain, plane);
+        t.t.dims = fm_stored_shape(t.t.shape, &packed->scheme, &plain, plane);
         rc = fm_exportplan_add_tensor(p, &t, err);
         for (int i = 0; i < n * cuts && !rc; i++)
             rc = add_block(p, m, first + i / cuts, cut[i % cuts].part, plane, err);
@@ -643,7 +643,7 @@ static int add_format(struct fm_exportplan *p, struct fm_planned_tensor *t, cons
                       const char *end, struct fm_err *err)
 {
     char name[FM_ST_NAME_BYTES_MAX + 1];
-    fm_stored_name(name, &p->rounded, weight, end);
+    fm_stored_name(name, p->rounded.storage, weight, end);
     t->t.name = name;
     return fm_exportplan_add_tensor(p, t, err);
 }
@@ -655,18 +655,19 @@ static int add_rounded(struct fm_exportplan *p, int m, const struct fm_weight *w
 {
     const struct fm_config *c = &p->from->config, *to = &p->rounded;
     const struct fm_storage *storage = to->storage;
+    const struct fm_scheme scheme = {storage, to->block_rows, to->block_columns};
     const struct fm_quantiser *q = p->options.quantise;
     char weight[FM_WEIGHT_NAME_BYTES];
     const struct fm_tensor plain =
         stock_shape(c, w, p->widths.stored[(size_t)m * (size_t)c->E + (size_t)first]);
-    struct fm_planned_tensor t = {.m = m, .part = fm_stored_part(to, w->part)};
+    struct fm_planned_tensor t = {.m = m, .part = fm_stored_part(storage, w->part)};
     t.e = first;
     t.experts = n;
     fm_checkpoint_name(weight, c, p->options.layout->names, w->part, c->moe[m], first);
     for (int plane = 0; plane < FM_PLANES; plane++) {
         t.fill = plane ? FM_FILL_SCALES : FM_FILL_CODES;
         t.t.dtype = plane ? fm_quantiser_scales(q, p->from->dtype) : storage->codes;
-        t.t.dims = fm_stored_shape(t.t.shape, to, &plain, plane);
+        t.t.dims = fm_stored_shape(t.t.shape, &scheme, &plain, plane);
         if (add_format(p, &t, weight, plane ? storage->scale_end : storage->codes_end, err))
             return err->code;
     }
@@ -772,24 +773,22 @@ static int widen_shared(struct fm_planned_tensor *t, const struct fm_exportplan 
                         struct fm_err *err)
 {
     const struct fm_config *c = &p->from->config;
-    char weight[FM_ST_NAME_BYTES_MAX + 1], other[FM_ST_NAME_BYTES_MAX + 1];
-    int l, e, by = p->widths.shared - c->shared;
-    fm_stored_weight(weight, c, t->from->t.name);
-    const struct fm_weight *w = fm_weights_find(c, FM_NAMING_STOCK, weight, &l, &e);
-    struct fm_tensor plain = {.name = weight}, grown;
-    if (by == 0 || !is_shared(&grown, p, w, l))
+    const struct fm_stored *at = &t->from->at;
+    const struct fm_weight *w = at->weight;
+    struct fm_tensor plain = {0}, grown;
+    if (p->widths.shared == c->shared || at->role > FM_STORED_FACTOR ||
+        !is_shared(&grown, p, w, at->l))
         return FM_OK;
-    plain.dims = fm_weights_shape(plain.shape, c, w, l, 0);
-    grown.name = weight;
+    plain.dims = fm_weights_shape(plain.shape, c, w, at->l, 0);
     int d = w->part == FM_PART_MLP_DOWN;
-    bool scales = fm_stored_belongs(other, c, t->from->t.name);
+    bool scales = fm_stored_belongs(at);
     if (scales && fm_tensor_count(&t->from->t) == 1)
         return FM_OK; /* a number for the whole matrix */
-    if (scales || (fm_stored_scale(other, c, &t->from->t) && !t->scale)) {
-        fm_stored_shape(plain.shape, c, &plain, scales);
-        fm_stored_shape(grown.shape, c, &grown, scales);
+    if (scales || (fm_stored_is_codes(at) && !t->scale)) {
+        fm_stored_shape(plain.shape, &at->scheme, &plain, scales);
+        fm_stored_shape(grown.shape, &at->scheme, &grown, scales);
         t->again = scales ? (size_t)fm_dtype_bits(t->t.dtype) / 8 : 0;
-        t->blank = fm_code_zero(fm_storage_of(c, weight).storage->code);
+        t->blank = fm_code_zero(at->scheme.storage->code);
     }
     if (t->t.dims != 2 || t->t.shape[0] != plain.shape[0] || t->t.shape[1] != plain.shape[1])
         return fm_fail(err, FM_EFORMAT,
@@ -807,19 +806,16 @@ static int widen_shared(struct fm_planned_tensor *t, const struct fm_exportplan 
 static void shape_rest(struct fm_planned_tensor *t, const struct fm_exportplan *p)
 {
     const struct fm_config *c = &p->from->config;
-    char codes[FM_ST_NAME_BYTES_MAX + 1], weight[FM_ST_NAME_BYTES_MAX + 1];
-    int l, e;
-    if (!fm_stored_is_shape(c, t->t.name) || !fm_stored_belongs(codes, c, t->t.name))
-        return;
-    fm_stored_weight(weight, c, codes);
-    const struct fm_weight *w = fm_weights_find(c, FM_NAMING_STOCK, weight, &l, &e);
+    const struct fm_stored *at = &t->from->at;
     struct fm_tensor plain;
-    bool expert = w && fm_weights_is_expert(w);
-    if (t->t.size != 2 * sizeof(int64_t) || !(expert || is_shared(&plain, p, w, l)))
+    bool expert = fm_stored_is_expert(at);
+    if (at->role != FM_STORED_SHAPE || t->t.size != 2 * sizeof(int64_t) ||
+        !(expert || is_shared(&plain, p, at->weight, at->l)))
         return;
     if (expert)
         plain = stock_shape(
-            c, w, p->widths.stored[(size_t)fm_config_moe(c, l) * (size_t)c->E + (size_t)e]);
+            c, at->weight,
+            p->widths.stored[(size_t)fm_config_moe(c, at->l) * (size_t)c->E + (size_t)at->e]);
     t->fill = FM_FILL_SHAPE;
     t->rows = (int64_t)plain.shape[0];
     t->columns = (int64_t)plain.shape[1];
@@ -830,8 +826,7 @@ static void shape_rest(struct fm_planned_tensor *t, const struct fm_exportplan *
 static int decode_rest(struct fm_planned_tensor *t, bool *scales, char *name,
                        const struct fm_exportplan *p, struct fm_err *err)
 {
-    const struct fm_config *c = &p->from->config;
-    char other[FM_ST_NAME_BYTES_MAX + 1];
+    const struct fm_stored *at = &t->from->at;
     *scales = false;
     if (!p->from->packed.storage || t->from->extra)
         return FM_OK;
@@ -839,24 +834,16 @@ static int decode_rest(struct fm_planned_tensor *t, bool *scales, char *name,
         shape_rest(t, p);
         return FM_OK;
     }
-    if (fm_stored_belongs(other, c, t->t.name)) {
-        *scales = true;
+    *scales = fm_stored_belongs(at);
+    if (!fm_stored_is_codes(at))
         return FM_OK;
-    }
-    fm_stored_values(&t->t, name, c, &t->from->t);
-    if (!fm_stored_scale(other, c, &t->from->t))
-        return FM_OK;
+    fm_stored_values(&t->t, name, at);
     t->fill = FM_FILL_DECODED;
-    t->scale = fm_opened_find(p->from, other);
-    struct fm_stored stored = {.tensor = &t->from->t, .scale = t->scale ? &t->scale->t : NULL};
-    const char *factor_end = fm_storage_of(c, other).storage->factor_end;
-    if (factor_end) {
-        fm_stored_name(other, c, t->t.name, factor_end);
-        t->factor = fm_opened_find(p->from, other);
-        stored.factor = t->factor ? &t->factor->t : NULL;
-    }
-    return !fm_stored_check(&stored, c, err) ? FM_OK
-                                             : fm_within(err, "%s", p->from->bundle.file.path);
+    t->scale = at->scale ? fm_opened_find(p->from, at->scale->name) : NULL;
+    t->factor = at->factor ? fm_opened_find(p->from, at->factor->name) : NULL;
+    struct fm_stored stored = *at;
+    stored.shape = NULL; /* not read: the beginning of a bundle does not have it */
+    return !fm_stored_check(&stored, err) ? FM_OK : fm_within(err, "%s", p->from->bundle.file.path);
 }
 
 /* Add all tensors outside the experts, under the names of the layout. */

@@ -210,9 +210,10 @@ uint64_t fm_weights_count(const struct fm_config *config, const struct fm_weight
 /*
  * FM_EFORMAT unless the tensor of layer l has the row's shape; `channels` is the sum of the
  * layer's caps.  FM_ECONFIG with advice unless its dtype is BF16, F16 or F32, or that of the codes
- * of the config's storage.
+ * of its module's storage, which may be NULL.
  */
 int fm_weights_check(const struct fm_config *config, const struct fm_weight *w,
-                     const struct fm_tensor *t, int l, uint64_t channels, struct fm_err *err);
+                     const struct fm_tensor *t, const struct fm_storage *storage, int l,
+                     uint64_t channels, struct fm_err *err);
 
 #endif

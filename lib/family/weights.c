@@ -217,7 +217,8 @@ void fm_weights_print_shape(char *text, size_t size, const uint64_t *shape, int 
 }
 
 int fm_weights_check(const struct fm_config *c, const struct fm_weight *w,
-                     const struct fm_tensor *t, int l, uint64_t channels, struct fm_err *err)
+                     const struct fm_tensor *t, const struct fm_storage *storage, int l,
+                     uint64_t channels, struct fm_err *err)
 {
     uint64_t want[FM_ST_DIMS_MAX] = {0};
     int dims = fm_weights_shape(want, c, w, l, channels);
@@ -235,7 +236,6 @@ int fm_weights_check(const struct fm_config *c, const struct fm_weight *w,
         return fm_fail(err, FM_EFORMAT, "tensor '%s' has shape %s, but config.json requires %s",
                        t->name, has, needs);
     }
-    const struct fm_storage *storage = fm_storage_of(c, t->name).storage;
     if (fm_dtype_is_weight(t->dtype) || (storage && t->dtype == storage->codes))
         return FM_OK;
     bool codes = storage && strcmp(storage->weight, storage->codes_end) == 0;

@@ -45,76 +45,52 @@ static int place_of(const struct fm_checkpoint *cp, const struct fm_weight *w)
 }
 
 /* Store a tensor that matches one of the table's rows for experts. */
-static int take_expert(struct fm_checkpoint *cp, const struct fm_weight *w, int l, int e,
-                       const struct fm_stored *at, struct fm_err *err)
+static int take_expert(struct fm_checkpoint *cp, const struct fm_stored *at, struct fm_err *err)
 {
     const struct fm_tensor *t = at->tensor;
+    const struct fm_weight *w = at->weight;
     enum fm_weight_part part;
-    int rc = fm_stored_check_weight(&part, at, &cp->config, w, l, (uint64_t)cp->config.I, err);
+    int rc = fm_stored_check_weight(&part, at, &cp->config, w, at->l, (uint64_t)cp->config.I, err);
     if (rc)
         return rc;
-    enum fm_dtype dtype = fm_stored_dtype(&cp->config, t);
+    enum fm_dtype dtype = fm_stored_dtype(at);
     bool each = fm_weights_per_expert(w, FM_NAMING_STOCK);
     if (cp->experts == 0)
         cp->dtype = dtype;
     if (dtype != cp->dtype)
         return fm_fail(err, FM_ECONFIG, "tensor '%s' is %s, but other experts are %s", t->name,
                        fm_dtype_name(t->dtype), fm_dtype_name(cp->dtype));
-    int m = fm_config_moe(&cp->config, l), first = each ? e : 0, n = each ? 1 : cp->config.E;
+    int m = fm_config_moe(&cp->config, at->l), first = each ? at->e : 0,
+        n = each ? 1 : cp->config.E;
     for (int i = first; i < first + n; i++, cp->experts++)
         share_of(cp, m, i)[place_of(cp, w)] =
             (struct fm_share){.at = *at, .part = part, .fused = !each};
     return FM_OK;
 }
 
-static const struct fm_tensor *find_tensor(const void *in, const char *name,
-                                           const struct fm_file **file)
-{
-    return fm_hfdir_find(in, name, file);
-}
-
 /* Add a tensor to the extra tensors, to those that belong to codes or, with its scales, to its
  * expert or to the rest. */
-static int sort_tensor(struct fm_checkpoint *cp, struct fm_stored *at, struct fm_err *err)
+static int sort_tensor(struct fm_checkpoint *cp, const struct fm_stored *at, struct fm_err *err)
 {
-    int l, e;
     const char *name = at->tensor->name;
-    const struct fm_file *file;
-    char weight[FM_ST_NAME_BYTES_MAX + 1], codes[FM_ST_NAME_BYTES_MAX + 1];
-    fm_stored_weight(weight, &cp->config, name);
-    const struct fm_weight *w = fm_weights_find(&cp->config, FM_NAMING_STOCK, weight, &l, &e);
-    if (fm_stored_twice(&cp->config, name, fm_hfdir_find(&cp->dir, weight, &file), err))
+    if (!at->weight && fm_extra_refuse(&cp->config, name, err))
         return err->code;
-    if (!w && fm_extra_refuse(&cp->config, name, err))
-        return err->code;
-    if (!w && fm_extra_add(&cp->sum, &cp->config, at->tensor)) {
+    if (!at->weight && fm_extra_add(&cp->sum, &cp->config, at->tensor)) {
         cp->extra[cp->extras++] = *at;
         return FM_OK;
     }
-    if (fm_stored_belongs(codes, &cp->config, name)) {
-        cp->aside[cp->asides++] = *at;
-        return fm_stored_check_belongs(&cp->config, name, fm_hfdir_find(&cp->dir, codes, &file),
-                                       err);
-    }
-    fm_stored_complete(at, &cp->config, find_tensor, &cp->dir);
-    if (fm_stored_check(at, &cp->config, err))
+    if (fm_stored_check_pair(at, fm_source_find, &cp->source, err) || fm_stored_check(at, err))
         return err->code;
-    if (w && fm_weights_is_expert(w))
-        return take_expert(cp, w, l, e, at, err);
-    if (!w && strstr(name, ".experts."))
+    if (fm_stored_belongs(at)) {
+        cp->aside[cp->asides++] = *at;
+        return FM_OK;
+    }
+    if (fm_stored_is_expert(at))
+        return take_expert(cp, at, err);
+    if (!at->weight && strstr(name, ".experts."))
         return fm_fail(err, FM_EFORMAT, "tensor '%s' belongs to no expert of config.json", name);
     cp->rest[cp->rests++] = *at;
     return FM_OK;
-}
-
-static int sort_shard(struct fm_checkpoint *cp, const struct fm_shard *shard, struct fm_err *err)
-{
-    int rc = FM_OK;
-    for (size_t i = 0; i < shard->st.count && !rc; i++) {
-        struct fm_stored at = {.tensor = &shard->st.tensor[i], .file = &shard->file};
-        rc = sort_tensor(cp, &at, err);
-    }
-    return rc;
 }
 
 static int compare_wheres(const void *a, const void *b)
@@ -125,20 +101,18 @@ static int compare_wheres(const void *a, const void *b)
 
 static int sort_tensors(struct fm_checkpoint *cp, struct fm_err *err)
 {
-    size_t experts = (size_t)cp->config.M * (size_t)cp->config.E, all = 0;
+    size_t experts = (size_t)cp->config.M * (size_t)cp->config.E, all = cp->source.entries;
     for (const struct fm_weight *w = cp->config.family->weight; fm_weights_more(w); w++)
         cp->tensors += is_row_of_experts(cp, w);
     assert(cp->tensors <= FM_EXPERT_TENSORS_MAX);
     size_t tensors = (size_t)cp->tensors;
-    for (size_t s = 0; s < cp->dir.shards; s++)
-        all += cp->dir.shard[s].st.count;
     cp->expert = fm_alloc(experts * tensors, sizeof *cp->expert, "the list of experts", err);
     cp->rest = fm_alloc(all, sizeof *cp->rest, "the list of tensors", err);
     cp->extra = fm_alloc(all, sizeof *cp->extra, "the list of tensors", err);
     cp->aside = fm_alloc(all, sizeof *cp->aside, "the list of tensors", err);
     int rc = cp->expert && cp->rest && cp->extra && cp->aside ? FM_OK : err->code;
-    for (size_t s = 0; s < cp->dir.shards && !rc; s++)
-        rc = sort_shard(cp, &cp->dir.shard[s], err);
+    for (size_t i = 0; i < all && !rc; i++)
+        rc = sort_tensor(cp, &cp->source.entry[i], err);
     for (size_t i = 0; i < experts * tensors && !rc; i++)
         if (!cp->expert[i].at.tensor)
             rc = fm_fail(err, FM_EFORMAT, "the tensors of expert %zu of layer %d are incomplete",
@@ -158,10 +132,13 @@ int fm_checkpoint_open(struct fm_checkpoint *cp, const char *path, struct fm_err
     if (rc)
         return rc;
     rc = fm_config_parse(&cp->config, cp->dir.config, cp->dir.config_bytes, err);
-    const struct fm_file *file;
+    if (!rc)
+        rc = fm_source_borrow(&cp->source, &cp->dir, err);
     char fused[FM_WEIGHT_NAME_BYTES];
     if (!rc && fm_weights_fused_name(fused, &cp->config))
-        cp->config.fused = fm_hfdir_find(&cp->dir, fused, &file) != NULL;
+        cp->config.fused = fm_source_find(&cp->source, fused) != NULL;
+    if (!rc)
+        rc = fm_source_resolve(&cp->source, &cp->config, err);
     if (!rc)
         rc = sort_tensors(cp, err);
     if (rc) {
@@ -177,6 +154,7 @@ void fm_checkpoint_close(struct fm_checkpoint *cp)
     free(cp->rest);
     free(cp->extra);
     free(cp->aside);
+    fm_source_close(&cp->source);
     fm_hfdir_close(&cp->dir);
     fm_config_release(&cp->config);
     *cp = (struct fm_checkpoint){0};
@@ -223,15 +201,11 @@ bool fm_checkpoint_forms(struct fm_packed_layers *layers, const struct fm_checkp
 bool fm_checkpoint_is_plane(const struct fm_checkpoint *cp, const struct fm_packed_layers *layers,
                             const struct fm_stored *s)
 {
-    int l, e;
     const struct fm_config *c = &cp->config;
-    char weight[FM_ST_NAME_BYTES_MAX + 1];
-    fm_stored_weight(weight, c, s->tensor->name);
-    const struct fm_weight *w = fm_weights_find(c, FM_NAMING_STOCK, weight, &l, &e);
-    if (!w || !fm_weights_is_expert(w) || !fm_stored_is_scale(c, s->tensor->name))
+    if (s->role != FM_STORED_SCALE || !fm_stored_is_expert(s))
         return false;
     struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
-    fm_expert_cuts(cut, c->expert, fm_stored_part(c, w->part));
-    int m = fm_config_moe(c, l);
+    int m = fm_config_moe(c, s->l);
+    fm_expert_cuts(cut, c->expert, fm_stored_part(s->scheme.storage, s->weight->part));
     return m >= 0 && fm_packed_find(fm_packed_at(layers, m), cut[0].of, 1);
 }

@@ -14,6 +14,7 @@
 #include "lib/family/family.h"
 #include "lib/model/model.h"
 #include "lib/model/packed.h"
+#include "lib/model/source.h"
 #include "lib/model/stored.h"
 
 /* Largest number of tensors that hold parts of one expert: gate, up and down; or gate_up, down and
@@ -29,6 +30,7 @@ struct fm_share {
 
 struct fm_checkpoint {
     struct fm_hfdir dir;
+    struct fm_tensors source; /* the tensors of `dir` */
     struct fm_config config;
     enum fm_dtype dtype;     /* dtype of every expert weight when written */
     struct fm_share *expert; /* (M, E, tensors) */

@@ -7,18 +7,18 @@
 
 #include "formats/json/json.h"
 #include "lib/base/modules.h"
-#include "lib/block/storage.h"
 #include "lib/model/stored.h"
 
-static int check_tensor(const struct fm_tensor *t, const struct fm_config *c,
-                        const struct fm_modules *e, const char *key, struct fm_err *err)
+static int check_tensor(const struct fm_stored *s, const struct fm_modules *e, const char *key,
+                        struct fm_err *err)
 {
-    char name[FM_ST_NAME_BYTES_MAX + 1];
-    if (!fm_stored_scale(name, c, t))
+    char module[FM_ST_NAME_BYTES_MAX + 1];
+    const struct fm_tensor *t = s->tensor;
+    if (!fm_stored_is_codes(s))
         return FM_OK;
-    const char *end = fm_storage_of(c, t->name).storage->codes_end;
-    snprintf(name, sizeof name, "%.*s", (int)(strlen(t->name) - strlen(end)), t->name);
-    if (!fm_modules_match(e, name))
+    int length = (int)(strlen(t->name) - strlen(s->scheme.storage->codes_end));
+    snprintf(module, sizeof module, "%.*s", length, t->name);
+    if (!fm_modules_match(e, module))
         return FM_OK;
     return fm_fail(err, FM_EFORMAT,
                    "tensor '%s' contains codes, but quantization_config lists its module as not "
@@ -26,31 +26,27 @@ static int check_tensor(const struct fm_tensor *t, const struct fm_config *c,
                    t->name, key, e->text);
 }
 
-static int check_entry(const struct fm_tensors *tensors, const struct fm_config *c,
-                       const cJSON *entry, const char *key, struct fm_err *err)
+static int check_entry(const struct fm_tensors *tensors, const cJSON *entry, const char *key,
+                       struct fm_err *err)
 {
     struct fm_modules e;
     const char *text = cJSON_GetStringValue(entry);
     int rc = FM_OK;
     if (!text || !fm_modules_read(&e, text))
         return FM_OK;
-    for (size_t i = 0; i < tensors->files; i++) {
-        const struct fm_safetensors *st = tensors->file[i].st;
-        for (size_t t = 0; t < st->count && !rc; t++)
-            rc = check_tensor(&st->tensor[t], c, &e, key, err);
-    }
+    for (size_t i = 0; i < tensors->entries && !rc; i++)
+        rc = check_tensor(&tensors->entry[i], &e, key, err);
     fm_modules_release(&e);
     return rc;
 }
 
-int fm_ignored_check(const struct fm_tensors *tensors, const struct fm_config *c,
-                     struct fm_err *err)
+int fm_ignored_check(const struct fm_tensors *tensors, struct fm_err *err)
 {
     static const char *const keys[] = {"ignore", "modules_to_not_convert"};
     const cJSON *entry;
     cJSON *json = NULL;
     int rc = FM_OK;
-    if (!c->storage || tensors->naming != FM_NAMING_STOCK)
+    if (tensors->naming != FM_NAMING_STOCK)
         return FM_OK;
     if (fm_json_tree(&json, tensors->config, tensors->config_bytes, err))
         return err->code;
@@ -65,7 +61,7 @@ int fm_ignored_check(const struct fm_tensors *tensors, const struct fm_config *c
                              "quantization_config: %s has more than %d regular expressions",
                              keys[k], FM_PATTERNS_MAX);
             if (!rc)
-                rc = check_entry(tensors, c, entry, keys[k], err);
+                rc = check_entry(tensors, entry, keys[k], err);
         }
     }
     cJSON_Delete(json);

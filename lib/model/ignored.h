@@ -15,7 +15,6 @@
  * fm_modules_read (lib/base/modules.h) does not support are skipped.  FM_ECONFIG if a list has
  * more than FM_PATTERNS_MAX regular expressions.
  */
-int fm_ignored_check(const struct fm_tensors *tensors, const struct fm_config *config,
-                     struct fm_err *err);
+int fm_ignored_check(const struct fm_tensors *tensors, struct fm_err *err);
 
 #endif

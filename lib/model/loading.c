@@ -103,7 +103,7 @@ static int widen_scales(struct fm_scales *scales, const struct fm_model *m,
         return FM_OK;
     size_t n = (size_t)fm_tensor_count(p->at.scale) / (size_t)shares;
     float *wide = fm_scratch(n * sizeof *wide);
-    if (fm_stored_widen(scales, wide, &p->at, &m->config, raw, (size_t)e * n, n, factor, err))
+    if (fm_stored_widen(scales, wide, &p->at, raw, (size_t)e * n, n, factor, err))
         return fm_within(err, "%s", m->path);
     scales->rounded = is_rounded(m, p);
     return FM_OK;
@@ -140,7 +140,7 @@ static void end_task(void *arg, int i)
     if (is_ending(v, i))
         return;
     const struct fm_tensor *t = v->whole->at.tensor;
-    int bits = fm_stored_bits(&v->m->config, t);
+    int bits = fm_stored_bits(&v->whole->at);
     size_t at = (size_t)i * FM_WEIGHTSUM_PIECE, left = (size_t)t->size - at;
     size_t bytes = left < FM_WEIGHTSUM_PIECE ? left : FM_WEIGHTSUM_PIECE;
     size_t first = 8 * at / (size_t)bits, n = 8 * bytes / (size_t)bits;
@@ -151,7 +151,7 @@ static void end_task(void *arg, int i)
     void *raw = fm_scratch(bytes);
     struct fm_in x = {raw, t->dtype, scales.scale ? &scales : NULL};
     int rc = fm_tensor_read(t, v->whole->at.file, at, raw, bytes, &err);
-    if (!rc && fm_stored_finite(&v->whole->at, &v->m->config, raw, first, n, &err))
+    if (!rc && fm_stored_finite(&v->whole->at, raw, first, n, &err))
         rc = fm_within(&err, "%s", v->m->path);
     if (!rc)
         v->m->ops->convert(fm_element_out(v->dst, first), (int64_t)n, x, NULL, 1, (int64_t)n);
@@ -200,7 +200,7 @@ static int read_end(struct fm_model *m, const struct fm_model_tensor *p, struct 
 {
     const struct fm_tensor *t = p->at.tensor;
     FM_TRACE(FM_TRACE_LOAD, "%s of %s", t->name, m->path);
-    size_t n = (size_t)fm_stored_count(&m->config, t);
+    size_t n = (size_t)fm_stored_count(&p->at);
     size_t pieces = (size_t)((t->size + FM_WEIGHTSUM_PIECE - 1) / FM_WEIGHTSUM_PIECE);
     enum fm_dtype dtype = fm_slots_nonlayer(m, p);
     void **field = (void **)((char *)&m->nonlayer + p->weight->field);
@@ -250,18 +250,16 @@ static bool is_same_piece(const struct fm_stored *a, const struct fm_stored *b, 
  * scales of codes and packed heads, which have other names, are not compared. */
 static int check_tied(const struct fm_model *m, struct fm_err *err)
 {
-    struct fm_stored head = {0};
-    const struct fm_stored *embed = NULL;
-    head.tensor = fm_source_find(&m->tensors, "lm_head.weight", &head.file);
+    const struct fm_stored *head = fm_source_find(&m->tensors, "lm_head.weight"), *embed = NULL;
     for (int i = 0; i < m->nonlayer_count; i++)
         if (m->nonlayer_tensor[i].weight->field == offsetof(struct fm_nonlayer, embed))
             embed = &m->nonlayer_tensor[i].at;
-    if (!m->config.tied || !head.tensor || !embed)
+    if (!m->config.tied || !head || !embed)
         return FM_OK;
     bool same =
-        head.tensor->dtype == embed->tensor->dtype && head.tensor->size == embed->tensor->size;
-    for (uint64_t at = 0; same && at < head.tensor->size; at += FM_WEIGHTSUM_PIECE)
-        same = is_same_piece(&head, embed, at, err);
+        head->tensor->dtype == embed->tensor->dtype && head->tensor->size == embed->tensor->size;
+    for (uint64_t at = 0; same && at < head->tensor->size; at += FM_WEIGHTSUM_PIECE)
+        same = is_same_piece(head, embed, at, err);
     if (same || err->code)
         return err->code;
     const char *key = m->config.family->tied_key;
@@ -269,8 +267,8 @@ static int check_tied(const struct fm_model *m, struct fm_err *err)
                    "%s: tensor '%s' differs from '%s' in type or values, but %s is true in "
                    "config.json or by default; programs differ in which they use; set it to false, "
                    "or remove '%s'",
-                   m->path, head.tensor->name, embed->tensor->name,
-                   key ? key : "tie_word_embeddings", head.tensor->name);
+                   m->path, head->tensor->name, embed->tensor->name,
+                   key ? key : "tie_word_embeddings", head->tensor->name);
 }
 
 static int load_ends(struct fm_model *m, struct fm_err *err)
@@ -340,7 +338,7 @@ static bool find_piece(struct piece *x, const struct conversion *v, int i)
 {
     const struct fm_config *c = &v->m->config;
     const struct fm_model_tensor *p = &v->layer->place[i / v->pieces];
-    *x = (struct piece){.tensor = p, .e = p->expert, .n = (size_t)fm_stored_count(c, p->at.tensor)};
+    *x = (struct piece){.tensor = p, .e = p->expert, .n = (size_t)fm_stored_count(&p->at)};
     if (!is_fused(p))
         return i % v->pieces == 0;
     x->e = i % v->pieces;
@@ -547,8 +545,9 @@ static int find_apart(struct fm_tensor *found, const struct fm_file **file,
     if (all)
         snprintf(name, sizeof name, "%s%s", weight, own);
     else
-        fm_stored_name(name, &m->config, weight, end);
-    const struct fm_tensor *t = fm_source_find(&m->tensors, name, file);
+        fm_stored_name(name, packed_of(v)->scheme.storage, weight, end);
+    const struct fm_stored *at = fm_source_find(&m->tensors, name);
+    const struct fm_tensor *t = at ? at->tensor : NULL;
     uint64_t size = n * (uint64_t)fm_dtype_bits(dtype) / 8, E = all ? (uint64_t)m->config.E : 1;
     if (!t || t->dtype != dtype || t->size != E * size)
         return fm_fail(err, FM_EFORMAT,
@@ -557,6 +556,7 @@ static int find_apart(struct fm_tensor *found, const struct fm_file **file,
                        m->path, v->l, x->e, name, (unsigned long long)(E * n),
                        fm_dtype_name(dtype));
     *found = *t;
+    *file = at->file;
     found->size = size;
     found->offset += all ? (uint64_t)x->e * size : 0;
     return FM_OK;
@@ -622,7 +622,7 @@ static int read_piece(struct conversion *v, struct piece *x, struct fm_err *err)
     if (x->tensor->packed)
         return read_packed(v, x, err);
     int share = is_fused(x->tensor) ? x->e : -1;
-    size_t bits = (size_t)fm_stored_bits(&v->m->config, at->tensor), size = x->n * bits / 8;
+    size_t bits = (size_t)fm_stored_bits(at), size = x->n * bits / 8;
     assert(x->first * bits / 8 + size <= at->tensor->size); /* invariant 1 */
     int rc = read_bytes(&x->raw, at->tensor, at->file, x->first * bits / 8, size, err);
     if (rc)
@@ -662,7 +662,7 @@ static int convert_piece(const struct conversion *v, const struct piece *x, stru
     const struct fm_config *c = &v->m->config;
     if (p->packed)
         return convert_packed(v, x, err);
-    if (!v->layer->checked && fm_stored_finite(&p->at, c, x->raw, x->first, x->n, err))
+    if (!v->layer->checked && fm_stored_finite(&p->at, x->raw, x->first, x->n, err))
         return fm_within(err, "%s", v->m->path);
     struct fm_scales scales;
     bool fused = is_fused(p);

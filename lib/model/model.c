@@ -78,13 +78,12 @@ static int find_codes(struct fm_model *m, struct fm_err *err)
 {
     const struct fm_config *c = &m->config;
     char name[FM_WEIGHT_NAME_BYTES], scales[FM_WEIGHT_NAME_BYTES + 8];
-    const struct fm_file *file;
     fm_checkpoint_name(name, c, m->tensors.naming, FM_PART_GATE_UP, c->moe[0], 0);
     snprintf(scales, sizeof scales, "%s" FM_PACKED_SCALE, name);
-    const struct fm_tensor *t = fm_source_find(&m->tensors, scales, &file);
-    if (!t)
+    const struct fm_stored *s = fm_source_find(&m->tensors, scales);
+    if (!s)
         return fm_fail(err, FM_EFORMAT, "%s: tensor '%s' is missing", m->path, scales);
-    if (fm_packed_of(&m->packed, c, t->dtype, err))
+    if (fm_packed_of(&m->packed, c, s->tensor->dtype, err))
         return fm_within(err, "%s", m->path);
     return FM_OK;
 }
@@ -104,17 +103,10 @@ static int check_groups(const struct fm_model *m, struct fm_err *err)
 /* Whether the name of a tensor contains `part`. */
 static bool has_name(const struct fm_tensors *t, const char *part)
 {
-    for (size_t i = 0; i < t->files; i++)
-        for (size_t k = 0; k < t->file[i].st->count; k++)
-            if (strstr(t->file[i].st->tensor[k].name, part))
-                return true;
+    for (size_t i = 0; i < t->entries; i++)
+        if (strstr(t->entry[i].tensor->name, part))
+            return true;
     return false;
-}
-
-static const struct fm_tensor *find_tensor(const void *in, const char *name,
-                                           const struct fm_file **file)
-{
-    return fm_source_find(in, name, file);
 }
 
 /* How layer l's experts are stored in a bundle or an export of codes. */
@@ -149,12 +141,16 @@ static int find_packed(struct fm_model *m, struct fm_model_tensor *p, const stru
     snprintf(scales, sizeof scales, "%s" FM_PACKED_SCALE, name);
     *p = (struct fm_model_tensor){.weight = w, .part = w->part, .expert = -1};
     p->packed = fm_packed_find(packed_of(m, l), w->part, 0);
-    p->at.tensor = fm_source_find(&m->tensors, name, &p->at.file);
-    if (own)
-        p->at.scale = fm_source_find(&m->tensors, scales, &p->at.scale_file);
-    if (!p->at.tensor || (own && !p->at.scale))
+    const struct fm_stored *codes = fm_source_find(&m->tensors, name);
+    const struct fm_stored *scale = own ? fm_source_find(&m->tensors, scales) : NULL;
+    if (!codes || (own && !scale))
         return fm_fail(err, FM_EFORMAT, "%s: tensor '%s' is missing", m->path,
-                       p->at.tensor ? scales : name);
+                       codes ? scales : name);
+    p->at = *codes;
+    if (own) {
+        p->at.scale = scale->tensor;
+        p->at.scale_file = scale->file;
+    }
     if (check_packed(m, p->packed, l, p->at.tensor, err) ||
         (own && check_packed(m, own, l, p->at.scale, err)))
         return fm_within(err, "%s", m->path);
@@ -162,13 +158,15 @@ static int find_packed(struct fm_model *m, struct fm_model_tensor *p, const stru
 }
 
 /* FM_EFORMAT for a missing weight; the message names its codes if their scales exist. */
-static int fail_missing(const struct fm_model *m, const char *name, struct fm_err *err)
+static int fail_missing(const struct fm_model *m, const struct fm_weight *w, int l, int e,
+                        const char *name, struct fm_err *err)
 {
-    char codes[FM_ST_NAME_BYTES_MAX + 1], scale[FM_ST_NAME_BYTES_MAX + 1];
-    const struct fm_file *file;
-    if (fm_stored_codes(codes, &m->config, name)) {
-        fm_stored_name(scale, &m->config, name, fm_storage_of(&m->config, name).storage->scale_end);
-        name = fm_source_find(&m->tensors, scale, &file) ? codes : name;
+    char codes[FM_ST_NAME_BYTES_MAX + 1];
+    const struct fm_stored *scale = fm_source_weight(&m->tensors, FM_STORED_SCALE, w, l, e);
+    const struct fm_storage *storage = scale ? scale->scheme.storage : NULL;
+    if (storage) {
+        fm_stored_name(codes, storage, name, storage->codes_end);
+        name = codes;
     }
     return fm_fail(err, FM_EFORMAT, "%s: tensor '%s' is missing", m->path, name);
 }
@@ -180,28 +178,26 @@ static int find_place(struct fm_model *m, struct fm_model_tensor *p, const struc
     if (is_packed(m, w, l))
         return find_packed(m, p, w, l, err);
     fm_weights_name(name, w->name[m->tensors.naming], l, e);
-    *p = (struct fm_model_tensor){.weight = w, .expert = e};
-    p->at.tensor = fm_source_find(&m->tensors, name, &p->at.file);
-    char codes[FM_ST_NAME_BYTES_MAX + 1];
-    if (!p->at.tensor && fm_stored_codes(codes, &m->config, name))
-        p->at.tensor = fm_source_find(&m->tensors, codes, &p->at.file);
-    if (!p->at.tensor && e < 0 && fm_weights_is_expert(w) && has_name(&m->tensors, ".experts.0."))
+    const struct fm_stored *at = fm_source_weight(&m->tensors, FM_STORED_VALUES, w, l, e);
+    if (!at)
+        at = fm_source_weight(&m->tensors, FM_STORED_CODES, w, l, e);
+    if (!at && e < 0 && fm_weights_is_expert(w) && has_name(&m->tensors, ".experts.0."))
         return fm_fail(
             err, FM_ECONFIG,
             "%s: its experts are separate (experts.0), but '%s' must have all experts of "
             "the layer for %s; use the original checkpoint, or join the experts as "
             "transformers saves them",
             m->path, name, m->config.type);
-    if (!p->at.tensor && e >= 0 && has_name(&m->tensors, ".experts.gate_up_proj"))
+    if (!at && e >= 0 && has_name(&m->tensors, ".experts.gate_up_proj"))
         return fm_fail(err, FM_ECONFIG, /* as transformers 5 keeps them in memory */
                        "%s: its experts are fused (experts.gate_up_proj); save the model from "
                        "transformers with save_original_format=True",
                        m->path);
-    if (!p->at.tensor)
-        return fail_missing(m, name, err);
-    fm_stored_complete(&p->at, &m->config, find_tensor, &m->tensors);
+    if (!at)
+        return fail_missing(m, w, l, e, name, err);
+    *p = (struct fm_model_tensor){.weight = w, .expert = e, .at = *at};
     uint64_t channels = l < 0 ? 0 : fm_loading_channels(m, l);
-    if (fm_stored_check(&p->at, &m->config, err) ||
+    if (fm_stored_check(&p->at, err) ||
         fm_stored_check_weight(&p->part, &p->at, &m->config, w, l, channels, err))
         return fm_within(err, "%s", m->path);
     return FM_OK;
@@ -221,8 +217,8 @@ static int compare_places(const void *a, const void *b)
 static int check_dtype(struct fm_model *m, const struct fm_model_tensor *p, int l, bool first,
                        struct fm_err *err)
 {
-    enum fm_dtype dtype = p->packed ? packed_of(m, l)->scheme.storage->written
-                                    : fm_stored_dtype(&m->config, p->at.tensor);
+    enum fm_dtype dtype =
+        p->packed ? packed_of(m, l)->scheme.storage->written : fm_stored_dtype(&p->at);
     if (first)
         m->dtype = dtype;
     if (dtype == m->dtype)
@@ -324,85 +320,61 @@ static bool is_switch(const struct fm_model *m, const char *name)
     return m->tensors.naming == FM_NAMING_RAGGED && len > n && strcmp(name + len - n, end) == 0;
 }
 
-/* Check a tensor that the model does not use.  fm-pack writes it as values, so codes must have
- * scales. */
-static int check_unread(const struct fm_model *m, const struct fm_tensor *t, struct fm_err *err)
-{
-    struct fm_stored at = {.tensor = t};
-    fm_stored_complete(&at, &m->config, find_tensor, &m->tensors);
-    return fm_stored_check(&at, &m->config, err);
-}
-
 /* Whether the name is that of scales, or of their factors, for codes in a bundle or an export.
  * Scales are in the codes' file or, if they have no channels, among the other tensors. */
-static bool is_packed_scale(const struct fm_model *m, const char *name)
+static bool is_packed_scale(const struct fm_model *m, const struct fm_stored *s)
 {
-    int l, e;
-    char codes[FM_ST_NAME_BYTES_MAX + 1], weight[FM_ST_NAME_BYTES_MAX + 1];
+    const char *const end[] = {FM_PACKED_SCALE, FM_PACKED_FACTOR}, *name = s->tensor->name;
     if (!m->packed.storage)
         return false;
-    const char *const end[] = {FM_PACKED_SCALE, FM_PACKED_FACTOR};
     for (int i = 0; i < 2; i++) {
+        char codes[FM_ST_NAME_BYTES_MAX + 1];
         if (!fm_ends_with(name, end[i]))
             continue;
         snprintf(codes, sizeof codes, "%.*s", (int)(strlen(name) - strlen(end[i])), name);
-        const struct fm_weight *w = fm_weights_find(&m->config, m->tensors.naming, codes, &l, &e);
-        if (w && is_packed(m, w, l))
+        const struct fm_stored *of = fm_source_find(&m->tensors, codes);
+        if (of && of->weight && is_packed(m, of->weight, of->l))
             return true;
     }
-    if (!fm_stored_belongs(codes, &m->config, name))
-        return false;
-    fm_stored_weight(weight, &m->config, codes);
-    const struct fm_weight *w = fm_weights_find(&m->config, FM_NAMING_STOCK, weight, &l, &e);
-    return w && fm_weights_is_expert(w);
+    return fm_stored_belongs(s) && fm_stored_is_expert(s);
 }
 
-/* Accept tensors that the model does not use (old buffers, heads of other tasks); refuse those of
- * layers or experts that config.json lacks, and those that config.json switches off. */
-static int refuse_stray(struct fm_model *m, const struct fm_tensor *t, struct fm_err *err)
+/* Accept tensors that the model does not use (old buffers, heads of other tasks), but codes among
+ * them must have scales, as fm-pack writes their values; refuse those of layers or experts that
+ * config.json lacks, and those that config.json switches off. */
+static int refuse_stray(struct fm_model *m, const struct fm_stored *s, struct fm_err *err)
 {
-    int l, e;
-    char codes[FM_ST_NAME_BYTES_MAX + 1], weight[FM_ST_NAME_BYTES_MAX + 1];
-    const char *of = t->name; /* scales are in the same layer and expert as their weight */
-    const struct fm_file *file;
-    if (fm_weights_find(&m->config, m->tensors.naming, of, &l, &e) || is_switch(m, of) ||
-        is_packed_scale(m, of))
+    const char *name = s->tensor->name;
+    int l;
+    bool own = s->weight && !fm_stored_belongs(s);
+    if ((own && s->role == FM_STORED_VALUES) || is_switch(m, name) || is_packed_scale(m, s))
         return FM_OK;
-    int rc = fm_extra_refuse(&m->config, of, err);
-    if (rc || fm_extra_add(&m->extra, &m->config, t))
+    int rc = fm_extra_refuse(&m->config, name, err);
+    if (rc || fm_extra_add(&m->extra, &m->config, s->tensor))
         return rc;
-    if (fm_stored_belongs(codes, &m->config, of))
-        return fm_stored_check_belongs(&m->config, of, fm_source_find(&m->tensors, codes, &file),
-                                       err);
-    fm_stored_weight(weight, &m->config, of);
-    if (!rc && fm_stored_twice(&m->config, of, fm_source_find(&m->tensors, weight, &file), err))
-        rc = err->code;
-    of = weight;
-    if (rc || fm_weights_find(&m->config, m->tensors.naming, of, &l, &e))
+    rc = fm_stored_check_pair(s, fm_source_find, &m->tensors, err);
+    if (rc || own || fm_stored_belongs(s))
         return rc;
-    if (fm_weights_is_stray(&m->config, of))
+    if (fm_weights_is_stray(&m->config, name))
         return fm_fail(err, FM_EFORMAT, "tensor '%s' belongs to no layer or expert of config.json",
-                       t->name);
-    if (fm_weights_is_off(&m->config, of, &l))
+                       name);
+    if (fm_weights_is_off(&m->config, name, &l))
         return fm_fail(err, FM_EFORMAT,
                        "tensor '%s' exists, but layer %d has no such tensor by config.json; "
                        "correct config.json",
-                       t->name, l);
-    return check_unread(m, t, err);
+                       name, l);
+    return fm_stored_check(s, err);
 }
 
 static int refuse_strays(struct fm_model *m, struct fm_err *err)
 {
     int rc = FM_OK;
-    for (size_t i = 0; i < m->tensors.files; i++) {
-        const struct fm_safetensors *st = m->tensors.file[i].st;
-        for (size_t t = 0; t < st->count && !rc; t++)
-            rc = refuse_stray(m, &st->tensor[t], err);
-    }
+    for (size_t i = 0; i < m->tensors.entries && !rc; i++)
+        rc = refuse_stray(m, &m->tensors.entry[i], err);
     if (!rc)
         rc = fm_extra_check(&m->extra, &m->config, err);
     if (!rc)
-        rc = fm_ignored_check(&m->tensors, &m->config, err);
+        rc = fm_ignored_check(&m->tensors, err);
     return !rc ? rc : fm_within(err, "%s", m->path);
 }
 
@@ -410,7 +382,7 @@ static size_t nonlayer_bytes(const struct fm_model *m)
 {
     size_t sum = 0;
     for (int i = 0; i < m->nonlayer_count; i++)
-        sum += fm_slots_size(fm_stored_count(&m->config, m->nonlayer_tensor[i].at.tensor),
+        sum += fm_slots_size(fm_stored_count(&m->nonlayer_tensor[i].at),
                              fm_slots_nonlayer(m, &m->nonlayer_tensor[i]));
     return sum;
 }
@@ -485,9 +457,8 @@ static int plan_slots(struct fm_model *m, struct fm_err *err)
 static bool is_fused(const struct fm_model *m)
 {
     char name[FM_WEIGHT_NAME_BYTES];
-    const struct fm_file *file;
     return m->tensors.naming == FM_NAMING_STOCK && fm_weights_fused_name(name, &m->config) &&
-           fm_source_find(&m->tensors, name, &file);
+           fm_source_find(&m->tensors, name);
 }
 
 /* Open the model at `path`, or in `dir` if that is open. */
@@ -519,6 +490,8 @@ static int open_model(struct fm_model **model, const char *path, const struct fm
     if (m->tensors.naming != FM_NAMING_STOCK && !m->keeps)
         m->config.storage =
             NULL; /* the config of the source checkpoint describes how that was stored */
+    if (fm_source_resolve(&m->tensors, &m->config, err))
+        goto fail;
     if (find_caps(m, err) || check_groups(m, err))
         goto fail;
     m->layer = fm_alloc((size_t)m->config.L, sizeof *m->layer, "layer plans", err);
@@ -627,7 +600,7 @@ enum fm_dtype fm_model_stored(const struct fm_model *m, int l, size_t field)
            (!fm_weights_is_field(layer->place[i].weight) || layer->place[i].weight->field != field))
         i++;
     assert(i < layer->places);
-    return fm_stored_dtype(&m->config, layer->place[i].at.tensor);
+    return fm_stored_dtype(&layer->place[i].at);
 }
 
 void fm_model_want(struct fm_model *m, const struct fm_weightsum *wanted)
@@ -697,9 +670,7 @@ uint64_t fm_model_nonlayer_bytes(const struct fm_model *m)
 
 void fm_model_bytes(const struct fm_model *m, uint64_t *stored, uint64_t *written)
 {
-    *stored = *written = 0;
-    for (size_t i = 0; i < m->tensors.files; i++)
-        fm_stored_add(stored, written, &m->config, m->tensors.file[i].st);
+    fm_source_bytes(&m->tensors, stored, written);
 }
 
 const uint32_t *fm_model_caps(const struct fm_model *m)

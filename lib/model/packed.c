@@ -183,7 +183,7 @@ bool fm_packed_see(struct fm_packed_layers *layers, const struct fm_config *c, e
     struct fm_scheme scheme = {0};
     struct fm_packed form;
     if (at->scale)
-        scheme = fm_storage_of(c, at->tensor->name);
+        scheme = at->scheme;
     enum fm_dtype scales = at->scale ? at->scale->dtype : FM_U8;
     if (m < layers->M) {
         const struct fm_packed *own = fm_packed_at(layers, m);

@@ -174,8 +174,7 @@ static int open_any_directory(struct fm_tensors *t, struct fm_err *err)
  * a few times.  Hashes are compared first, and names only if the hashes are equal. */
 struct fm_source_name {
     uint64_t hash;
-    const struct fm_tensor *tensor;
-    size_t file;
+    const struct fm_stored *entry;
 };
 
 static uint64_t hash_of(const char *name)
@@ -186,30 +185,32 @@ static uint64_t hash_of(const char *name)
     return hash;
 }
 
-/* Order by hash, then name, then file. */
+/* Order by hash, then name, then place. */
 static int compare_names(const void *a, const void *b)
 {
     const struct fm_source_name *x = a, *y = b;
     if (x->hash != y->hash)
         return x->hash < y->hash ? -1 : 1;
-    int c = strcmp(x->tensor->name, y->tensor->name);
-    return c ? c : (x->file > y->file) - (x->file < y->file);
+    int c = strcmp(x->entry->tensor->name, y->entry->tensor->name);
+    return c ? c : (x->entry > y->entry) - (x->entry < y->entry);
 }
 
-static int list_names(struct fm_tensors *t, struct fm_err *err)
+static int list_entries(struct fm_tensors *t, struct fm_err *err)
 {
-    size_t count = 0;
+    size_t count = 1;
     for (size_t i = 0; i < t->files; i++)
         count += t->file[i].st->count;
-    t->name = fm_alloc(count + 1, sizeof *t->name, "the names of tensors", err);
-    if (!t->name)
+    t->entry = fm_alloc(count, sizeof *t->entry, "the list of tensors", err);
+    t->name = fm_alloc(count, sizeof *t->name, "the names of tensors", err);
+    if (!t->entry || !t->name)
         return err->code;
     for (size_t i = 0; i < t->files; i++)
         for (size_t k = 0; k < t->file[i].st->count; k++) {
-            const struct fm_tensor *tensor = &t->file[i].st->tensor[k];
-            t->name[t->names++] = (struct fm_source_name){hash_of(tensor->name), tensor, i};
+            struct fm_stored *s = &t->entry[t->entries];
+            *s = (struct fm_stored){.tensor = &t->file[i].st->tensor[k], .file = t->file[i].file};
+            t->name[t->entries++] = (struct fm_source_name){hash_of(s->tensor->name), s};
         }
-    qsort(t->name, t->names, sizeof *t->name, compare_names);
+    qsort(t->name, t->entries, sizeof *t->name, compare_names);
     return FM_OK;
 }
 
@@ -228,7 +229,7 @@ int fm_source_open(struct fm_tensors *t, const char *path, struct fm_err *err)
         rc = open_any_directory(t, err);
     }
     if (!rc)
-        rc = list_names(t, err);
+        rc = list_entries(t, err);
     if (rc)
         fm_source_close(t);
     return rc;
@@ -239,7 +240,7 @@ int fm_source_borrow(struct fm_tensors *t, const struct fm_hfdir *dir, struct fm
     *t = (struct fm_tensors){.path = dir->path};
     t->dir.fd = t->bundle.file.fd = -1;
     int rc = FM_OK;
-    if (add_shards(t, dir, err) || tell_ragged(t, err) || list_names(t, err)) {
+    if (add_shards(t, dir, err) || tell_ragged(t, err) || list_entries(t, err)) {
         rc = err->code;
         fm_source_close(t);
     }
@@ -259,27 +260,81 @@ void fm_source_close(struct fm_tensors *t)
         fm_bundle_close(&t->bundle);
     free(t->own);
     free(t->file);
+    free(t->entry);
     free(t->name);
+    free(t->of);
     free(t->config);
     free(t->export);
     *t = (struct fm_tensors){0};
 }
 
-const struct fm_tensor *fm_source_find(const struct fm_tensors *t, const char *name,
-                                       const struct fm_file **file)
+const struct fm_stored *fm_source_find(const void *in, const char *name)
 {
-    const struct fm_tensor wanted = {.name = name};
-    const struct fm_source_name key = {hash_of(name), &wanted, 0};
-    size_t low = 0, high = t->names; /* search for the first name not before the key */
+    const struct fm_tensors *t = in;
+    const uint64_t hash = hash_of(name);
+    size_t low = 0, high = t->entries; /* search for the first name not before this one */
     while (low < high) {
         size_t mid = low + (high - low) / 2;
-        if (compare_names(&t->name[mid], &key) < 0)
+        const struct fm_source_name *at = &t->name[mid];
+        if (at->hash < hash || (at->hash == hash && strcmp(at->entry->tensor->name, name) < 0))
             low = mid + 1;
         else
             high = mid;
     }
-    if (low == t->names || strcmp(t->name[low].tensor->name, name) != 0)
-        return NULL;
-    *file = t->file[t->name[low].file].file;
-    return t->name[low].tensor;
+    const struct fm_stored *found = low < t->entries ? t->name[low].entry : NULL;
+    return found && strcmp(found->tensor->name, name) == 0 ? found : NULL;
+}
+
+/* ---- what the tensors are ---- */
+
+static int compare(int64_t a, int64_t b)
+{
+    return (a > b) - (a < b);
+}
+
+/* Order by weight, layer, expert, role. */
+static int compare_weights(const void *a, const void *b)
+{
+    const struct fm_stored *x = *(const struct fm_stored *const *)a;
+    const struct fm_stored *y = *(const struct fm_stored *const *)b;
+    if (x->weight != y->weight)
+        return x->weight < y->weight ? -1 : 1;
+    int c = compare(x->l, y->l);
+    c = c ? c : compare(x->e, y->e);
+    return c ? c : compare((int)x->role, (int)y->role);
+}
+
+int fm_source_resolve(struct fm_tensors *t, const struct fm_config *config, struct fm_err *err)
+{
+    t->of = fm_alloc(t->entries + 1, sizeof *t->of, "the weights of the model", err);
+    if (!t->of)
+        return err->code;
+    for (size_t i = 0; i < t->entries; i++) {
+        struct fm_stored *s = &t->entry[i];
+        fm_stored_see(s, config, t->naming);
+        fm_stored_link(s, fm_source_find, t);
+        if (s->weight)
+            t->of[t->ofs++] = s;
+    }
+    qsort(t->of, t->ofs, sizeof(*t->of), compare_weights);
+    return FM_OK;
+}
+
+const struct fm_stored *fm_source_weight(const struct fm_tensors *t, enum fm_stored_role role,
+                                         const struct fm_weight *weight, int l, int e)
+{
+    const struct fm_stored key = {.role = role, .weight = weight, .l = l, .e = e}, *of = &key;
+    const struct fm_stored **found =
+        t->ofs ? bsearch(&of, t->of, t->ofs, sizeof(*t->of), compare_weights) : NULL;
+    return found ? *found : NULL;
+}
+
+void fm_source_bytes(const struct fm_tensors *t, uint64_t *stored, uint64_t *written)
+{
+    *stored = *written = 0;
+    for (size_t i = 0; i < t->entries; i++) {
+        const struct fm_stored *s = &t->entry[i];
+        *stored += s->tensor->size;
+        *written += s->extra ? s->tensor->size : fm_stored_bytes(s);
+    }
 }

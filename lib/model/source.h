@@ -1,6 +1,6 @@
 /*
- * The tensors of a model in a checkpoint directory, a bundle or an export, found by name.  This
- * module handles files and names, not layers or shapes.
+ * The tensors of a model in a checkpoint directory, a bundle or an export.  fm_source_resolve
+ * determines what each of them is (lib/model/stored.h); after that, nothing depends on their names.
  */
 #ifndef FM_SOURCE_H
 #define FM_SOURCE_H
@@ -8,6 +8,7 @@
 #include "formats/bundle/bundle.h"
 #include "formats/tensor/hfdir.h"
 #include "lib/family/family.h"
+#include "lib/model/stored.h"
 
 /* The file that marks a directory as an export and names its layout; lib/export writes it. */
 #define FM_EXPORT_JSON "fm-export.json"
@@ -27,8 +28,12 @@ struct fm_tensors {
     size_t export_bytes;
     struct fm_source_file *file;
     size_t files;
-    struct fm_source_name *name; /* all tensors of all files, sorted for the search */
-    size_t names;
+    struct fm_stored *entry; /* all tensors of all files, in their order */
+    size_t entries;
+    struct fm_source_name *name; /* (entries) sorted by name */
+    const struct fm_stored **of; /* those that fm_source_resolve found in the family's table, sorted
+                                    by weight, layer and expert */
+    size_t ofs;
     /* Which of the following are open depends on the kind of source. */
     struct fm_hfdir dir; /* opened here; empty if the caller passed one */
     struct fm_bundle bundle;
@@ -47,8 +52,18 @@ void fm_source_close(struct fm_tensors *t);
 /* Open the model in an open directory in Hugging Face format, which must stay open until close. */
 int fm_source_borrow(struct fm_tensors *t, const struct fm_hfdir *dir, struct fm_err *err);
 
-/* The tensor of that name and the file that has it, or NULL. */
-const struct fm_tensor *fm_source_find(const struct fm_tensors *t, const char *name,
-                                       const struct fm_file **file);
+/* Determine what each tensor is, with the config in t->config as parsed; borrows it. */
+int fm_source_resolve(struct fm_tensors *t, const struct fm_config *config, struct fm_err *err);
+
+/* The tensor of that name, or NULL; `t` is a struct fm_tensors (fm_stored_find). */
+const struct fm_stored *fm_source_find(const void *t, const char *name);
+
+/* The tensor with this role that is, or belongs to, a weight of the family's table, or NULL; e is
+ * -1 for a tensor that is not of one expert. */
+const struct fm_stored *fm_source_weight(const struct fm_tensors *t, enum fm_stored_role role,
+                                         const struct fm_weight *weight, int l, int e);
+
+/* Add the bytes of all tensors as stored, and as bundles store them. */
+void fm_source_bytes(const struct fm_tensors *t, uint64_t *stored, uint64_t *written);
 
 #endif

@@ -14,12 +14,6 @@
 #include "lib/block/storage.h"
 #include "lib/family/extra.h"
 
-static bool is_codes(const struct fm_config *c, const struct fm_tensor *t)
-{
-    const struct fm_storage *s = fm_storage_of(c, t->name).storage;
-    return s && t->dtype == s->codes && fm_ends_with(t->name, s->codes_end);
-}
-
 /* Copy `name` with its suffix `from` replaced by `to`; "" if the result is longer than any tensor's
  * name. */
 static void turn(char turned[FM_ST_NAME_BYTES_MAX + 1], const char *name, const char *from,
@@ -31,110 +25,86 @@ static void turn(char turned[FM_ST_NAME_BYTES_MAX + 1], const char *name, const 
         turned[0] = '\0';
 }
 
-bool fm_stored_scale(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *c,
-                     const struct fm_tensor *t)
+/* The role of a tensor; *end is the suffix of its name that shows it, or "". */
+static enum fm_stored_role role_of(const char **end, const struct fm_storage *s,
+                                   const struct fm_tensor *t)
 {
-    const struct fm_storage *storage = fm_storage_of(c, t->name).storage;
-    if (!is_codes(c, t))
-        return false;
-    turn(name, t->name, storage->codes_end, storage->scale_end);
-    return true;
-}
-
-void fm_stored_complete(struct fm_stored *s, const struct fm_config *c, fm_stored_find *find,
-                        const void *in)
-{
-    char name[FM_ST_NAME_BYTES_MAX + 1];
-    const struct fm_storage *storage = fm_storage_of(c, s->tensor->name).storage;
-    if (!fm_stored_scale(name, c, s->tensor))
-        return;
-    s->scale = find(in, name, &s->scale_file);
-    if (storage->factor_end) {
-        turn(name, s->tensor->name, storage->codes_end, storage->factor_end);
-        s->factor = find(in, name, &s->factor_file);
-    }
-    if (storage->shape_end) {
-        turn(name, s->tensor->name, storage->codes_end, storage->shape_end);
-        s->shape = find(in, name, &s->shape_file);
-    }
-}
-
-/* The suffix that marks a tensor as belonging to codes, or NULL. */
-static const char *end_of(const struct fm_storage *s, const char *name)
-{
+    *end = "";
+    if (!s)
+        return FM_STORED_VALUES;
     const char *const ends[] = {s->scale_end, s->factor_end, s->shape_end};
     for (int i = 0; i < 3; i++)
-        if (ends[i] && fm_ends_with(name, ends[i]))
-            return ends[i];
-    for (const char *const *end = s->carried; end && *end; end++)
-        if (fm_ends_with(name, *end))
-            return *end;
-    return NULL;
+        if (ends[i] && fm_ends_with(t->name, *end = ends[i]))
+            return (enum fm_stored_role)(FM_STORED_SCALE + i);
+    for (const char *const *other = s->carried; other && *other; other++)
+        if (fm_ends_with(t->name, *end = *other))
+            return FM_STORED_CARRIED;
+    bool named = strcmp(s->weight, s->codes_end) != 0; /* else only the dtype distinguishes them */
+    bool codes = fm_ends_with(t->name, s->codes_end) && (named || t->dtype == s->codes);
+    *end = codes ? s->codes_end : "";
+    return codes ? FM_STORED_CODES : FM_STORED_VALUES;
 }
 
-bool fm_stored_is_scale(const struct fm_config *c, const char *name)
+void fm_stored_see(struct fm_stored *s, const struct fm_config *c, enum fm_naming naming)
 {
-    const struct fm_storage *s = fm_storage_of(c, name).storage;
-    return s && fm_ends_with(name, s->scale_end);
+    char name[FM_ST_NAME_BYTES_MAX + 1];
+    const char *end;
+    s->scheme = fm_storage_of(c, s->tensor->name);
+    s->role = role_of(&end, s->scheme.storage, s->tensor);
+    turn(name, s->tensor->name, end, *end ? s->scheme.storage->weight : "");
+    s->weight =
+        fm_weights_find(c, fm_stored_belongs(s) ? FM_NAMING_STOCK : naming, name, &s->l, &s->e);
+    if (!s->weight)
+        s->l = s->e = -1;
+    s->extra = fm_extra_layer(c, s->tensor->name) >= 0;
 }
 
-bool fm_stored_is_shape(const struct fm_config *c, const char *name)
+/* Find the tensor that has the name of codes with a different suffix. */
+static const struct fm_tensor *find_end(const struct fm_file **file, const struct fm_stored *s,
+                                        const char *end, fm_stored_find *find, const void *in)
 {
-    const struct fm_storage *s = fm_storage_of(c, name).storage;
-    return s && s->shape_end && fm_ends_with(name, s->shape_end);
+    char name[FM_ST_NAME_BYTES_MAX + 1];
+    if (!end)
+        return NULL;
+    turn(name, s->tensor->name, s->scheme.storage->codes_end, end);
+    const struct fm_stored *found = find(in, name);
+    *file = found ? found->file : NULL;
+    return found ? found->tensor : NULL;
 }
 
-bool fm_stored_belongs(char codes[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *c,
-                       const char *name)
+void fm_stored_link(struct fm_stored *s, fm_stored_find *find, const void *in)
 {
-    const struct fm_storage *s = fm_storage_of(c, name).storage;
-    const char *end = s ? end_of(s, name) : NULL;
-    if (end)
-        turn(codes, name, end, s->codes_end);
-    return end;
+    const struct fm_storage *storage = s->scheme.storage;
+    if (!fm_stored_is_codes(s))
+        return;
+    s->scale = find_end(&s->scale_file, s, storage->scale_end, find, in);
+    s->factor = find_end(&s->factor_file, s, storage->factor_end, find, in);
+    s->shape = find_end(&s->shape_file, s, storage->shape_end, find, in);
 }
 
-void fm_stored_weight(char weight[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *c,
-                      const char *name)
+int fm_stored_check_pair(const struct fm_stored *s, fm_stored_find *find, const void *in,
+                         struct fm_err *err)
 {
-    const struct fm_storage *s = fm_storage_of(c, name).storage;
-    const char *end = s ? end_of(s, name) : NULL;
-    if (end && (end == s->scale_end || end == s->factor_end))
-        turn(weight, name, end, s->weight);
-    else if (s && fm_ends_with(name, s->codes_end))
-        turn(weight, name, s->codes_end, s->weight);
-    else
-        turn(weight, name, "", "");
-}
-
-bool fm_stored_codes(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *c,
-                     const char *weight)
-{
-    const struct fm_storage *s = fm_storage_of(c, weight).storage;
-    if (!s || strcmp(s->weight, s->codes_end) == 0 || !fm_ends_with(weight, s->weight))
-        return false;
-    turn(name, weight, s->weight, s->codes_end);
-    return true;
-}
-
-int fm_stored_twice(const struct fm_config *c, const char *name, const struct fm_tensor *plain,
-                    struct fm_err *err)
-{
-    char codes[FM_ST_NAME_BYTES_MAX + 1];
-    if (!plain || strcmp(plain->name, name) == 0 || !fm_stored_codes(codes, c, plain->name))
+    char name[FM_ST_NAME_BYTES_MAX + 1];
+    const struct fm_storage *storage = s->scheme.storage;
+    const char *own = s->tensor->name, *end;
+    role_of(&end, storage, s->tensor);
+    if (s->role == FM_STORED_VALUES)
         return FM_OK;
-    return fm_fail(err, FM_EFORMAT, "tensor '%s' exists twice: unquantised, and as '%s'",
-                   plain->name, name);
-}
-
-int fm_stored_check_belongs(const struct fm_config *c, const char *name,
-                            const struct fm_tensor *codes, struct fm_err *err)
-{
-    if (codes && is_codes(c, codes))
+    if (fm_stored_belongs(s)) {
+        turn(name, own, end, storage->codes_end);
+        const struct fm_stored *codes = find(in, name);
+        if (codes && fm_stored_is_codes(codes))
+            return FM_OK;
+        return fm_fail(err, FM_EFORMAT, "tensor '%s' belongs to a tensor of codes, which is %s%s",
+                       own, codes ? fm_dtype_name(codes->tensor->dtype) : "missing",
+                       codes ? " and holds no codes" : "");
+    }
+    turn(name, own, end, storage->weight);
+    if (strcmp(storage->weight, end) == 0 || !find(in, name))
         return FM_OK;
-    return fm_fail(err, FM_EFORMAT, "tensor '%s' belongs to a tensor of codes, which is %s%s", name,
-                   codes ? fm_dtype_name(codes->dtype) : "missing",
-                   codes ? " and holds no codes" : "");
+    return fm_fail(err, FM_EFORMAT, "tensor '%s' exists twice: unquantised, and as '%s'", name,
+                   own);
 }
 
 static uint64_t blocks(uint64_t size, int block)
@@ -195,9 +165,9 @@ static int check_number(const struct fm_tensor *t, struct fm_err *err)
 }
 
 /* FM_EFORMAT if the factor is missing, or if the factor or the shape does not fit the codes. */
-static int check_single(const struct fm_stored *s, const struct fm_config *c, struct fm_err *err)
+static int check_single(const struct fm_stored *s, struct fm_err *err)
 {
-    const struct fm_storage *storage = fm_storage_of(c, s->tensor->name).storage;
+    const struct fm_storage *storage = s->scheme.storage;
     if (storage->factor_end && !s->factor)
         return fm_fail(err, FM_EFORMAT, "tensor '%s' has no %s", s->tensor->name,
                        storage->factor_end);
@@ -212,8 +182,7 @@ static int check_single(const struct fm_stored *s, const struct fm_config *c, st
     int64_t said[2];
     if (fm_tensor_read(s->shape, s->shape_file, 0, said, sizeof said, err))
         return fm_within(err, "tensor '%s'", s->shape->name);
-    uint64_t rows = s->tensor->shape[0],
-             columns = fm_stored_count(c, s->tensor) / (rows ? rows : 1);
+    uint64_t rows = s->tensor->shape[0], columns = fm_stored_count(s) / (rows ? rows : 1);
     if ((uint64_t)said[0] == rows && (uint64_t)said[1] == columns)
         return FM_OK;
     return fm_fail(err, FM_EFORMAT,
@@ -222,25 +191,26 @@ static int check_single(const struct fm_stored *s, const struct fm_config *c, st
                    (unsigned long long)columns);
 }
 
-/* If codes have names that differ from those of weights: FM_ECONFIG for a tensor that has the name
- * of codes, but not their dtype. */
 static int check_codes_dtype(const struct fm_storage *s, const struct fm_tensor *t,
                              struct fm_err *err)
 {
-    if (!s || strcmp(s->weight, s->codes_end) == 0 || !fm_ends_with(t->name, s->codes_end))
+    if (t->dtype == s->codes)
         return FM_OK;
     return fm_fail(err, FM_ECONFIG, "tensor '%s' is %s; codes of %s must be %s", t->name,
                    fm_dtype_name(t->dtype), s->name, fm_dtype_name(s->codes));
 }
 
-int fm_stored_check(const struct fm_stored *s, const struct fm_config *c, struct fm_err *err)
+int fm_stored_check(const struct fm_stored *s, struct fm_err *err)
 {
     const struct fm_tensor *t = s->tensor;
-    const struct fm_scheme scheme = fm_storage_of(c, t->name);
+    const struct fm_scheme scheme = s->scheme;
     const struct fm_storage *storage = scheme.storage;
     char name[FM_ST_NAME_BYTES_MAX + 1], who[64];
-    if (!fm_stored_scale(name, c, t))
-        return check_codes_dtype(storage, t, err);
+    if (!fm_stored_is_codes(s))
+        return FM_OK;
+    if (check_codes_dtype(storage, t, err))
+        return err->code;
+    turn(name, t->name, storage->codes_end, storage->scale_end);
     if (!s->scale)
         return fm_fail(err, FM_EFORMAT, "tensor '%s' is %s, but its scales '%s' are missing",
                        t->name, fm_dtype_name(t->dtype), name);
@@ -253,11 +223,11 @@ int fm_stored_check(const struct fm_stored *s, const struct fm_config *c, struct
         return rc;
     if (storage->fused)
         return check_shape(s->scale, t->shape, 3, "its codes require", err);
-    if (check_single(s, c, err))
+    if (check_single(s, err))
         return err->code;
     if (scheme.block_rows == 0)
         return check_number(s->scale, err);
-    uint64_t columns = fm_stored_count(c, t) / (t->shape[0] ? t->shape[0] : 1);
+    uint64_t columns = fm_stored_count(s) / (t->shape[0] ? t->shape[0] : 1);
     const uint64_t want[] = {blocks(t->shape[0], scheme.block_rows),
                              blocks(columns, scheme.block_columns)};
     if (scheme.block_columns)
@@ -277,10 +247,9 @@ static int turned(enum fm_weight_part part)
 }
 
 /* FM_EFORMAT unless a row of that many values is a whole number of blocks. */
-static int check_whole(const struct fm_tensor *t, const struct fm_config *c, uint64_t columns,
+static int check_whole(const struct fm_tensor *t, struct fm_scheme scheme, uint64_t columns,
                        struct fm_err *err)
 {
-    const struct fm_scheme scheme = fm_storage_of(c, t->name);
     int block = scheme.block_columns;
     int unit = fm_dtype_bits(t->dtype) / fm_storage_bits(scheme.storage);
     block = block > 0 ? block : 1;
@@ -297,19 +266,19 @@ int fm_stored_check_weight(enum fm_weight_part *part, const struct fm_stored *s,
                            const struct fm_config *c, const struct fm_weight *w, int l,
                            uint64_t channels, struct fm_err *err)
 {
-    const struct fm_scheme scheme = fm_storage_of(c, s->tensor->name);
+    const struct fm_scheme scheme = s->scheme;
     const struct fm_storage *storage = scheme.storage;
     const struct fm_tensor *t = s->tensor;
     uint64_t own[FM_ST_DIMS_MAX] = {0};
     *part = w->part;
     if (!s->scale)
-        return fm_weights_check(c, w, t, l, channels, err);
+        return fm_weights_check(c, w, t, storage, l, channels, err);
     int dims = fm_weights_shape(own, c, w, l, channels), as = turned(w->part);
     uint64_t bits = (uint64_t)fm_storage_bits(storage);
     if (dims != (storage->fused ? 3 : 2) || (storage->fused && as < 0))
         return fm_fail(err, FM_ECONFIG, "tensor '%s' is %s; in this model only %s can be", t->name,
                        storage->name, storage->fused ? "experts' matrices" : "matrices");
-    int rc = check_whole(t, c, own[1], err);
+    int rc = check_whole(t, scheme, own[1], err);
     if (rc)
         return rc;
     if (!storage->fused) {
@@ -322,94 +291,82 @@ int fm_stored_check_weight(enum fm_weight_part *part, const struct fm_stored *s,
     return check_shape(t, want, 4, "config.json requires", err);
 }
 
-enum fm_weight_part fm_stored_part(const struct fm_config *c, enum fm_weight_part part)
+enum fm_weight_part fm_stored_part(const struct fm_storage *storage, enum fm_weight_part part)
 {
     int as = turned(part);
-    return c->storage->fused && as >= 0 ? (enum fm_weight_part)as : part;
+    return storage->fused && as >= 0 ? (enum fm_weight_part)as : part;
 }
 
-void fm_stored_name(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *c,
+void fm_stored_name(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_storage *storage,
                     const char *weight, const char *end)
 {
-    turn(name, weight, fm_storage_of(c, weight).storage->weight, end);
+    turn(name, weight, storage->weight, end);
 }
 
-int fm_stored_shape(uint64_t shape[FM_ST_DIMS_MAX], const struct fm_config *c,
+int fm_stored_shape(uint64_t shape[FM_ST_DIMS_MAX], const struct fm_scheme *scheme,
                     const struct fm_tensor *plain, int plane)
 {
-    const struct fm_scheme s = fm_storage_of(c, plain->name);
-    uint64_t bits = (uint64_t)fm_storage_bits(s.storage);
-    if (!s.storage->fused) {
-        shape[0] = plane ? blocks(plain->shape[0], s.block_rows) : plain->shape[0];
-        shape[1] = plane ? blocks(plain->shape[1], s.block_columns)
-                         : plain->shape[1] * bits / (uint64_t)fm_dtype_bits(s.storage->codes);
+    const struct fm_storage *s = scheme->storage;
+    uint64_t bits = (uint64_t)fm_storage_bits(s);
+    if (!s->fused) {
+        shape[0] = plane ? blocks(plain->shape[0], scheme->block_rows) : plain->shape[0];
+        shape[1] = plane ? blocks(plain->shape[1], scheme->block_columns)
+                         : plain->shape[1] * bits / (uint64_t)fm_dtype_bits(s->codes);
         return 2;
     }
     shape[0] = plain->shape[0];
     shape[1] = plain->shape[2];
-    shape[2] = plain->shape[1] / (uint64_t)s.block_columns;
-    shape[3] = (uint64_t)s.block_columns * bits / 8;
+    shape[2] = plain->shape[1] / (uint64_t)scheme->block_columns;
+    shape[3] = (uint64_t)scheme->block_columns * bits / 8;
     return plane ? 3 : 4;
 }
 
-int fm_stored_bits(const struct fm_config *c, const struct fm_tensor *t)
+int fm_stored_bits(const struct fm_stored *s)
 {
-    return is_codes(c, t) ? fm_storage_bits(fm_storage_of(c, t->name).storage)
-                          : fm_dtype_bits(t->dtype);
+    return fm_stored_is_codes(s) ? fm_storage_bits(s->scheme.storage)
+                                 : fm_dtype_bits(s->tensor->dtype);
 }
 
-uint64_t fm_stored_count(const struct fm_config *c, const struct fm_tensor *t)
+uint64_t fm_stored_count(const struct fm_stored *s)
 {
-    return 8 * t->size / (uint64_t)fm_stored_bits(c, t);
+    return 8 * s->tensor->size / (uint64_t)fm_stored_bits(s);
 }
 
 void fm_stored_values(struct fm_tensor *values, char name[FM_ST_NAME_BYTES_MAX + 1],
-                      const struct fm_config *c, const struct fm_tensor *t)
+                      const struct fm_stored *s)
 {
-    const struct fm_scheme s = fm_storage_of(c, t->name);
-    *values = *t;
-    if (!is_codes(c, t))
+    const struct fm_storage *storage = s->scheme.storage;
+    *values = *s->tensor;
+    if (!fm_stored_is_codes(s))
         return;
-    turn(name, t->name, s.storage->codes_end, s.storage->weight);
+    turn(name, values->name, storage->codes_end, storage->weight);
     values->name = name;
-    values->dtype = s.storage->written;
-    values->size = fm_stored_bytes(c, t);
-    values->dims = s.storage->fused ? t->dims - 1 : t->dims;
-    uint64_t *last = &values->shape[values->dims - 1];
-    *last *= s.storage->fused ? (uint64_t)s.block_columns
-                              : (uint64_t)(fm_dtype_bits(t->dtype) / fm_storage_bits(s.storage));
+    values->dtype = storage->written;
+    values->size = fm_stored_bytes(s);
+    values->dims -= storage->fused;
+    values->shape[values->dims - 1] *=
+        storage->fused ? (uint64_t)s->scheme.block_columns
+                       : (uint64_t)(fm_dtype_bits(storage->codes) / fm_storage_bits(storage));
 }
 
-enum fm_dtype fm_stored_dtype(const struct fm_config *c, const struct fm_tensor *t)
+enum fm_dtype fm_stored_dtype(const struct fm_stored *s)
 {
-    return is_codes(c, t) ? fm_storage_of(c, t->name).storage->written : t->dtype;
+    return fm_stored_is_codes(s) ? s->scheme.storage->written : s->tensor->dtype;
 }
 
-uint64_t fm_stored_bytes(const struct fm_config *c, const struct fm_tensor *t)
+uint64_t fm_stored_bytes(const struct fm_stored *s)
 {
-    char codes[FM_ST_NAME_BYTES_MAX + 1];
-    if (fm_stored_belongs(codes, c, t->name))
+    if (fm_stored_belongs(s))
         return 0;
-    return fm_stored_count(c, t) * (uint64_t)fm_dtype_bits(fm_stored_dtype(c, t)) / 8;
+    return fm_stored_count(s) * (uint64_t)fm_dtype_bits(fm_stored_dtype(s)) / 8;
 }
 
-void fm_stored_add(uint64_t *stored, uint64_t *written, const struct fm_config *c,
-                   const struct fm_safetensors *st)
+int fm_stored_finite(const struct fm_stored *s, const void *raw, size_t first, size_t n,
+                     struct fm_err *err)
 {
-    for (size_t i = 0; i < st->count; i++) {
-        const struct fm_tensor *t = &st->tensor[i];
-        *stored += t->size;
-        *written += fm_extra_layer(c, t->name) < 0 ? fm_stored_bytes(c, t) : t->size;
-    }
-}
-
-int fm_stored_finite(const struct fm_stored *s, const struct fm_config *c, const void *raw,
-                     size_t first, size_t n, struct fm_err *err)
-{
-    enum fm_dtype dtype = s->tensor->dtype;
-    if (is_codes(c, s->tensor) && fm_stored_bits(c, s->tensor) < 8)
+    if (fm_stored_is_codes(s) && fm_stored_bits(s) < 8)
         return FM_OK; /* every code is a finite number */
-    size_t bad = fm_dtype_nonfinite(raw, dtype, n);
+    size_t bad = fm_dtype_nonfinite(raw, s->tensor->dtype, n);
     if (bad == n)
         return FM_OK;
     return fm_fail(err, FM_EFORMAT, "tensor '%s' holds NaN or Inf at element %zu", s->tensor->name,
@@ -453,10 +410,9 @@ void fm_stored_scales(float *scale, const struct fm_storage *storage, const void
 }
 
 int fm_stored_widen(struct fm_scales *scales, float *scale, const struct fm_stored *s,
-                    const struct fm_config *c, const void *raw, size_t first, size_t count,
-                    float factor, struct fm_err *err)
+                    const void *raw, size_t first, size_t count, float factor, struct fm_err *err)
 {
-    const struct fm_scheme scheme = fm_storage_of(c, s->tensor->name);
+    const struct fm_scheme scheme = s->scheme;
     const struct fm_storage *storage = scheme.storage;
     float most = fm_code_scale_max(storage->code);
     uint64_t rows = 1;
@@ -469,7 +425,7 @@ int fm_stored_widen(struct fm_scales *scales, float *scale, const struct fm_stor
                            "tensor '%s' holds %g at element %zu; a scale is %s and at most %.2g",
                            s->scale->name, (double)scale[i], first + i,
                            storage->zeros ? "not negative" : "more than 0", (double)most);
-    int64_t columns = (int64_t)(fm_stored_count(c, s->tensor) / rows);
+    int64_t columns = (int64_t)(fm_stored_count(s) / rows);
     *scales = (struct fm_scales){.scale = scale,
                                  .count = count,
                                  .columns = columns,

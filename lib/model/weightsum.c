@@ -7,8 +7,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "lib/model/stored.h"
-
 static struct fm_digest of_shape(const struct fm_tensor *t)
 {
     char text[32 + FM_ST_DIMS_MAX * 24];
@@ -50,15 +48,11 @@ void fm_weightsum_add(struct fm_digest *sum, const struct fm_digest *digest)
         sum->byte[i] ^= digest->byte[i];
 }
 
-int fm_weightsum_place(const struct fm_config *config, const char *name)
+int fm_weightsum_place(const struct fm_config *config, const struct fm_stored *s)
 {
-    int l, e;
-    char weight[FM_ST_NAME_BYTES_MAX + 1];
-    fm_stored_weight(weight, config, name);
-    const struct fm_weight *w = fm_weights_find(config, FM_NAMING_STOCK, weight, &l, &e);
-    if (!w || fm_weights_is_carried(w) || !fm_weights_exists(config, w, l))
+    if (!s->weight || s->role > FM_STORED_FACTOR || fm_weights_is_carried(s->weight))
         return -1;
-    return l < 0 ? config->L : l;
+    return s->l < 0 ? config->L : s->l;
 }
 
 int fm_weightsum_check(const struct fm_weightsum *wanted, int l, const struct fm_digest *sum,

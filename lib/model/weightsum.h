@@ -17,6 +17,7 @@
 #include "formats/file/digest.h"
 #include "formats/tensor/safetensors.h"
 #include "lib/family/family.h"
+#include "lib/model/stored.h"
 
 /* Bytes of a piece; the last one of a tensor may be shorter.  If a tensor of a checkpoint holds all
  * experts of a layer, a piece is one expert's share. */
@@ -39,9 +40,9 @@ struct fm_digest fm_weightsum_tensor(const struct fm_tensor *t, const void *byte
 /* Add a digest to a sum, which begins with zeros. */
 void fm_weightsum_add(struct fm_digest *sum, const struct fm_digest *digest);
 
-/* The place in [0, L] where the tensor `name` of a stock checkpoint is summed (scales: with their
- * weight); -1 if it is not summed. */
-int fm_weightsum_place(const struct fm_config *config, const char *name);
+/* The place in [0, L] where a tensor of a stock checkpoint is summed (scales: with their weight);
+ * -1 if it is not summed. */
+int fm_weightsum_place(const struct fm_config *config, const struct fm_stored *s);
 
 /* FM_ECONFIG, naming the layer, if `sum` at place l of [0, L] differs from `wanted`. */
 int fm_weightsum_check(const struct fm_weightsum *wanted, int l, const struct fm_digest *sum,

@@ -103,16 +103,9 @@ static bool can_keep(struct fm_packed_layers *layers, const struct fm_packing *p
 /* A router that is stored as codes, or NULL. */
 static const struct fm_tensor *find_router_codes(const struct fm_packing *p)
 {
-    const struct fm_config *c = &p->cp.config;
-    char weight[FM_ST_NAME_BYTES_MAX + 1];
-    int l, e;
     for (size_t i = 0; i < p->cp.rests; i++) {
         const struct fm_stored *s = &p->cp.rest[i];
-        if (!s->scale)
-            continue;
-        fm_stored_weight(weight, c, s->tensor->name);
-        const struct fm_weight *w = fm_weights_find(c, FM_NAMING_STOCK, weight, &l, &e);
-        if (w && w->part == FM_PART_ROUTER)
+        if (s->scale && s->weight && s->weight->part == FM_PART_ROUTER)
             return s->tensor;
     }
     return NULL;
@@ -162,7 +155,7 @@ static struct fm_tensor written(char name[FM_ST_NAME_BYTES_MAX + 1], const struc
 {
     struct fm_tensor t = *s->tensor;
     if (s->scale && !p->packed.storage)
-        fm_stored_values(&t, name, &p->cp.config, s->tensor);
+        fm_stored_values(&t, name, s);
     return t;
 }
 
@@ -223,15 +216,23 @@ static int plan_segments(struct fm_packing *p, struct fm_err *err)
     return rc;
 }
 
+static int alloc_tensors(struct fm_packing_volume *v, size_t n, struct fm_err *err)
+{
+    v->tensors = n;
+    v->tensor = fm_alloc(n, sizeof *v->tensor, "the plan of a member", err);
+    v->name_of = fm_alloc(n, sizeof *v->name_of, "the plan of a member", err);
+    return v->tensor && v->name_of ? FM_OK : err->code;
+}
+
 static int plan_layer(struct fm_packing *p, struct fm_packing_volume *v, struct fm_err *err)
 {
     const struct fm_config *c = &p->cp.config;
     int l = c->moe[v->layer];
     fm_volumes_member(v->name, l);
     const struct fm_packed *packed = fm_packed_at(&p->packed, v->layer);
-    v->tensors = (size_t)packed->parts;
-    v->tensor = fm_alloc(v->tensors, sizeof *v->tensor, "a layer's plan", err);
-    for (int i = 0; v->tensor && i < packed->parts; i++) {
+    if (alloc_tensors(v, (size_t)packed->parts, err))
+        return err->code;
+    for (int i = 0; i < packed->parts; i++) {
         char text[FM_VOLUMES_NAME_BYTES];
         const struct fm_packed_part *part = &packed->part[i];
         struct fm_tensor *t = &v->tensor[i];
@@ -243,7 +244,7 @@ static int plan_layer(struct fm_packing *p, struct fm_packing_volume *v, struct 
         memcpy(t->shape, part->shape, sizeof t->shape);
         v->name_of[i] = t->name;
     }
-    return v->tensor ? FM_OK : err->code;
+    return FM_OK;
 }
 
 /* Plan a member of tensors outside the experts. */
@@ -253,16 +254,16 @@ static int plan_others(struct fm_packing_volume *v, const struct fm_packing *p, 
     snprintf(v->name, sizeof v->name, "%s", name);
     v->layer = -1;
     v->from = from;
-    v->tensors = tensors;
-    v->tensor = fm_alloc(v->tensors, sizeof *v->tensor, "the plan of other tensors", err);
-    for (size_t i = 0; v->tensor && i < v->tensors; i++) {
+    if (alloc_tensors(v, tensors, err))
+        return err->code;
+    for (size_t i = 0; i < v->tensors; i++) {
         char own[FM_ST_NAME_BYTES_MAX + 1];
         v->tensor[i] = written(own, p, &from[i]);
-        v->tensor[i].name = fm_strdup(v->tensor[i].name, err);
+        v->name_of[i] = v->tensor[i].name = fm_strdup(v->tensor[i].name, err);
         if (!v->tensor[i].name)
             return err->code;
     }
-    return v->tensor ? FM_OK : err->code;
+    return FM_OK;
 }
 
 static int plan_volumes(struct fm_packing *p, struct fm_err *err)
@@ -457,8 +458,7 @@ static int fill_report(struct fm_packing *p, struct fm_err *err)
     r->segments = p->seg.S;
     r->adapter = p->adapter.M > 0;
     r->merged = count_merged(p);
-    for (size_t i = 0; i < p->cp.dir.shards; i++)
-        fm_stored_add(&r->bytes_in, &r->bytes_values, &p->cp.config, &p->cp.dir.shard[i].st);
+    fm_source_bytes(&p->cp.source, &r->bytes_in, &r->bytes_values);
     r->bytes_weights = r->kept ? r->bytes_in : r->bytes_values;
     fm_storage_names(r->storage, &p->cp.config);
     r->extra = p->cp.sum;
@@ -624,6 +624,7 @@ static void release(struct fm_packing *p)
         for (size_t t = 0; p->volume[i].tensor && t < p->volume[i].tensors; t++)
             free((char *)(uintptr_t)p->volume[i].tensor[t].name);
         free(p->volume[i].tensor);
+        free(p->volume[i].name_of);
         free(p->volume[i].header);
     }
     free(p->volume);
@@ -745,8 +746,7 @@ int fm_pack_compare(const struct fm_run_options *run, struct fm_pack_compared *c
         rc = err->code;
         goto out;
     }
-    for (size_t i = 0; i < p.cp.dir.shards; i++)
-        fm_stored_add(&report.bytes_in, &report.bytes_values, &p.cp.config, &p.cp.dir.shard[i].st);
+    fm_source_bytes(&p.cp.source, &report.bytes_in, &report.bytes_values);
     report.bytes_weights = report.kept ? report.bytes_in : report.bytes_values;
     if (fm_packing_pass(&p, "compare", err) || fm_packing_check_sums(&p, err) ||
         compare_all(&p, compared, err))

@@ -31,11 +31,11 @@ struct fm_packing_volume {
     uint64_t header_bytes, file_bytes;
     struct fm_tensor *tensor;
     size_t tensors;
-    const char
-        *name_of[FM_PACKED_PARTS_MAX]; /* names in order of parts; `tensor` has the same pointers */
-    int layer;                         /* -1: tensors outside the experts */
-    const struct fm_stored *from;      /* (tensors) the tensors' sources, sorted by name */
-    bool extra;                        /* extra tensors, whose values are not checked */
+    const char **name_of; /* (tensors) names in order of parts, or of `from`; `tensor` has the same
+                             pointers */
+    int layer;            /* -1: tensors outside the experts */
+    const struct fm_stored *from; /* (tensors) the tensors' sources */
+    bool extra;                   /* extra tensors, whose values are not checked */
     size_t part;
 };
 

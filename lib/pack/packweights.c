@@ -15,10 +15,10 @@
 #include "lib/block/storage.h"
 #include "lib/model/interleave.h"
 
-/* Add the digest of a tensor of the checkpoint to the sums. */
-static void add_sum(struct fm_packing *p, const struct fm_tensor *t, const struct fm_digest *digest)
+/* Add the digest of a tensor of the checkpoint, or of one that belongs to it, to the sums. */
+static void add_sum(struct fm_packing *p, const struct fm_stored *s, const struct fm_digest *digest)
 {
-    int l = fm_weightsum_place(&p->cp.config, t->name);
+    int l = fm_weightsum_place(&p->cp.config, s);
     if (l < 0)
         return;
     pthread_mutex_lock(&p->lock);
@@ -41,11 +41,21 @@ static const struct fm_packed_part *part_of(const struct run *w)
     return &fm_packed_at(&w->p->packed, w->layer)->part[w->part];
 }
 
-/* Read all bytes of a tensor of the checkpoint, or expert e's share of it, whose digest is added to
- * `pieces`. */
-static int read_tensor(struct fm_packing *p, const struct fm_tensor *t, const struct fm_file *file,
-                       int e, struct fm_digest *pieces, void *dst, struct fm_err *err)
+/* The tensor of a share that has the given plane. */
+static const struct fm_tensor *plane_of(const struct fm_stored *at, int plane,
+                                        const struct fm_file **file)
 {
+    *file = plane > 0 ? at->scale_file : at->file;
+    return plane > 0 ? at->scale : at->tensor;
+}
+
+/* Read all bytes of a tensor of the checkpoint, its codes or values (plane 0) or its scales (1), or
+ * expert e's share of it, whose digest is added to `pieces`. */
+static int read_tensor(struct fm_packing *p, const struct fm_stored *at, int plane, int e,
+                       struct fm_digest *pieces, void *dst, struct fm_err *err)
+{
+    const struct fm_file *file;
+    const struct fm_tensor *t = plane_of(at, plane, &file);
     size_t size = pieces ? (size_t)t->size / (size_t)p->cp.config.E : (size_t)t->size;
     int rc = fm_tensor_read(t, file, pieces ? (size_t)e * size : 0, dst, size, err);
     if (rc)
@@ -53,21 +63,13 @@ static int read_tensor(struct fm_packing *p, const struct fm_tensor *t, const st
     struct fm_digest digest =
         pieces ? fm_weightsum_piece((size_t)e, dst, size) : fm_weightsum_tensor(t, dst, 0);
     if (!pieces) {
-        add_sum(p, t, &digest);
+        add_sum(p, at, &digest);
         return FM_OK;
     }
     pthread_mutex_lock(&p->lock);
     fm_weightsum_add(pieces, &digest);
     pthread_mutex_unlock(&p->lock);
     return FM_OK;
-}
-
-/* The tensor of a share that has the given plane. */
-static const struct fm_tensor *plane_of(const struct fm_stored *at, int plane,
-                                        const struct fm_file **file)
-{
-    *file = plane > 0 ? at->scale_file : at->file;
-    return plane > 0 ? at->scale : at->tensor;
 }
 
 /* Add the digests of tensors that hold all experts, once every expert's share has been read. */
@@ -83,7 +85,7 @@ static void join_sums(const struct run *w)
             if (!of[n] || (plane >= 0 && n != plane))
                 continue;
             struct fm_digest digest = fm_weightsum_join(of[n], &w->pieces[i][n]);
-            add_sum(w->p, of[n], &digest);
+            add_sum(w->p, &share[i].at, &digest);
         }
     }
 }
@@ -97,7 +99,7 @@ static int read_factor(struct fm_packing *p, const struct fm_stored *place, floa
         return fm_within(err, "%s", place->scale_file->path);
     if (place->factor && !p->packed.storage) {
         struct fm_digest digest = fm_weightsum_tensor(place->factor, factor, 0);
-        add_sum(p, place->factor, &digest);
+        add_sum(p, place, &digest);
     }
     return FM_OK;
 }
@@ -116,8 +118,7 @@ static int widen_scales(struct fm_packing *p, const struct fm_stored *place, int
     size_t n = (size_t)fm_tensor_count(place->scale) / shares_of(p, fused);
     float *wide = fm_scratch(n * sizeof *wide), factor = 1;
     int rc = read_factor(p, place, &factor, err);
-    if (!rc && fm_stored_widen(scales, wide, place, &p->cp.config, raw, fused ? (size_t)e * n : 0,
-                               n, factor, err))
+    if (!rc && fm_stored_widen(scales, wide, place, raw, fused ? (size_t)e * n : 0, n, factor, err))
         rc = fm_within(err, "%s", place->scale_file->path);
     return rc;
 }
@@ -134,9 +135,8 @@ static int read_scales(struct fm_packing *p, const struct fm_stored *place, int 
     size_t size = (size_t)place->scale->size / shares_of(p, pieces);
     void *raw = fm_scratch(size);
     uint64_t at = pieces ? (uint64_t)e * size : 0;
-    int rc = p->packed.storage
-                 ? fm_tensor_read(place->scale, place->scale_file, at, raw, size, err)
-                 : read_tensor(p, place->scale, place->scale_file, e, pieces, raw, err);
+    int rc = p->packed.storage ? fm_tensor_read(place->scale, place->scale_file, at, raw, size, err)
+                               : read_tensor(p, place, 1, e, pieces, raw, err);
     return rc ? rc : widen_scales(p, place, e, pieces, raw, scales, err);
 }
 
@@ -150,13 +150,13 @@ static int read_share(struct run *w, int e, int i, void *dst, enum fm_dtype dtyp
     const struct fm_stored *place = &share->at;
     const struct fm_tensor *t = place->tensor;
     size_t size = (size_t)fm_checkpoint_share_bytes(&p->cp, share, t);
-    size_t n = 8 * size / (size_t)fm_stored_bits(&p->cp.config, t);
+    size_t n = 8 * size / (size_t)fm_stored_bits(place);
     struct fm_digest *pieces = share->fused ? w->pieces[i] : NULL;
     struct fm_mark mark = fm_scratch_mark();
     void *raw = t->dtype == dtype ? dst : fm_scratch(size);
     struct fm_scales scales;
-    int rc = read_tensor(p, t, place->file, e, pieces, raw, err);
-    if (!rc && fm_stored_finite(place, &p->cp.config, raw, pieces ? (size_t)e * n : 0, n, err))
+    int rc = read_tensor(p, place, 0, e, pieces, raw, err);
+    if (!rc && fm_stored_finite(place, raw, pieces ? (size_t)e * n : 0, n, err))
         rc = fm_within(err, "%s", place->file->path);
     if (!rc)
         rc = read_scales(p, place, e, pieces ? pieces + 1 : NULL, &scales, err);
@@ -181,8 +181,8 @@ static int check_plane(struct run *w, int e, int i, const void *bytes, struct fm
     if (part->plane > 0) {
         rc = widen_scales(p, at, e, share->fused, bytes, &scales, err);
     } else {
-        size_t n = (size_t)fm_stored_count(&p->cp.config, at->tensor) / shares_of(p, pieces);
-        if (fm_stored_finite(at, &p->cp.config, bytes, pieces ? (size_t)e * n : 0, n, err))
+        size_t n = (size_t)fm_stored_count(at) / shares_of(p, pieces);
+        if (fm_stored_finite(at, bytes, pieces ? (size_t)e * n : 0, n, err))
             rc = fm_within(err, "%s", at->file->path);
         else if (!fm_packed_find(fm_packed_at(&p->packed, w->layer), part->of, 1))
             rc = read_scales(p, at, e, pieces, &scales, err);
@@ -232,8 +232,8 @@ static int keep_part(struct run *w, int e, void *rows, struct fm_err *err)
         size_t size = (size_t)fm_checkpoint_share_bytes(&p->cp, &share[i], t);
         struct fm_mark mark = fm_scratch_mark();
         char *from = fm_scratch(size);
-        rc = read_tensor(p, t, file, e, share[i].fused ? &w->pieces[i][part->plane] : NULL, from,
-                         err);
+        rc = read_tensor(p, &share[i].at, part->plane, e,
+                         share[i].fused ? &w->pieces[i][part->plane] : NULL, from, err);
         rc = rc ? rc : check_plane(w, e, i, from, err);
         for (int k = 0; k < cuts && !rc; from += (size_t)cut[k++].rows * row)
             place_items(w, part, &cut[k], rows, from, order);
@@ -361,6 +361,15 @@ static int append(struct fm_packing *p, const struct fm_packing_volume *v, const
     return p->writer ? fm_bundle_append(p->writer, v->part, src, size, err) : FM_OK;
 }
 
+/* The index of a tensor of the volume in the order of its parts or sources. */
+static size_t place_of(const struct fm_packing_volume *v, const struct fm_tensor *t)
+{
+    size_t i = 0;
+    while (v->name_of[i] != t->name)
+        i++;
+    return i;
+}
+
 /* Copy all experts of one tensor of a layer. */
 static int pass_tensor(struct fm_packing *p, const struct fm_packing_volume *v,
                        const struct fm_tensor *t, struct fm_err *err)
@@ -368,8 +377,7 @@ static int pass_tensor(struct fm_packing *p, const struct fm_packing_volume *v,
     int E = p->cp.config.E;
     struct fm_mark mark = fm_scratch_mark();
     struct run w = {.p = p, .layer = v->layer, .bytes = t->size / (size_t)E};
-    for (int i = 0; i < fm_packed_at(&p->packed, v->layer)->parts; i++)
-        w.part = t->name == v->name_of[i] ? i : w.part;
+    w.part = (int)place_of(v, t);
     w.rows = fm_scratch((size_t)p->at_once * w.bytes);
     int rc = FM_OK;
     for (; w.first < E && !rc && fm_taskgroup_going(&p->tasks); w.first += p->at_once) {
@@ -382,36 +390,6 @@ static int pass_tensor(struct fm_packing *p, const struct fm_packing_volume *v,
         join_sums(&w);
     fm_scratch_release(mark);
     return rc;
-}
-
-static const struct fm_stored *find_name(const struct fm_packing_volume *v, const char *name)
-{
-    size_t low = 0, high = v->tensors;
-    while (low < high) {
-        size_t mid = (low + high) / 2;
-        const struct fm_stored *place = &v->from[mid];
-        int c = strcmp(name, place->tensor->name);
-        if (c == 0)
-            return place;
-        if (c < 0)
-            high = mid;
-        else
-            low = mid + 1;
-    }
-    return NULL;
-}
-
-/* The source of a planned tensor: the tensor of that name, or the codes whose values have that
- * name. */
-static const struct fm_stored *find_place(const struct fm_packing *p,
-                                          const struct fm_packing_volume *v, const char *name)
-{
-    char codes[FM_ST_NAME_BYTES_MAX + 1];
-    const struct fm_stored *place = find_name(v, name);
-    if (!place && fm_stored_codes(codes, &p->cp.config, name))
-        place = find_name(v, codes);
-    assert(place);
-    return place;
 }
 
 /* A tensor outside the experts that is being copied in pieces. */
@@ -463,13 +441,13 @@ static int pass_piece(struct fm_packing *p, struct other *o, size_t index, size_
 {
     const struct fm_tensor *from = o->place->tensor;
     uint64_t at = index * FM_PACKING_PIECE_BYTES;
-    size_t bits = (size_t)fm_stored_bits(&p->cp.config, from);
+    size_t bits = (size_t)fm_stored_bits(o->place);
     size_t first = 8 * at / bits, values = 8 * n / bits;
     int rc = fm_tensor_read(from, o->place->file, at, o->raw, n, err);
     if (rc)
         return rc;
     if (!o->v->extra && (o->place->scale || fm_dtype_is_weight(from->dtype)) &&
-        fm_stored_finite(o->place, &p->cp.config, o->raw, first, values, err))
+        fm_stored_finite(o->place, o->raw, first, values, err))
         rc = fm_within(err, "%s", o->place->file->path);
     struct fm_digest digest = fm_weightsum_piece(index, o->raw, n);
     fm_weightsum_add(&o->pieces, &digest);
@@ -492,8 +470,7 @@ static int pass_piece(struct fm_packing *p, struct other *o, size_t index, size_
 static int pass_other(struct fm_packing *p, const struct fm_packing_volume *v,
                       const struct fm_tensor *t, struct fm_err *err)
 {
-    struct other o = {
-        .v = v, .t = t, .place = find_place(p, v, t->name), .hasher = fm_hasher_new()};
+    struct other o = {.v = v, .t = t, .place = &v->from[place_of(v, t)], .hasher = fm_hasher_new()};
     struct fm_mark mark = fm_scratch_mark();
     const struct fm_tensor *from = o.place->tensor;
     int rc = o.hasher ? read_scales(p, o.place, 0, NULL, &o.scales, err)
@@ -515,7 +492,7 @@ static int pass_other(struct fm_packing *p, const struct fm_packing_volume *v,
     if (!rc) {
         fm_segments_find(&p->seg, t->name)->digest = fm_hasher_done(o.hasher);
         struct fm_digest digest = fm_weightsum_join(from, &o.pieces);
-        add_sum(p, from, &digest);
+        add_sum(p, o.place, &digest);
     }
     fm_scratch_release(mark);
     fm_hasher_free(o.hasher);

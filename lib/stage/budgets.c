@@ -508,11 +508,13 @@ static int count_bytes(struct reading *r, const struct fm_bundle *b, struct fm_e
     for (size_t i = 0; i < seg.tensors && !rc; i++) {
         const struct fm_segment_tensor *t = &seg.tensor[i];
         size_t bytes = 0;
-        if (fm_extra_layer(&r->config, t->name) >= 0)
-            continue;
         bool known = fm_segments_bytes(&bytes, t);
         const struct fm_tensor stored = {.name = t->name, .dtype = t->dtype, .size = bytes};
-        uint64_t values = seg.packed.storage ? fm_stored_bytes(&r->config, &stored) : bytes;
+        struct fm_stored s = {.tensor = &stored};
+        fm_stored_see(&s, &r->config, FM_NAMING_STOCK);
+        uint64_t values = seg.packed.storage ? fm_stored_bytes(&s) : bytes;
+        if (s.extra)
+            continue;
         if (!known || !fm_add(&r->bytes, r->bytes, values))
             rc = fm_fail(err, FM_EFORMAT, "tensor '%s': its shape is too large", t->name);
     }

@@ -383,11 +383,12 @@ int fm_stage_model_check(const struct fm_bundle *b, const struct fm_hfdir *dir, 
 uint64_t fm_stage_tensor_bytes(const struct fm_hfdir *dir, const struct fm_config *config)
 {
     uint64_t bytes = 0;
-    struct fm_extra extra = {0};
     for (size_t i = 0; i < dir->shards; i++)
-        for (size_t k = 0; k < dir->shard[i].st.count; k++)
-            if (!fm_extra_add(&extra, config, &dir->shard[i].st.tensor[k]))
-                bytes += fm_stored_bytes(config, &dir->shard[i].st.tensor[k]);
+        for (size_t k = 0; k < dir->shard[i].st.count; k++) {
+            struct fm_stored s = {.tensor = &dir->shard[i].st.tensor[k]};
+            fm_stored_see(&s, config, FM_NAMING_STOCK);
+            bytes += s.extra ? 0 : fm_stored_bytes(&s);
+        }
     return bytes;
 }
 

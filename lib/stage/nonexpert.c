@@ -10,17 +10,17 @@
 
 #define EXACT_MAX (((int64_t)1 << 53) - 1)
 
-int fm_nonexpert_add(struct fm_nonexpert *o, const struct fm_config *c, const struct fm_tensor *t,
-                     struct fm_err *err)
+/* Count a tensor with its type, shape and size in bundles; `w` is its row in the family's table. */
+static int add(struct fm_nonexpert *o, const struct fm_config *c, const struct fm_stored *s,
+               const struct fm_weight *w, const struct fm_tensor *t, struct fm_err *err)
 {
-    int l, e;
-    const struct fm_weight *w = fm_weights_find(c, FM_NAMING_STOCK, t->name, &l, &e);
-    bool spare = w && w->part == FM_PART_SPARE;
-    if (spare && fm_weights_check(c, w, t, l, 0, err))
+    int l;
+    bool spare = w && w->part == FM_PART_SPARE, known = w && !spare && !fm_weights_is_expert(w);
+    if ((spare || known) && fm_weights_check(c, w, t, s->scheme.storage, s->l, 0, err))
         return err->code;
-    if (w && !spare && !fm_weights_is_expert(w)) {
+    if (known) {
         o->elements[t->dtype] += fm_tensor_count(t);
-        return fm_weights_check(c, w, t, l, 0, err);
+        return FM_OK;
     }
     if (!spare && (w || fm_weights_is_stray(c, t->name) || fm_weights_is_off(c, t->name, &l)))
         return fm_fail(err, FM_EFORMAT,
@@ -31,18 +31,25 @@ int fm_nonexpert_add(struct fm_nonexpert *o, const struct fm_config *c, const st
     return FM_OK;
 }
 
+int fm_nonexpert_add(struct fm_nonexpert *o, const struct fm_config *c, const struct fm_tensor *t,
+                     struct fm_err *err)
+{
+    struct fm_stored s = {.tensor = t};
+    fm_stored_see(&s, c, FM_NAMING_STOCK);
+    return add(o, c, &s, fm_weights_find(c, FM_NAMING_STOCK, t->name, &s.l, &s.e), t, err);
+}
+
 int fm_nonexpert_add_stored(struct fm_nonexpert *o, const struct fm_config *c,
                             const struct fm_tensor *t, struct fm_err *err)
 {
-    int l, e;
-    char weight[FM_ST_NAME_BYTES_MAX + 1], codes[FM_ST_NAME_BYTES_MAX + 1];
+    char name[FM_ST_NAME_BYTES_MAX + 1];
+    struct fm_stored s = {.tensor = t};
     struct fm_tensor as;
-    fm_stored_weight(weight, c, t->name);
-    const struct fm_weight *w = fm_weights_find(c, FM_NAMING_STOCK, weight, &l, &e);
-    if ((w && fm_weights_is_expert(w)) || fm_stored_belongs(codes, c, t->name))
+    fm_stored_see(&s, c, FM_NAMING_STOCK);
+    if (fm_stored_is_expert(&s) || fm_stored_belongs(&s))
         return FM_OK;
-    fm_stored_values(&as, weight, c, t);
-    return fm_nonexpert_add(o, c, &as, err);
+    fm_stored_values(&as, name, &s);
+    return add(o, c, &s, s.weight, &as, err);
 }
 
 void fm_nonexpert_json(cJSON *model, const struct fm_nonexpert *o, enum fm_dtype dtype)
