@@ -166,9 +166,9 @@ def export(folder):
         "bash", "-c",
         f"fm-rank {common} | fm-train {common} --method saliency --budget-step 0.2 --until 0.6 |"
         f" fm-pack --quiet --model {MODEL} -o {folder}/family.fm &&"
-        f" fm-pack --quiet --export {folder}/out40 --budget 0.4 {folder}/family.fm",
+        f" fm-pack --quiet --export {folder}/out20 --budget 0.2 {folder}/family.fm",
     )  # fmt: skip
-    return folder / "out40"
+    return folder / "out20"
 
 
 def main():
