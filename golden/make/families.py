@@ -3,484 +3,21 @@
 import torch
 
 from goldens import Recipe
-from odd import Odd
-
-
-# --- tensors: names on disk, each with shape and standard deviation -------------------------------
-
-
-def head_dim(c):
-    return c.get("head_dim") or c["hidden_size"] // c["num_attention_heads"]
-
-
-def ends(c):
-    V, H = c["vocab_size"], c["hidden_size"]
-    return {
-        "model.embed_tokens.weight": ((V, H), 0.4),
-        "model.norm.weight": ((H,), 0.3),
-        "lm_head.weight": ((V, H), 0.3),
-    }
-
-
-def attention(c, p, std=0.25):
-    H, C = c["hidden_size"], head_dim(c)
-    q, g = c["num_attention_heads"] * C, c["num_key_value_heads"] * C
-    return {
-        p + "input_layernorm.weight": ((H,), 0.3),
-        p + "self_attn.q_proj.weight": ((q, H), std),
-        p + "self_attn.k_proj.weight": ((g, H), std),
-        p + "self_attn.v_proj.weight": ((g, H), 0.2),
-        p + "self_attn.o_proj.weight": ((H, q), 0.1),
-        p + "post_attention_layernorm.weight": ((H,), 0.3),
-    }
-
-
-def feed_forward(p, H, I, names=("gate_proj", "up_proj", "down_proj"), down=0.25):
-    gate, up, back = (f"{p}{name}.weight" for name in names)
-    return {gate: ((I, H), 0.25), up: ((I, H), 0.25), back: ((H, I), down)}
-
-
-def experts(c, p, E, I, down):
-    """Router and experts under Qwen's and OLMoE's names."""
-    table = {p + "mlp.gate.weight": ((E, c["hidden_size"]), 0.3)}
-    for e in range(E):
-        table |= feed_forward(f"{p}mlp.experts.{e}.", c["hidden_size"], I, down=down)
-    return table
-
-
-def layers(c):
-    return ((l, f"model.layers.{l}.") for l in range(c["num_hidden_layers"]))
-
-
-def qwen3_shapes(c):
-    table, C = ends(c), head_dim(c)
-    for _, p in layers(c):
-        table |= attention(c, p)
-        table |= {p + f"self_attn.{x}_norm.weight": ((C,), 0.4) for x in "qk"}
-        table |= experts(c, p, c["num_local_experts"], c["moe_intermediate_size"], 0.2)
-    return table
-
-
-def olmoe_shapes(c):
-    table = ends(c)
-    for _, p in layers(c):
-        table |= attention(c, p)
-        for x, heads in (("q", "num_attention_heads"), ("k", "num_key_value_heads")):
-            table[p + f"self_attn.{x}_norm.weight"] = ((c[heads] * head_dim(c),), 0.4)
-        table |= experts(c, p, c["num_experts"], c["intermediate_size"], 0.3)
-    return table
-
-
-def qwen2_shapes(c):
-    table, H = ends(c), c["hidden_size"]
-    for l, p in layers(c):
-        table |= attention(c, p)
-        for x, heads in (("q", "num_attention_heads"), ("k", "num_key_value_heads"),
-                         ("v", "num_key_value_heads")):  # fmt: skip
-            table[p + f"self_attn.{x}_proj.bias"] = ((c[heads] * head_dim(c),), 0.5)
-        if l in c["mlp_only_layers"] or (l + 1) % c["decoder_sparse_step"] != 0:
-            table |= feed_forward(p + "mlp.", H, c["intermediate_size"], down=0.1)
-            continue
-        table |= experts(c, p, c["num_experts"], c["moe_intermediate_size"], 0.4)
-        wide = c["shared_expert_intermediate_size"]
-        table |= feed_forward(p + "mlp.shared_expert.", H, wide, down=0.1)
-        table[p + "mlp.shared_expert_gate.weight"] = ((1, H), 0.3)
-    return table
-
-
-def phimoe_shapes(c):
-    H, V, C = c["hidden_size"], c["vocab_size"], head_dim(c)
-    table = ends(c) | {"model.norm.bias": ((H,), 0.3), "lm_head.bias": ((V,), 0.5)}
-    for _, p in layers(c):
-        table |= attention(c, p, 0.2)
-        for x, n in (("q", c["num_attention_heads"] * C), ("k", c["num_key_value_heads"] * C),
-                     ("v", c["num_key_value_heads"] * C), ("o", H)):  # fmt: skip
-            table[p + f"self_attn.{x}_proj.bias"] = ((n,), 0.4)
-        for x in ("input", "post_attention"):
-            table[p + f"{x}_layernorm.bias"] = ((H,), 0.3)
-        table[p + "block_sparse_moe.gate.weight"] = ((c["num_local_experts"], H), 0.3)
-        for e in range(c["num_local_experts"]):
-            x = f"{p}block_sparse_moe.experts.{e}."
-            table |= feed_forward(x, H, c["intermediate_size"], ("w1", "w3", "w2"), down=0.15)
-    return table
-
-
-def biases(c, p, std=0.5):
-    """The biases of q, k and v."""
-    heads = {"q": "num_attention_heads", "k": "num_key_value_heads", "v": "num_key_value_heads"}
-    return {p + f"self_attn.{x}_proj.bias": ((c[n] * head_dim(c),), std) for x, n in heads.items()}
-
-
-def glm4_shapes(c):
-    table, H, E, I = ends(c), c["hidden_size"], c["n_routed_experts"], c["moe_intermediate_size"]
-    for l, p in layers(c):
-        table |= attention(c, p) | biases(c, p)
-        table |= {p + f"self_attn.{x}_norm.weight": ((head_dim(c),), 0.4) for x in "qk"}
-        if l < c["first_k_dense_replace"]:
-            table |= feed_forward(p + "mlp.", H, c["intermediate_size"], down=0.1)
-            continue
-        table |= experts(c, p, E, I, 0.3)
-        table[p + "mlp.gate.e_score_correction_bias"] = ((E,), 0.2)
-        table |= feed_forward(p + "mlp.shared_experts.", H, c["n_shared_experts"] * I, down=0.1)
-    return table
-
-
-def dots1_shapes(c):
-    table, H = glm4_shapes(c), c["hidden_size"]
-    for _, p in layers(c):
-        table[p + "self_attn.o_proj.bias"] = ((H,), 0.4)
-    return table
-
-
-def solar_shapes(c):
-    """GLM-4.5's tensors without norms of q and k; every layer has experts."""
-    table = glm4_shapes(c | {"first_k_dense_replace": 0})
-    return {n: t for n, t in table.items() if not n.endswith(("q_norm.weight", "k_norm.weight"))}
-
-
-HY_NAMES = (
-    ("mlp.gate.weight", "mlp.router.gate.weight"),
-    ("mlp.gate.e_score_correction_bias", "mlp.expert_bias"),
-    ("mlp.shared_experts.", "mlp.shared_mlp."),
-)
-
-
-def renamed(table, names):
-    for usual, own in names:
-        table = {n.replace(usual, own): t for n, t in table.items()}
-    return table
-
-
-def hy_shapes(c):
-    sizes = {"n_routed_experts": c["num_experts"], "n_shared_experts": c["num_shared_experts"]}
-    sizes["first_k_dense_replace"] = c["mlp_layer_types"].index("sparse")
-    return renamed(dots1_shapes(c | sizes), HY_NAMES)
-
-
-def minimax_shapes(c):
-    table, H, E, C = ends(c), c["hidden_size"], c["num_local_experts"], head_dim(c)
-    for _, p in layers(c):
-        table |= attention(c, p)
-        for x, heads in (("q", "num_attention_heads"), ("k", "num_key_value_heads")):
-            table[p + f"self_attn.{x}_norm.weight"] = ((c[heads] * C,), 0.4)
-        table[p + "block_sparse_moe.gate.weight"] = ((E, H), 0.3)
-        table[p + "block_sparse_moe.e_score_correction_bias"] = ((E,), 0.2)
-        for e in range(E):
-            x = f"{p}block_sparse_moe.experts.{e}."
-            table |= feed_forward(x, H, c["intermediate_size"], ("w1", "w3", "w2"), down=0.3)
-    return table
-
-
-def ernie_shapes(c):
-    table, H, E, I = ends(c), c["hidden_size"], c["moe_num_experts"], c["moe_intermediate_size"]
-    del table["lm_head.weight"]
-    first, last = c["moe_layer_start_index"], c["moe_layer_end_index"]
-    for l, p in layers(c):
-        table |= attention(c, p)
-        if (l + 1) % c["moe_layer_interval"] or not first <= l <= last:
-            table |= feed_forward(p + "mlp.", H, c["intermediate_size"], down=0.1)
-            continue
-        table |= experts(c, p, E, I, 0.4)
-        table[p + "mlp.moe_statics.e_score_correction_bias"] = ((1, E), 0.03)
-        shared = c["moe_num_shared_experts"] * I
-        table |= feed_forward(p + "mlp.shared_experts.", H, shared, down=0.1)
-    return table
-
-
-def latent_attention(c, p):
-    H, Q, r, k = (c[x] for x in ("hidden_size", "num_attention_heads", "q_lora_rank", "kv_lora_rank"))
-    A, R, D = c["qk_nope_head_dim"], c["qk_rope_head_dim"], c["v_head_dim"]
-    a = p + "self_attn."
-    table = {
-        p + "input_layernorm.weight": ((H,), 0.3),
-        a + "kv_a_proj_with_mqa.weight": ((k + R, H), 0.25),
-        a + "kv_a_layernorm.weight": ((k,), 0.3),
-        a + "kv_b_proj.weight": ((Q * (A + D), k), 0.3),
-        a + "o_proj.weight": ((H, Q * D), 0.1),
-        p + "post_attention_layernorm.weight": ((H,), 0.3),
-    }
-    if c["attention_bias"]:
-        table |= {a + "kv_a_proj_with_mqa.bias": ((k + R,), 0.5), a + "o_proj.bias": ((H,), 0.3)}
-    if r is None:
-        return table | {a + "q_proj.weight": ((Q * (A + R), H), 0.25)}
-    if c["attention_bias"]:
-        table[a + "q_a_proj.bias"] = ((r,), 0.5)
-    return table | {
-        a + "q_a_proj.weight": ((r, H), 0.25),
-        a + "q_a_layernorm.weight": ((r,), 0.3),
-        a + "q_b_proj.weight": ((Q * (A + R), r), 0.3),
-    }
-
-
-def deepseek_shapes(c):
-    table, H, E, I = ends(c), c["hidden_size"], c["n_routed_experts"], c["moe_intermediate_size"]
-    for l, p in layers(c):
-        table |= latent_attention(c, p)
-        types = c.get("mlp_layer_types")
-        if types[l] == "dense" if types else l < c["first_k_dense_replace"]:
-            table |= feed_forward(p + "mlp.", H, c["intermediate_size"], down=0.1)
-            continue
-        table |= experts(c, p, E, I, 0.3)
-        if c["model_type"] != "deepseek_v2":
-            table[p + "mlp.gate.e_score_correction_bias"] = ((E,), 0.2)
-        table |= feed_forward(p + "mlp.shared_experts.", H, c["n_shared_experts"] * I, down=0.1)
-    return table
-
-
-def indexed_shapes(c):
-    """Layers with a sparse indexer, whose tensors get no gradient."""
-    table, n, C = deepseek_shapes(c), c["index_n_heads"], c["index_head_dim"]
-    for l, p in layers(c):
-        if l > 1 and "index_topk_freq" in c and (l - 1) % c["index_topk_freq"]:
-            continue  # index_skip_topk_offset 2
-        x = p + "self_attn.indexer."
-        table |= {
-            x + "wq_b.weight": ((n * C, c["q_lora_rank"]), 0.3),
-            x + "wk.weight": ((C, c["hidden_size"]), 0.25),
-            x + "k_norm.weight": ((C,), 0.3),
-            x + "k_norm.bias": ((C,), 0.3),
-            x + "weights_proj.weight": ((n, c["hidden_size"]), 0.25),
-        }
-    return table
-
-
-def axk1_shapes(c):
-    """The norm after the experts is also in the dense layer, where nothing reads it."""
-    norms = {p + "post_mlp_layernorm.weight": ((c["hidden_size"],), 0.3) for _, p in layers(c)}
-    return deepseek_shapes(c) | norms
-
-
-EXAONE_NAMES = (("mlp.gate.e_score_correction_bias", "mlp.e_score_correction_bias"),)
-
-
-def exaone_shapes(c):
-    sizes = {"n_routed_experts": c["num_experts"], "n_shared_experts": c["num_shared_experts"]}
-    return renamed(without_biases(glm4_shapes(c | sizes)), EXAONE_NAMES)
-
-
-def without_biases(table):
-    return {n: t for n, t in table.items() if not n.endswith("_proj.bias")}
-
-
-AFMOE_NAMES = HY_NAMES[:2]
-
-
-def afmoe_shapes(c):
-    sizes = {"n_routed_experts": c["num_experts"], "n_shared_experts": c["num_shared_experts"]}
-    sizes["first_k_dense_replace"] = c["num_dense_layers"]
-    table, H = renamed(dots1_shapes(c | sizes), AFMOE_NAMES), c["hidden_size"]
-    for _, p in layers(c):
-        table |= {p + f"{x}_mlp_layernorm.weight": ((H,), 0.3) for x in ("pre", "post")}
-        table[p + "self_attn.gate_proj.weight"] = ((c["num_attention_heads"] * head_dim(c), H), 0.3)
-    return table
-
-
-LAGUNA_NAMES = (
-    ("mlp.gate.e_score_correction_bias", "mlp.experts.e_score_correction_bias"),
-    ("mlp.shared_experts.", "mlp.shared_expert."),
-)
-
-
-def laguna_shapes(c):
-    """Each layer has its own number of query heads, and a gate for each head."""
-    sizes = {"n_routed_experts": c["num_experts"], "n_shared_experts": 1}
-    sizes["first_k_dense_replace"] = c["mlp_layer_types"].index("sparse")
-    table, H = dots1_shapes(c | sizes), c["hidden_size"]
-    for l, p in layers(c):
-        heads = c["num_attention_heads_per_layer"][l]
-        a, q = p + "self_attn.", heads * head_dim(c)
-        table |= {
-            a + "q_proj.weight": ((q, H), 0.25),
-            a + "q_proj.bias": ((q,), 0.5),
-            a + "o_proj.weight": ((H, q), 0.1),
-            a + "g_proj.weight": ((heads, H), 0.3),
-        }
-        x, wide = p + "mlp.shared_experts.", c["shared_expert_intermediate_size"]
-        if x + "up_proj.weight" in table:
-            table |= feed_forward(x, H, wide, down=0.1)
-    return renamed(table, LAGUNA_NAMES)
-
-
-def mimo_shapes(c):
-    """Layers with a window have sinks and twice the key heads; values are narrower than keys."""
-    sizes = {"first_k_dense_replace": c["moe_layer_freq"].index(1), "n_shared_experts": 1}
-    table, H, Q, D = glm4_shapes(c | sizes), c["hidden_size"], c["num_attention_heads"], c["v_head_dim"]
-    table = {n: t for n, t in table.items() if "_norm.w" not in n and ".shared_experts." not in n}
-    table |= {n: t for n, t in ends(c).items()}
-    for l, p in layers(c):
-        window = c["hybrid_layer_pattern"][l]
-        G, a = c["num_key_value_heads"] * (1 + window), p + "self_attn."
-        for x, width in (("k", G * head_dim(c)), ("v", G * D)):
-            table |= {a + f"{x}_proj.weight": ((width, H), 0.25), a + f"{x}_proj.bias": ((width,), 0.5)}
-        table[a + "o_proj.weight"] = ((H, Q * D), 0.15)
-        if window:
-            table[a + "attention_sink_bias"] = ((Q,), 1.0)
-    return table
-
-
-def minimax_m3_shapes(c):
-    """Tensors as transformers' text class saves them: gate and up of every MLP are fused; a sparse indexer
-    gets no gradient."""
-    table, H, E, I = ends(c), c["hidden_size"], c["num_local_experts"], c["intermediate_size"]
-    both = lambda p, wide: {
-        p + "gate_up_proj.weight": ((2 * wide, H), 0.25), p + "down_proj.weight": ((H, wide), 0.1)
-    }  # fmt: skip
-    for l, p in layers(c):
-        table |= attention(c, p) | {p + f"self_attn.{x}_norm.weight": ((head_dim(c),), 0.4) for x in "qk"}
-        if c["layer_types"][l] == "minimax_m3_sparse":
-            x, C = p + "self_attn.indexer.", c["index_head_dim"]
-            table |= {x + "q_proj.weight": ((c["index_n_heads"] * C, H), 0.25), x + "k_proj.weight": ((C, H), 0.25)}
-            table |= {x + f"{y}_norm.weight": ((C,), 0.3) for y in "qk"}
-        if c["mlp_layer_types"][l] == "dense":
-            table |= both(p + "mlp.", c["dense_intermediate_size"])
-            continue
-        table |= both(p + "mlp.shared_experts.", c["shared_intermediate_size"]) | {
-            p + "mlp.gate.weight": ((E, H), 0.3),
-            p + "mlp.gate.e_score_correction_bias": ((E,), 0.2),
-            p + "mlp.experts.gate_up_proj": ((E, 2 * I, H), 0.25),
-            p + "mlp.experts.down_proj": ((E, H, I), 0.2),
-        }
-    return table
-
-
-LFM_NAMES = (
-    ("input_layernorm", "operator_norm"),
-    ("post_attention_layernorm", "ffn_norm"),
-    (".o_proj.", ".out_proj."),
-    ("model.norm.", "model.embedding_norm."),
-)
-
-
-def lfm_shapes(c):
-    """Tied embeddings; short convolutions in most layers, attention with norms of q and k in the others."""
-    table, H, E = ends(c), c["hidden_size"], c["num_experts"]
-    del table["lm_head.weight"]
-    for l, p in layers(c):
-        norms = {n: t for n, t in attention(c, p).items() if "layernorm" in n}
-        if c["layer_types"][l] == "conv":
-            table |= norms | {
-                p + "conv.in_proj.weight": ((3 * H, H), 0.25),
-                p + "conv.conv.weight": ((H, 1, c["conv_L_cache"]), 0.6),
-                p + "conv.out_proj.weight": ((H, H), 0.1),
-            }
-        else:
-            table |= attention(c, p)
-            table |= {p + f"self_attn.{x}_layernorm.weight": ((head_dim(c),), 0.4) for x in "qk"}
-        p, names = p + "feed_forward.", ("w1", "w3", "w2")
-        if l < c["num_dense_layers"]:
-            table |= feed_forward(p, H, c["intermediate_size"], names, down=0.1)
-            continue
-        table |= {p + "gate.weight": ((E, H), 0.3), p + "expert_bias": ((E,), 0.2)}
-        for e in range(E):
-            table |= feed_forward(f"{p}experts.{e}.", H, c["moe_intermediate_size"], names, down=0.2)
-    return renamed(table, LFM_NAMES)
-
-
-def granite_shapes(c):
-    """Tied embeddings; gate and up are fused in the experts and in the shared expert."""
-    table, H, E, I = ends(c), c["hidden_size"], c["num_local_experts"], c["intermediate_size"]
-    del table["lm_head.weight"]
-    wide = c.get("shared_intermediate_size")
-    for _, p in layers(c):
-        x = p + "block_sparse_moe."
-        table |= attention(c, p) | biases(c, p) | {
-            p + "self_attn.o_proj.bias": ((H,), 0.3),
-            x + "router.layer.weight": ((E, H), 0.3),
-            x + "input_linear.weight": ((E, 2 * I, H), 0.25),
-            x + "output_linear.weight": ((E, H, I), 0.2),
-        }
-        if wide:
-            table[p + "shared_mlp.input_linear.weight"] = ((2 * wide, H), 0.25)
-            table[p + "shared_mlp.output_linear.weight"] = ((H, wide), 0.1)
-    return table
-
-
-def gpt_oss_shapes(c):
-    table, H, E, I = ends(c), c["hidden_size"], c["num_local_experts"], c["intermediate_size"]
-    for _, p in layers(c):
-        table |= attention(c, p) | biases(c, p) | {p + "self_attn.o_proj.bias": ((H,), 0.3)}
-        x = p + "mlp."
-        table |= {
-            p + "self_attn.sinks": ((c["num_attention_heads"],), 1.0),
-            x + "router.weight": ((E, H), 0.3),
-            x + "router.bias": ((E,), 0.3),
-            x + "experts.gate_up_proj": ((E, H, 2 * I), 0.25),
-            x + "experts.gate_up_proj_bias": ((E, 2 * I), 0.5),
-            x + "experts.down_proj": ((E, I, H), 0.2),
-            x + "experts.down_proj_bias": ((E, H), 0.2),
-        }
-    return table
-
-
-def deltanet(c, p):
-    """A layer of Gated DeltaNet: q, k, v, z are in one tensor, ordered by key head, and b, a in another."""
-    H, G, Q = c["hidden_size"], c["linear_num_key_heads"], c["linear_num_value_heads"]
-    k, v = G * c["linear_key_head_dim"], Q * c["linear_value_head_dim"]
-    a = p + "linear_attn."
-    return {
-        p + "input_layernorm.weight": ((H,), 0.3),
-        a + "in_proj_qkvz.weight": ((2 * k + 2 * v, H), 0.25),
-        a + "in_proj_ba.weight": ((2 * Q, H), 0.25),
-        a + "conv1d.weight": ((2 * k + v, 1, c["linear_conv_kernel_dim"]), 1.5),
-        a + "A_log": ((Q,), 1.0),
-        a + "dt_bias": ((Q,), 0.5),
-        a + "norm.weight": ((c["linear_value_head_dim"],), 0.3),
-        a + "out_proj.weight": ((H, v), 0.09),
-        p + "post_attention_layernorm.weight": ((H,), 0.3),
-    }
-
-
-def gated_attention(c, p):
-    table = attention(c, p)
-    rows, H = table[p + "self_attn.q_proj.weight"][0]
-    table[p + "self_attn.q_proj.weight"] = ((2 * rows, H), 0.25)
-    return table | {p + f"self_attn.{x}_norm.weight": ((head_dim(c),), 0.4) for x in "qk"}
-
-
-def qwen3_next_shapes(c):
-    table, H, interval = ends(c), c["hidden_size"], c["full_attention_interval"]
-    for l, p in layers(c):
-        table |= deltanet(c, p) if (l + 1) % interval else gated_attention(c, p)
-        if l in c["mlp_only_layers"]:
-            table |= feed_forward(p + "mlp.", H, c["intermediate_size"], down=0.1)
-            continue
-        table |= experts(c, p, c["num_experts"], c["moe_intermediate_size"], 0.4)
-        wide = c["shared_expert_intermediate_size"]
-        table |= feed_forward(p + "mlp.shared_expert.", H, wide, down=0.1)
-        table[p + "mlp.shared_expert_gate.weight"] = ((1, H), 0.3)
-    return table
-
-
-def qwen35_shapes(c):
-    """Tensors as on the hub: experts are fused, the text part has a prefix, and there are parts not used for text."""
-    table, H, I, E = {}, c["hidden_size"], c["moe_intermediate_size"], c["num_experts"]
-    for l, p in layers(c):
-        if c["layer_types"][l] == "linear_attention":
-            table |= deltanet(c, p)
-            del table[p + "linear_attn.in_proj_qkvz.weight"], table[p + "linear_attn.in_proj_ba.weight"]
-            k, v = c["linear_num_key_heads"] * c["linear_key_head_dim"], c["linear_num_value_heads"]
-            wide = v * c["linear_value_head_dim"]
-            for x, rows in (("qkv", 2 * k + wide), ("z", wide), ("b", v), ("a", v)):
-                table[p + f"linear_attn.in_proj_{x}.weight"] = ((rows, H), 0.25)
-        else:
-            table |= gated_attention(c, p)
-        table |= {
-            p + "mlp.gate.weight": ((E, H), 0.3),
-            p + "mlp.experts.gate_up_proj": ((E, 2 * I, H), 0.25),
-            p + "mlp.experts.down_proj": ((E, H, I), 0.4),
-            p + "mlp.shared_expert_gate.weight": ((1, H), 0.3),
-        }
-        wide = c["shared_expert_intermediate_size"]
-        table |= feed_forward(p + "mlp.shared_expert.", H, wide, down=0.1)
-    table |= ends(c)
-    named = lambda n: n if n.startswith("lm_head") else n.replace("model.", "model.language_model.", 1)
-    table = {named(n): t for n, t in table.items()}
-    return table | {
-        "model.visual.patch_embed.proj.weight": ((16, 3, 2, 4, 4), 0.1),
-        "model.visual.patch_embed.proj.bias": ((16,), 0.1),
-        "mtp.fc.weight": ((H, 2 * H), 0.1),
-        "mtp.layers.0.mlp.experts.down_proj": ((E, H, I), 0.1),
-    }
+from odd import ATTENTION, BIASED_ROUTER, ENDS, LATENT_ATTENTION, MIXTURE, Odd
+
+
+# --- standard deviations ---------------------------------------------------------------------------
+
+LAYERS, LATENT_LAYERS = ATTENTION | MIXTURE, LATENT_ATTENTION | MIXTURE
+INDEXER = {  # its tensors get no gradient
+    "indexer.wq_b.weight": 0.3, "indexer.wk.weight": 0.25, "indexer.k_norm.weight": 0.3, "indexer.k_norm.bias": 0.3,
+    "indexer.weights_proj.weight": 0.25,
+}  # fmt: skip
+DELTANET = {
+    "input_layernorm.weight": 0.3, "in_proj_qkvz.weight": 0.25, "in_proj_ba.weight": 0.25, "conv1d.weight": 1.5,
+    "A_log": 1.0, "dt_bias": 0.5, "linear_attn.norm.weight": 0.3, "linear_attn.out_proj.weight": 0.09,
+}  # fmt: skip
+OUTPUT_BIAS = {"o_proj.bias": 0.4}
 
 
 def around_zero(tensors):
@@ -536,7 +73,7 @@ QWEN3 = Odd(
         "use_sliding_window": False,
         "vocab_size": 101,
     },
-    shapes=qwen3_shapes,
+    draws=[ENDS, LAYERS | {"experts.down_proj.weight": 0.2}],
     recipe=Recipe(seed=31, actions=(3, 12, 21, 29), gap_min=2e-4),
 )
 
@@ -565,7 +102,6 @@ OLMOE = Odd(
         "transformers_version": "4.45.0",
         "vocab_size": 89,
     },
-    shapes=olmoe_shapes,
     dtype=torch.float32,
     recipe=Recipe(seed=41, actions=(3, 10, 17, 23), gap_min=2e-4),
 )
@@ -599,7 +135,7 @@ QWEN2 = Odd(
         "use_sliding_window": False,
         "vocab_size": 103,
     },
-    shapes=qwen2_shapes,
+    draws=[ENDS, LAYERS | {"experts.down_proj.weight": 0.4}],
     shards=3,
     recipe=Recipe(seed=53, actions=(3, 11, 19, 27), gap_min=2e-4),
 )
@@ -640,7 +176,10 @@ PHIMOE = Odd(
         "transformers_version": "5.23.0",
         "vocab_size": 83,
     },
-    shapes=phimoe_shapes,
+    draws=[
+        ENDS | {"norm.bias": 0.3, "lm_head.bias": 0.5},
+        LAYERS | {f"{x}_proj.weight": 0.2 for x in "qk"} | {f"{x}_proj.bias": 0.4 for x in "qkvo"},
+    ],
     dtype=torch.float16,
     recipe=Recipe(seed=61, actions=(4, 14, 24, 33), gap_min=2e-5),
 )
@@ -680,7 +219,6 @@ GLM4 = Odd(
         "use_qk_norm": True,
         "vocab_size": 97,
     },
-    shapes=glm4_shapes,
     shards=2,
     recipe=Recipe(seed=71, actions=(2, 8, 14, 19), gap_min=2e-5),
     tweak=keep_biases,
@@ -717,7 +255,7 @@ DOTS1 = Odd(
         "transformers_version": "5.23.0",
         "vocab_size": 91,
     },
-    shapes=dots1_shapes,
+    draws=[ENDS, LAYERS, OUTPUT_BIAS],
     dtype=torch.float16,
     recipe=Recipe(seed=172, actions=(3, 9, 16, 22), gap_min=2e-5),
     tweak=keep_biases,
@@ -759,7 +297,6 @@ SOLAR = Odd(
         "use_qk_norm": False,
         "vocab_size": 89,
     },
-    shapes=solar_shapes,
     recipe=Recipe(seed=180, actions=(2, 7, 12, 17), gap_min=2e-5),
     tweak=keep_biases,
 )
@@ -797,7 +334,7 @@ HY3 = Odd(
         "transformers_version": "5.6.0",
         "vocab_size": 97,
     },
-    shapes=hy_shapes,
+    draws=[ENDS, LAYERS, OUTPUT_BIAS],
     dtype=torch.float16,
     recipe=Recipe(seed=191, actions=(2, 8, 14, 19), gap_min=2e-5),
     tweak=keep_biases,
@@ -834,7 +371,7 @@ MINIMAX = Odd(
         "use_routing_bias": True,
         "vocab_size": 101,
     },
-    shapes=minimax_shapes,
+    draws=[ENDS, ATTENTION | BIASED_ROUTER | MIXTURE | {"experts.w2.weight": 0.3}],
     dtype=torch.float16,  # the bias, too
     recipe=Recipe(seed=81, actions=(3, 10, 18, 25), gap_min=2e-5),
 )
@@ -871,7 +408,7 @@ ERNIE = Odd(
         "use_bias": False,
         "vocab_size": 103,
     },
-    shapes=ernie_shapes,
+    draws=[ENDS, LAYERS | {"experts.down_proj.weight": 0.4, "e_score_correction_bias": 0.03}],
     dtype=torch.float32,
     recipe=Recipe(seed=91, actions=(2, 8, 15, 21)),
 )
@@ -925,7 +462,7 @@ DSV2 = Odd(
         "v_head_dim": 7,
         "vocab_size": 97,
     },
-    shapes=deepseek_shapes,
+    draws=[ENDS, LATENT_LAYERS],
     recipe=Recipe(seed=101, actions=(2, 9, 15, 21), gap_min=5e-6),
 )
 
@@ -976,7 +513,7 @@ DSV3 = Odd(
         "v_head_dim": 9,
         "vocab_size": 101,
     },
-    shapes=deepseek_shapes,
+    draws=[ENDS, LATENT_LAYERS],
     shards=2,
     recipe=Recipe(seed=111, actions=(2, 7, 12, 17)),
     tweak=keep_biases,
@@ -1023,7 +560,7 @@ MOONLIGHT = Odd(
         "v_head_dim": 11,
         "vocab_size": 103,
     },
-    shapes=deepseek_shapes,
+    draws=[ENDS, LATENT_LAYERS],
     recipe=Recipe(seed=121, actions=(3, 10, 16, 23)),
     tweak=keep_biases,
 )
@@ -1064,7 +601,7 @@ GLM_LITE = Odd(
         "v_head_dim": 12,
         "vocab_size": 89,
     },
-    shapes=deepseek_shapes,
+    draws=[ENDS, LATENT_LAYERS],
     dtype=torch.float16,
     recipe=Recipe(seed=131, actions=(2, 8, 14, 19)),
     tweak=keep_biases,
@@ -1122,7 +659,7 @@ DSV32 = Odd(
         "transformers_version": "4.44.2",
         "vocab_size": 89,
     },
-    shapes=indexed_shapes,
+    draws=[ENDS, LATENT_LAYERS, INDEXER],
     recipe=Recipe(seed=211, actions=(2, 7, 12, 17)),
     tweak=keep_biases,
 )
@@ -1152,7 +689,7 @@ GLM5 = Odd(
         "v_head_dim": 11,
         "vocab_size": 91,
     },
-    shapes=indexed_shapes,
+    draws=[ENDS, LATENT_LAYERS, INDEXER],
     dtype=torch.float16,
     recipe=Recipe(seed=231, actions=(2, 7, 12, 17)),
     tweak=keep_biases,
@@ -1174,7 +711,8 @@ AXK1 = Odd(
         "transformers_version": "4.57.3",
         "vocab_size": 89,
     },
-    shapes=axk1_shapes,
+    draws=[ENDS, LATENT_LAYERS, {"post_mlp_layernorm.weight": 0.3}],
+    more={"model.layers.0.post_mlp_layernorm.weight": (36,)},
     recipe=Recipe(seed=251, actions=(2, 7, 12, 17)),
     tweak=keep_biases,
 )
@@ -1216,7 +754,6 @@ EXAONE = Odd(
         "topk_group": 1,
         "vocab_size": 91,
     },
-    shapes=exaone_shapes,
     recipe=Recipe(seed=271, actions=(2, 7, 12, 17)),
     tweak=keep_biases,
 )
@@ -1243,7 +780,10 @@ AFMOE = Odd(
         "topk_group": 1,
         "vocab_size": 89,
     },
-    shapes=afmoe_shapes,
+    draws=[
+        ENDS, LAYERS, OUTPUT_BIAS,
+        {"pre_mlp_layernorm.weight": 0.3, "post_mlp_layernorm.weight": 0.3, "self_attn.gate_proj.weight": 0.3},
+    ],
     recipe=Recipe(seed=291, actions=(2, 7, 12, 17)),
     tweak=keep_biases,
 )
@@ -1285,7 +825,7 @@ LAGUNA = Odd(
         "shared_expert_intermediate_size": 23,
         "vocab_size": 91,
     },
-    shapes=laguna_shapes,
+    draws=[ENDS, LAYERS, OUTPUT_BIAS, {"g_proj.weight": 0.3}],
     recipe=Recipe(seed=311, actions=(2, 7, 12, 17)),
     tweak=keep_biases,
 )
@@ -1323,7 +863,7 @@ MIMO = Odd(
         "v_head_dim": 10,
         "vocab_size": 89,
     },
-    shapes=mimo_shapes,
+    draws=[ENDS, LAYERS | {"v_proj.weight": 0.25, "o_proj.weight": 0.15}, {"attention_sink_bias": 1.0}],
     recipe=Recipe(seed=331, actions=(2, 7, 12, 17)),
     tweak=keep_biases,
 )
@@ -1367,7 +907,15 @@ MINIMAX_M3 = Odd(
         "transformers_version": "5.23.0",
         "vocab_size": 93,
     },
-    shapes=minimax_m3_shapes,
+    draws=[
+        ENDS,
+        ATTENTION
+        | {f"indexer.{x}_proj.weight": 0.25 for x in "qk"}
+        | {f"indexer.{x}_norm.weight": 0.3 for x in "qk"}
+        | {"gate_up_proj.weight": 0.25, "down_proj.weight": 0.1}
+        | BIASED_ROUTER
+        | MIXTURE,
+    ],
     recipe=Recipe(seed=351, actions=(2, 7, 12, 17)),
     tweak=around_zero_with_biases,
 )
@@ -1401,7 +949,14 @@ LFM2 = Odd(
         "use_expert_bias": True,
         "vocab_size": 94,
     },
-    shapes=lfm_shapes,
+    draws=[
+        ENDS | {"embedding_norm.weight": 0.3},
+        ATTENTION
+        | {"conv.in_proj.weight": 0.25, "conv.conv.weight": 0.6, "conv.out_proj.weight": 0.1}
+        | BIASED_ROUTER
+        | MIXTURE
+        | {"experts.w2.weight": 0.2},
+    ],
     recipe=Recipe(seed=391, actions=(2, 7, 12, 17)),
     tweak=keep_biases,
 )
@@ -1433,7 +988,6 @@ GRANITE_KEYS = {  # as its authors write it
 GRANITE = Odd(
     seed=370,
     own=GRANITE_KEYS | {"architectures": ["GraniteMoeForCausalLM"], "model_type": "granitemoe"},
-    shapes=granite_shapes,
     recipe=Recipe(seed=371, actions=(2, 8, 14, 19)),
 )
 
@@ -1445,7 +999,6 @@ GRANITE_SHARED = Odd(
         "model_type": "granitemoeshared",
         "shared_intermediate_size": 23,
     },
-    shapes=granite_shapes,
     recipe=Recipe(seed=381, actions=(2, 8, 14, 19)),
 )
 
@@ -1488,7 +1041,6 @@ GPTOSS = Odd(
         "transformers_version": "5.23.0",
         "vocab_size": 97,
     },
-    shapes=gpt_oss_shapes,
     shards=2,
     recipe=Recipe(seed=141, actions=(3, 11, 19, 27), gap_min=2e-5),
 )
@@ -1530,7 +1082,7 @@ QWEN3_NEXT = Odd(
         "use_sliding_window": False,
         "vocab_size": 101,
     },
-    shapes=qwen3_next_shapes,
+    draws=[ENDS, DELTANET | ATTENTION | MIXTURE | {"experts.down_proj.weight": 0.4}],
     shards=2,
     recipe=Recipe(seed=147, actions=(2, 8, 14, 19), gap_min=5e-6),
     tweak=around_zero,
@@ -1575,7 +1127,20 @@ QWEN35 = Odd(
         "shared_expert_intermediate_size": 27,
         "vocab_size": 97,
     },
-    shapes=qwen35_shapes,
+    draws=[
+        DELTANET
+        | ATTENTION
+        | {f"in_proj_{x}.weight": 0.25 for x in ("qkv", "z", "b", "a")}
+        | {"gate.weight": 0.3, "experts.gate_up_proj": 0.25, "experts.down_proj": 0.4, "shared_expert_gate.weight": 0.3}
+        | MIXTURE
+        | {"experts.down_proj": 0.4},
+        ENDS,
+        {
+            "model.visual.patch_embed.proj.weight": 0.1, "model.visual.patch_embed.proj.bias": 0.1,
+            "mtp.fc.weight": 0.1, "mtp.layers.0.mlp.experts.down_proj": 0.1,
+        },
+    ],
+    more={"mtp.fc.weight": (48, 96), "mtp.layers.0.mlp.experts.down_proj": (8, 48, 21)},
     shards=2,
     recipe=Recipe(seed=155, actions=(2, 9, 15, 21), gap_min=5e-6),
     tweak=around_zero,

@@ -8,11 +8,16 @@ the other rows.
 """
 
 import json
+import re
+import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors import safe_open
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 import decoded
 import goldens
@@ -35,19 +40,50 @@ CONFIG = {
 }
 
 
+# Tables of standard deviations, by the ends of names; the longest end that fits counts, in the last of a row's
+# tables that has it.  All tensors are drawn from one generator: the tensors of a row's first table before those of
+# the second, and in a table layer by layer, in the table's order, the experts of a layer one after another.
+ENDS = {"embed_tokens.weight": 0.4, "norm.weight": 0.3, "lm_head.weight": 0.3}
+ATTENTION = {
+    "input_layernorm.weight": 0.3, "operator_norm.weight": 0.3, "q_proj.weight": 0.25, "k_proj.weight": 0.25,
+    "v_proj.weight": 0.2, "o_proj.weight": 0.1, "self_attn.out_proj.weight": 0.1,
+    "post_attention_layernorm.weight": 0.3, "ffn_norm.weight": 0.3, "q_proj.bias": 0.5, "k_proj.bias": 0.5,
+    "v_proj.bias": 0.5, "o_proj.bias": 0.3, "input_layernorm.bias": 0.3, "post_attention_layernorm.bias": 0.3,
+    "q_norm.weight": 0.4, "k_norm.weight": 0.4, "q_layernorm.weight": 0.4, "k_layernorm.weight": 0.4, "sinks": 1.0,
+}  # fmt: skip
+LATENT_ATTENTION = {
+    "input_layernorm.weight": 0.3, "kv_a_proj_with_mqa.weight": 0.25, "kv_a_layernorm.weight": 0.3,
+    "kv_b_proj.weight": 0.3, "o_proj.weight": 0.1, "post_attention_layernorm.weight": 0.3,
+    "kv_a_proj_with_mqa.bias": 0.5, "o_proj.bias": 0.3, "q_proj.weight": 0.25, "q_a_proj.bias": 0.5,
+    "q_a_proj.weight": 0.25, "q_a_layernorm.weight": 0.3, "q_b_proj.weight": 0.3,
+}  # fmt: skip
+BIASED_ROUTER = {"gate.weight": 0.3, "e_score_correction_bias": 0.2, "expert_bias": 0.2}
+MIXTURE = {
+    "gate.weight": 0.3, "router.weight": 0.3, "router.bias": 0.3, "router.layer.weight": 0.3,
+    "experts.gate_proj.weight": 0.25, "experts.up_proj.weight": 0.25, "experts.down_proj.weight": 0.3,
+    "experts.w1.weight": 0.25, "experts.w3.weight": 0.25, "experts.w2.weight": 0.15, "experts.gate_up_proj": 0.25,
+    "experts.gate_up_proj_bias": 0.5, "experts.down_proj": 0.2, "experts.down_proj_bias": 0.2,
+    "input_linear.weight": 0.25, "output_linear.weight": 0.2, "shared_mlp.input_linear.weight": 0.25,
+    "shared_mlp.output_linear.weight": 0.1, "e_score_correction_bias": 0.2, "expert_bias": 0.2,
+    "gate_proj.weight": 0.25, "up_proj.weight": 0.25, "down_proj.weight": 0.1, "w1.weight": 0.25, "w3.weight": 0.25,
+    "w2.weight": 0.1, "shared_expert_gate.weight": 0.3,
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Odd:
     """A row: config.json, tensors, and the parameters of the goldens."""
 
     seed: int
     own: dict  # keys of config.json in addition to CONFIG's
-    shapes: Callable  # config -> names on disk, each with shape and standard deviation
     recipe: goldens.Recipe
+    draws: list = field(default_factory=lambda: [ENDS, ATTENTION | MIXTURE])
     T: int = 20
     dtype: torch.dtype = torch.bfloat16
     shards: int = 1
     tweak: Callable = None  # changes the tensors after they are drawn
     wrapper: dict = None  # for a multimodal model: config.json without text_config, which is `config`
+    more: dict = field(default_factory=dict)  # shapes of tensors that transformers' class does not have
     members: bool = True  # goldens of masks at several budgets, and of the layer boundaries
 
     @property
@@ -55,32 +91,14 @@ class Odd:
         """The config in the order in which transformers writes the keys."""
         return dict(sorted((CONFIG | self.own).items()))
 
+    @property
+    def config_json(self):
+        return self.config if self.wrapper is None else self.wrapper | {"text_config": self.config}
+
 
 # --- Mixtral --------------------------------------------------------------------------------------
 
 UNREACHED = (1, 4)  # layer, expert
-
-
-def mixtral_shapes(c):
-    """Deviations so large that attention is peaked and experts dominate the residual stream."""
-    V, H, I = c["vocab_size"], c["hidden_size"], c["intermediate_size"]
-    q, g = c["num_attention_heads"] * c["head_dim"], c["num_key_value_heads"] * c["head_dim"]
-    table = {"model.embed_tokens.weight": ((V, H), 0.3), "model.norm.weight": ((H,), 0.2)}
-    for l in range(c["num_hidden_layers"]):
-        p = f"model.layers.{l}."
-        table[p + "input_layernorm.weight"] = ((H,), 0.2)
-        table[p + "self_attn.q_proj.weight"] = ((q, H), 0.25)
-        table[p + "self_attn.k_proj.weight"] = ((g, H), 0.25)
-        table[p + "self_attn.v_proj.weight"] = ((g, H), 0.2)
-        table[p + "self_attn.o_proj.weight"] = ((H, q), 0.1)
-        table[p + "post_attention_layernorm.weight"] = ((H,), 0.2)
-        table[p + "block_sparse_moe.gate.weight"] = ((c["num_local_experts"], H), 0.3)
-        for e in range(c["num_local_experts"]):
-            x = f"{p}block_sparse_moe.experts.{e}."
-            table[x + "w1.weight"] = ((I, H), 0.25)
-            table[x + "w2.weight"] = ((H, I), 0.15)
-            table[x + "w3.weight"] = ((I, H), 0.25)
-    return table
 
 
 def unreach(tensors):
@@ -115,7 +133,12 @@ MIXTRAL = Odd(
         "transformers_version": "4.57.0",
         "vocab_size": 97,
     },
-    shapes=mixtral_shapes,
+    draws=[  # deviations so large that attention is peaked and experts dominate the residual stream
+        {"embed_tokens.weight": 0.3, "norm.weight": 0.2},
+        ATTENTION
+        | {"input_layernorm.weight": 0.2, "post_attention_layernorm.weight": 0.2, "gate.weight": 0.3}
+        | {"experts.w1.weight": 0.25, "experts.w2.weight": 0.15, "experts.w3.weight": 0.25},
+    ],
     dtype=torch.float16,
     shards=2,  # the cut falls inside an expert of layer 1
     recipe=goldens.Recipe(
@@ -132,10 +155,46 @@ MIXTRAL = Odd(
 # --- every row ------------------------------------------------------------------------------------
 
 
+def shapes(odd):
+    """The names on disk and their shapes, from transformers' class."""
+    config = {k: v for k, v in odd.config_json.items() if k != "quantization_config"}
+    kind, found = AutoModelForImageTextToText if odd.wrapper else AutoModelForCausalLM, {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "config.json").write_text(json.dumps(config))
+        model = kind.from_config(AutoConfig.from_pretrained(folder))
+        if odd.wrapper:  # the experts are fused on the hub, as in the class
+            return {n: tuple(t.shape) for n, t in model.state_dict().items()} | odd.more
+        model.save_pretrained(folder)
+        for file in folder.glob("*.safetensors"):
+            with safe_open(file, "pt") as tensors:
+                found |= {n: tuple(tensors.get_slice(n).get_shape()) for n in tensors.keys()}
+    return found | odd.more
+
+
+LAYER, EXPERT = re.compile(r"model\.(?:language_model\.)?layers\.(\d+)\."), re.compile(r"\.experts\.(\d+)(?=\.)")
+
+
+def place(name, draws):
+    """The place of a tensor in the order of drawing, and its standard deviation."""
+    layer, expert = LAYER.match(name), EXPERT.search(name)
+    end = "." + EXPERT.sub(".experts", name)
+    fits = [(len(key), t, key) for t, table in enumerate(draws) for key in table if end.endswith("." + key)]
+    if not fits:
+        raise KeyError(name)
+    _, t, key = max(fits)
+    at = list(draws[t]).index(key)
+    first = next(i for i, k in enumerate(draws[t]) if k.startswith("experts.")) if expert else at
+    return (t, int(layer[1]) if layer else -1, first, int(expert[1]) if expert else -1, at), draws[t][key]
+
+
 def weights(odd, generator):
     """Norm weights scatter around 1, all else around 0."""
-    tensors = {}
-    for name, (shape, std) in odd.shapes(odd.config).items():
+    tensors, shape_of = {}, shapes(odd)
+    wanted = [n for n in shape_of if not n.startswith("model.visual.") or n in odd.draws[-1]]
+    places = {n: place(n, odd.draws) for n in wanted}
+    for name in sorted(wanted, key=lambda n: places[n][0]):
+        shape, std = shape_of[name], places[name][1]
         value = torch.randn(shape, generator=generator) * std
         tensors[name] = (value + (1.0 if name.endswith("norm.weight") else 0.0)).to(odd.dtype)
     if odd.tweak:
@@ -165,8 +224,7 @@ def make(odd, folder):
     """Write the model: config.json, weights and tokens."""
     folder.mkdir(parents=True, exist_ok=True)
     generator = torch.Generator().manual_seed(odd.seed)
-    config = odd.config if odd.wrapper is None else odd.wrapper | {"text_config": odd.config}
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    (folder / "config.json").write_text(json.dumps(odd.config_json, indent=2) + "\n")
     save_sharded(folder, weights(odd, generator), odd.shards)
     tokens = torch.randint(0, odd.config["vocab_size"], (S, odd.T), generator=generator)
     np.save(folder / "tokens.npy", tokens.numpy().astype("<i4"))

@@ -2,7 +2,7 @@
 
 import torch
 
-from families import qwen3_shapes
+from families import QWEN3
 from goldens import Recipe
 from odd import Odd
 
@@ -86,7 +86,7 @@ FP8 = Odd(
         "use_sliding_window": False,
         "vocab_size": 79,
     },
-    shapes=qwen3_shapes,
+    draws=QWEN3.draws,
     shards=2,
     recipe=Recipe(seed=71, actions=(13, 52, 92, 131), gap_min=2e-4),
     tweak=quantise,
