@@ -18,12 +18,11 @@ enum {
     HELD = 2, /* quality on --eval-tokens or --eval-text */
     KERNELS = 16,
     BASELINES = 32,
-    FAMILY = 64,    /* quality of a bundle or stream */
-    EXPORTED = 128, /* quality of an exported directory */
-    REPORT = 256,
-    MEASURES = QUALITY | HELD | BASELINES | FAMILY | EXPORTED, /* losses of a model on tokens */
-    CALIBRATED = QUALITY | BASELINES | FAMILY | EXPORTED,      /* modes with --tokens and --text */
-    LOSSES = QUALITY | HELD | BASELINES | FAMILY /* modes whose losses --plot can draw */
+    EXPORTED = 64, /* quality of an exported directory */
+    REPORT = 128,
+    MEASURES = QUALITY | HELD | BASELINES | EXPORTED, /* losses of a model on tokens */
+    CALIBRATED = QUALITY | BASELINES | EXPORTED,      /* modes with --tokens and --text */
+    LOSSES = QUALITY | HELD | BASELINES               /* modes whose losses --plot can draw */
 };
 
 struct options {
@@ -33,20 +32,10 @@ struct options {
     const char *family, *rows;  /* kernels */
     const char *shape;          /* kernels; NULL: the default */
     int dtype;                  /* kernels */
-    bool record;                /* quality */
     struct fm_baseline_options baselines;
     const char *figures[FM_INPUTS_MAX + 1]; /* report */
     int context;                            /* report; 0: its default */
 };
-
-static int record(const struct fm_cli *cli, const struct fm_record *e, struct fm_err *err)
-{
-    int rc = fm_record_write(&cli->run, e, err);
-    if (!rc)
-        fm_run_note(&cli->run, "the figures are in the card and fm-export.json of '%s'",
-                    cli->run.inputs.stream);
-    return rc;
-}
 
 /* With --dry-run (else `dry` is NULL), append the cost of the measurement to the text and to the
  * JSON object. */
@@ -79,14 +68,14 @@ static void add_cost(struct fm_estimate *sum, const struct fm_estimate *e)
 /* Measure an exported directory. */
 static int exported(const struct fm_cli *cli, const struct options *o, struct fm_err *err)
 {
-    struct fm_record e = {0};
+    struct fm_bench_export e = {0};
     struct fm_bench_original original = {0};
     struct fm_estimate estimate, *dry = cli->dry_run ? &estimate : NULL;
     struct fm_cli_text text;
     int rc = FM_OK;
     if (fm_options_check(cli, EXPORTED, "for an exported directory", err) ||
         fm_bench_exported(&cli->run, o->budgets, &original, dry, &e, err) ||
-        (o->record && !cli->dry_run && record(cli, &e, err)) || fm_cli_text_open(&text, err))
+        fm_cli_text_open(&text, err))
         rc = err->code;
     if (!rc) {
         fm_results_exported(text.out, &e);
@@ -105,9 +94,8 @@ static int check_compared(const struct fm_cli *cli, const struct options *o, str
                            "'%s' is not an exported directory; give one family, or any number of "
                            "exported directories",
                            cli->operand[i]);
-    if (o->record || o->budgets)
-        return fm_fail(err, FM_EUSAGE, "--%s is for one directory; omit it",
-                       o->record ? "record" : "budgets");
+    if (o->budgets)
+        return fm_fail(err, FM_EUSAGE, "--budgets is for one directory; omit it");
     return fm_options_check(cli, EXPORTED, "for exported directories", err);
 }
 
@@ -121,7 +109,7 @@ static int compared(const struct fm_cli *cli, const struct options *o, struct fm
     struct fm_cli_text text;
     if (check_compared(cli, o, err))
         return err->code;
-    struct fm_record *e = fm_alloc((size_t)n, sizeof *e, "figures", err);
+    struct fm_bench_export *e = fm_alloc((size_t)n, sizeof *e, "figures", err);
     if (!e)
         return err->code;
     for (int i = 0; i < n; i++) {
@@ -160,8 +148,6 @@ static int quality(const struct fm_cli *cli, struct options *o, struct fm_err *e
         return compared(cli, o, err);
     if (fm_bench_is_export(cli->run.inputs.stream))
         return exported(cli, o, err);
-    if (fm_options_check(cli, FAMILY, "for a family; it is for an exported directory", err))
-        return err->code;
     int rc = FM_OK;
     if (fm_bench_quality(&cli->run, o->budgets, dry, &q, err) ||
         (o->plot && !cli->dry_run &&
@@ -345,8 +331,6 @@ static const struct fm_cli_option own[] = {
      "quality, baselines: draw the losses as SVG; kernels: the speed-ups", 0, 0, LOSSES | KERNELS},
     {"over", 0, FM_CLI_CHOICE, &asked.over, "budget|bytes",
      "quality, baselines: horizontal axis of --plot (default: budget)", 0, 0, LOSSES},
-    {"record", 0, FM_CLI_FLAG, &asked.record, NULL, "quality: write the figures into the export", 0,
-     0, QUALITY | HELD | EXPORTED},
     {"only", 0, FM_CLI_TEXT, &asked.baselines.only, "NAME,...",
      "baselines: measure only these rows (default: all)", 0, 0, BASELINES},
     {"repeat", 0, FM_CLI_INT, &asked.repeat, "N",
@@ -377,7 +361,7 @@ int fm_bench_main(int argc, char **argv)
         .tool = "fm-bench",
         .synopsis = SYNOPSIS,
         .about = "Measure a family's quality and the speed of a layer of experts; show a family.",
-        .often = "model tokens eval-tokens eval-text record seq-len precision threads json quiet "
+        .often = "model tokens eval-tokens eval-text seq-len precision threads json quiet "
                  "help version",
         .groups = FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_EVAL | FM_CLI_MACHINE | FM_CLI_OPTIONAL |
                   FM_CLI_OUTPUT | FM_CLI_CONFINED,

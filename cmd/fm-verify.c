@@ -11,10 +11,10 @@
 #include "lib/run/report.h"
 #include "lib/verify/verify.h"
 
-/* Findings and notes are lines of the text result, and arrays of its JSON. */
+/* Findings and files that are not listed are lines of the text result, and arrays of its JSON. */
 struct findings {
     FILE *out;
-    cJSON *list, *noted[FM_VERIFY_NOTES]; /* arrays; NULL for a kind that did not occur */
+    cJSON *list, *not_listed; /* not_listed: NULL if there are none */
 };
 
 static void add_finding(void *self, const char *item, const char *what)
@@ -29,17 +29,15 @@ static void add_finding(void *self, const char *item, const char *what)
     fm_json_add_string(o, "what", what);
 }
 
-static void add_note(void *self, enum fm_verify_note note, const char *name)
+static void add_not_listed(void *self, const char *name)
 {
-    static const char *const title[] = {"not listed", "recorded", "dropped",
-                                        "signature no longer matches; sign again"};
     struct findings *f = self;
-    fprintf(f->out, "%s: ", title[note]);
+    fputs("not listed: ", f->out);
     fm_printable_write(f->out, name);
     fputc('\n', f->out);
-    if (!f->noted[note])
-        f->noted[note] = cJSON_CreateArray();
-    fm_json_add_string(f->noted[note], NULL, name);
+    if (!f->not_listed)
+        f->not_listed = cJSON_CreateArray();
+    fm_json_add_string(f->not_listed, NULL, name);
 }
 
 static void describe(FILE *out, const struct fm_verify_report *r, int code)
@@ -69,7 +67,6 @@ static void describe(FILE *out, const struct fm_verify_report *r, int code)
 static cJSON *describe_json(const struct fm_verify_report *r, const struct findings *findings,
                             int code)
 {
-    static const char *const key[] = {"not_listed", "recorded", "dropped", "stale"};
     cJSON *o = fm_report_begin("fm-verify");
     fm_json_add_bool(o, "ok", !code);
     fm_json_add_string(o, "kind", r->kind);
@@ -90,9 +87,8 @@ static cJSON *describe_json(const struct fm_verify_report *r, const struct findi
     fm_json_add_uint(o, "failed", r->failed);
     fm_json_add_uint(o, "bytes", r->bytes);
     fm_json_add(o, "findings", findings->list);
-    for (int i = 0; i < FM_VERIFY_NOTES; i++)
-        if (findings->noted[i])
-            fm_json_add(o, key[i], findings->noted[i]);
+    if (findings->not_listed)
+        fm_json_add(o, "not_listed", findings->not_listed);
     if (r->function) {
         fm_json_add_double(o, "loss", r->loss);
         fm_json_add_double(o, "loss_want", r->loss_want);
@@ -127,8 +123,7 @@ static int dry_run_table(const struct fm_cli *cli, const struct fm_verify_option
 {
     uint64_t files, bytes;
     int rc = fm_verify_listed(options->target, &files, &bytes, err);
-    return rc ? rc
-              : dry_run_files(cli, files, bytes, options->record ? "recorded" : "checked", err);
+    return rc ? rc : dry_run_files(cli, files, bytes, "checked", err);
 }
 
 /* --dry-run: check that the stream can be opened, and that its first members are valid. */
@@ -255,7 +250,7 @@ static int work_signature(const struct fm_cli *cli, struct signing *s, struct fm
         return dry_run_signature(cli, s, err);
     if (fm_cli_text_open(&text, err))
         return err->code;
-    struct signed_files found = {{text.out, cJSON_CreateArray(), {NULL}}, cJSON_CreateArray()};
+    struct signed_files found = {{text.out, cJSON_CreateArray(), NULL}, cJSON_CreateArray()};
     s->options.key = s->private_key ? s->private_key : s->public_key;
     s->options.ignored = add_ignored;
     s->options.finding = add_unsigned;
@@ -321,13 +316,13 @@ static int work(const struct fm_cli *cli, struct fm_verify_options *options,
                                            : dry_run(cli, options, err);
     if (fm_cli_text_open(&text, err))
         return err->code;
-    struct findings findings = {text.out, cJSON_CreateArray(), {NULL}};
+    struct findings findings = {text.out, cJSON_CreateArray(), NULL};
     options->finding = add_finding;
-    options->note = add_note;
+    options->not_listed = add_not_listed;
     options->self = &findings;
     int rc = fm_verify(&cli->run, options, &report, err);
-    /* Stopped before the kind of target was known: an error, not a result.  There are no notes to
-     * release. */
+    /* Stopped before the kind of target was known: an error, not a result.  not_listed
+     * is NULL. */
     if (rc && report.items == 0 && report.failed == 0) {
         cJSON_Delete(findings.list);
         fm_cli_text_drop(&text);
@@ -354,8 +349,6 @@ int fm_verify_main(int argc, char **argv)
         {"against", 'a', FM_CLI_READ, &options.against, "BUNDLE",
          "the bundle that DIR was exported from; its beginning is enough for most exports", 0, 0,
          FILES | FUNCTION | BESIDE},
-        {"record", 0, FM_CLI_FLAG, &options.record, NULL, "update the list of files in DIR", 0, 0,
-         FILES},
         {"function", 0, FM_CLI_FLAG, &options.function, NULL,
          "also run the model on a few sequences; needs --text or --tokens, and --model for a "
          "bundle",
@@ -372,12 +365,10 @@ int fm_verify_main(int argc, char **argv)
     struct fm_cli cli = {
         .tool = "fm-verify",
         .synopsis = "[options] [BUNDLE|STAGE]\n"
-                    "       fm-verify [--record] DIR\n"
-                    "       fm-verify DIR --against BUNDLE\n"
+                    "       fm-verify DIR [--against BUNDLE]\n"
                     "       fm-verify --sign KEY | --trusted KEY DIR|FILE",
         .about = "Check a bundle, a stream or an export; sign, and verify signatures.",
-        .often = "against record sign trusted function model tokens text threads json quiet help "
-                 "version",
+        .often = "against sign trusted function model tokens text threads json quiet help version",
         .groups = FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_MACHINE | FM_CLI_OPTIONAL | FM_CLI_CONFINED,
         .confined = reads_only,
         .descriptor = &signing.options.passphrase_fd,

@@ -301,7 +301,7 @@ int fm_results_quality_plot(const struct fm_bench_quality *q, bool bytes, const 
     return rc;
 }
 
-static void print_member(FILE *out, const struct fm_record *e, int i)
+static void print_member(FILE *out, const struct fm_bench_export *e, int i)
 {
     const struct fm_quality *q = &e->member[i].quality;
     if (e->whole)
@@ -324,15 +324,15 @@ static void print_member(FILE *out, const struct fm_record *e, int i)
 
 static const struct fm_spread *member_spread(const void *of, int i)
 {
-    return &((const struct fm_record *)of)->member[i].spread;
+    return &((const struct fm_bench_export *)of)->member[i].spread;
 }
 
 static double member_budget(const void *of, int i)
 {
-    return ((const struct fm_record *)of)->member[i].budget;
+    return ((const struct fm_bench_export *)of)->member[i].budget;
 }
 
-void fm_results_exported(FILE *out, const struct fm_record *e)
+void fm_results_exported(FILE *out, const struct fm_bench_export *e)
 {
     fprintf(out, "held out: %d sequences of %d tokens, %s; ", e->sequences, e->T, e->precision);
     if (e->whole)
@@ -370,7 +370,7 @@ void fm_results_exported(FILE *out, const struct fm_record *e)
     }
 }
 
-static void add_numbers(cJSON *o, const struct fm_record *e, int i)
+static void add_numbers(cJSON *o, const struct fm_bench_export *e, int i)
 {
     const struct fm_quality *q = &e->member[i].quality;
     fm_json_add_double(o, "ce", q->ce);
@@ -385,12 +385,12 @@ static void add_numbers(cJSON *o, const struct fm_record *e, int i)
 }
 
 /* The --weights of an export, as in tables and JSON. */
-static const char *weights_of(const struct fm_record *e)
+static const char *weights_of(const struct fm_bench_export *e)
 {
     return !e->weights[0] ? "plain" : strcmp(e->weights, "keep") == 0 ? "codes" : e->weights;
 }
 
-cJSON *fm_results_exported_json(const struct fm_record *e)
+cJSON *fm_results_exported_json(const struct fm_bench_export *e)
 {
     cJSON *o = fm_report_begin("fm-bench quality");
     fm_json_add_string(o, "layout", e->layout);
@@ -422,7 +422,7 @@ cJSON *fm_results_exported_json(const struct fm_record *e)
 }
 
 /* Sort by bytes, the smallest first; `order` (n) gets the indices. */
-static void sort_by_bytes(int *order, const struct fm_record *e, int n)
+static void sort_by_bytes(int *order, const struct fm_bench_export *e, int n)
 {
     for (int i = 0; i < n; i++) {
         int at = i;
@@ -433,15 +433,15 @@ static void sort_by_bytes(int *order, const struct fm_record *e, int n)
 }
 
 /* The difference between the i-th directory in the order of bytes and the one before it. */
-static struct fm_spread_paired step_of(const struct fm_record *e, const int *order, int i)
+static struct fm_spread_paired step_of(const struct fm_bench_export *e, const int *order, int i)
 {
     struct fm_spread_paired none = {0};
-    const struct fm_record *a = &e[order[i]], *b = &e[order[i > 0 ? i - 1 : 0]];
+    const struct fm_bench_export *a = &e[order[i]], *b = &e[order[i > 0 ? i - 1 : 0]];
     return i > 0 && a->sums.groups > 0 ? fm_spread_pair(&a->sums, a->start, &b->sums, b->start)
                                        : none;
 }
 
-void fm_results_compared(FILE *out, const struct fm_record *e, char *const *name, int n)
+void fm_results_compared(FILE *out, const struct fm_bench_export *e, char *const *name, int n)
 {
     int order[FM_RESULTS_COMPARED_MAX];
     bool measured = e[0].member[e[0].start].quality.positions > 0;
@@ -458,7 +458,7 @@ void fm_results_compared(FILE *out, const struct fm_record *e, char *const *name
             e[0].compared && measured ? PAIRED_ORIGINAL : "", measured ? PAIRED_ROW : "",
             e[0].compared && measured ? "       KL   +-95%  agree%" : "");
     for (int i = 0; i < n; i++) {
-        const struct fm_record *r = &e[order[i]];
+        const struct fm_bench_export *r = &e[order[i]];
         const struct fm_quality *q = &r->member[r->start].quality;
         char bytes[32];
         fm_units_bytes(bytes, r->bytes);
@@ -482,7 +482,7 @@ void fm_results_compared(FILE *out, const struct fm_record *e, char *const *name
         fprintf(out, "%10s %-10s %-8s %7s %10.4f\n", "", "original", "", "", e[0].original.ce);
 }
 
-cJSON *fm_results_compared_json(const struct fm_record *e, char *const *name, int n)
+cJSON *fm_results_compared_json(const struct fm_bench_export *e, char *const *name, int n)
 {
     int order[FM_RESULTS_COMPARED_MAX];
     cJSON *o = fm_report_begin("fm-bench quality");

@@ -20,13 +20,13 @@ int fm_results_quality_plot(const struct fm_bench_quality *q, bool bytes, const 
                             bool force, struct fm_err *err);
 
 /* For an exported directory. */
-void fm_results_exported(FILE *out, const struct fm_record *e);
-cJSON *fm_results_exported_json(const struct fm_record *e);
+void fm_results_exported(FILE *out, const struct fm_bench_export *e);
+cJSON *fm_results_exported_json(const struct fm_bench_export *e);
 /* For n exported directories, at most FM_RESULTS_COMPARED_MAX, sorted by bytes; name (n) are their
  * paths. */
 #define FM_RESULTS_COMPARED_MAX 48
-void fm_results_compared(FILE *out, const struct fm_record *e, char *const *name, int n);
-cJSON *fm_results_compared_json(const struct fm_record *e, char *const *name, int n);
+void fm_results_compared(FILE *out, const struct fm_bench_export *e, char *const *name, int n);
+cJSON *fm_results_compared_json(const struct fm_bench_export *e, char *const *name, int n);
 
 /* A Markdown table as in fm-bench(1); the speed-ups by budget as an SVG file. */
 void fm_results_kernels(FILE *out, const struct fm_kernelbench *b);

@@ -300,16 +300,6 @@ char *fm_file_join(const char *dir, const char *name, struct fm_err *err)
     return path;
 }
 
-bool fm_file_is_in(const char *dir, const char *name)
-{
-    struct fm_err unused = {0};
-    struct stat st;
-    char *path = fm_file_join(dir, name, &unused);
-    bool there = path && lstat(path, &st) == 0;
-    free(path);
-    return there;
-}
-
 int fm_file_unchanged(const struct fm_file *f, struct fm_err *err)
 {
     struct stat st;

@@ -86,9 +86,6 @@ int fm_file_unchanged(const struct fm_file *f, struct fm_err *err);
 
 /* dir/name; free() it.  NULL: FM_ENOMEM. */
 char *fm_file_join(const char *dir, const char *name, struct fm_err *err);
-/* True if the directory has an entry of that name, of any kind; also false if there is no
- * memory. */
-bool fm_file_is_in(const char *dir, const char *name);
 
 /* An output file that does not have its final name yet. */
 struct fm_output {

@@ -79,7 +79,7 @@ static int add_files(uint64_t *bytes, const cJSON *json, const char *directory, 
 }
 
 /* Read what fm-export.json records about the export. */
-static int read_claim(struct fm_record *r, const char *directory, struct fm_err *err)
+static int read_claim(struct fm_bench_export *r, const char *directory, struct fm_err *err)
 {
     cJSON *json = NULL;
     const char *name = NULL;
@@ -190,7 +190,7 @@ static int choose_budgets(struct family *f, const char *budgets, struct fm_err *
 }
 
 /* Write the chosen members to r->member and their widths to s->widths. */
-static int take_members(struct subject *s, struct fm_record *r, const struct family *f,
+static int take_members(struct subject *s, struct fm_bench_export *r, const struct family *f,
                         const cJSON *json, struct fm_err *err)
 {
     const struct fm_config *c = fm_model_config(s->model);
@@ -221,7 +221,7 @@ static int take_members(struct subject *s, struct fm_record *r, const struct fam
 }
 
 /* Choose the members to measure in a directory with all members. */
-static int read_members(struct subject *s, struct fm_record *r, const char *directory,
+static int read_members(struct subject *s, struct fm_bench_export *r, const char *directory,
                         const char *budgets, struct fm_err *err)
 {
     struct family f = {0};
@@ -239,8 +239,9 @@ static int read_members(struct subject *s, struct fm_record *r, const char *dire
     return rc;
 }
 
-static int open_subject(struct subject *s, struct fm_record *r, const struct fm_run_options *run,
-                        const char *budgets, struct fm_bench_original *original, struct fm_err *err)
+static int open_subject(struct subject *s, struct fm_bench_export *r,
+                        const struct fm_run_options *run, const char *budgets,
+                        struct fm_bench_original *original, struct fm_err *err)
 {
     struct fm_run_options own = *run;
     own.inputs.model = run->inputs.stream; /* to encode text: the directory's own tokenizer */
@@ -286,9 +287,9 @@ static int find_ops(const struct fm_ops **ops, const struct subject *s,
     return rc;
 }
 
-static int plan(struct fm_estimate *estimate, const struct fm_record *r, const struct subject *s,
-                struct fm_bench_original *original, const struct fm_run_options *run,
-                struct fm_err *err)
+static int plan(struct fm_estimate *estimate, const struct fm_bench_export *r,
+                const struct subject *s, struct fm_bench_original *original,
+                const struct fm_run_options *run, struct fm_err *err)
 {
     double kept = 0;
     for (int i = 0; i < r->members; i++)
@@ -307,7 +308,7 @@ static int plan(struct fm_estimate *estimate, const struct fm_record *r, const s
 }
 
 /* Check that a directory has the tokens of the first one. */
-static int check_tokens(struct fm_bench_original *o, const struct fm_record *r,
+static int check_tokens(struct fm_bench_original *o, const struct fm_bench_export *r,
                         const char *directory, struct fm_err *err)
 {
     if (!o->first) {
@@ -323,7 +324,7 @@ static int check_tokens(struct fm_bench_original *o, const struct fm_record *r,
                          o->first, o->T, directory, r->T);
 }
 
-static int measure(struct fm_record *r, struct subject *s, const struct fm_ops *ops,
+static int measure(struct fm_bench_export *r, struct subject *s, const struct fm_ops *ops,
                    struct fm_quality_original *original, const struct fm_run_options *run,
                    struct fm_err *err)
 {
@@ -353,13 +354,13 @@ static int measure(struct fm_record *r, struct subject *s, const struct fm_ops *
 
 int fm_bench_exported(const struct fm_run_options *run, const char *budgets,
                       struct fm_bench_original *original, struct fm_estimate *estimate,
-                      struct fm_record *result, struct fm_err *err)
+                      struct fm_bench_export *result, struct fm_err *err)
 {
     struct subject s = {0};
     struct fm_estimate own;
     const struct fm_ops *ops;
     int rc;
-    *result = (struct fm_record){.precision = ""};
+    *result = (struct fm_bench_export){.precision = ""};
     result->member = fm_alloc(1, sizeof *result->member, "figures", err);
     if (!result->member || open_subject(&s, result, run, budgets, original, err) ||
         find_ops(&ops, &s, original, run, err) ||
@@ -389,11 +390,11 @@ out:
     return rc;
 }
 
-void fm_bench_exported_release(struct fm_record *result)
+void fm_bench_exported_release(struct fm_bench_export *result)
 {
     fm_spread_sums_release(&result->sums);
     free(result->member);
-    *result = (struct fm_record){0};
+    *result = (struct fm_bench_export){0};
 }
 
 void fm_bench_original_release(struct fm_bench_original *o)

@@ -1,17 +1,47 @@
 /*
  * The quality of an exported directory of any layout, read by the engine like any checkpoint.  If
  * the original is available, this includes its loss, the divergence from it, and how often the most
- * probable tokens agree.  lib/export/record.h lists the figures and has the function that writes
- * them into the directory.
+ * probable tokens agree.
  */
 #ifndef FM_EXPORTED_H
 #define FM_EXPORTED_H
 
 #include <stdbool.h>
 
-#include "lib/export/record.h"
+#include "formats/file/digest.h"
 #include "lib/learn/quality.h"
+#include "lib/masks/masks.h"
+#include "lib/masks/spread.h"
 #include "lib/run/run.h"
+
+/* One member of the family: the directory's only one, or one of several in a directory with all
+ * members. */
+struct fm_bench_member {
+    double budget;
+    struct fm_quality quality; /* kl and agree: relative to the original, if `compared` */
+    struct fm_spread spread;
+    struct fm_spread_paired change, step; /* ce minus that of the original; of the member before */
+};
+
+/* The figures of a directory. */
+struct fm_bench_export {
+    char layout[16];
+    char weights[16];           /* from fm-export.json: "keep", "bf16", a format; "" if not set */
+    uint64_t bytes;             /* bytes of the weight files */
+    int sequences, T;           /* held-out sequences, and tokens of each */
+    struct fm_kinds kinds;      /* kinds of the held-out text */
+    char digest[FM_DIGEST_HEX]; /* digest of the ids of the held-out tokens */
+    const char *precision;      /* of the computation: "f32" */
+    bool whole;                 /* the layout has all members */
+    bool compared;              /* kl, agree and `original` are set */
+    int members, start;         /* number of measured members; index of the initial one */
+    struct fm_bench_member *member; /* (members), in order of budget */
+    struct fm_quality original;     /* only ce and positions */
+    struct fm_spread original_spread;
+    struct fm_spread_sums sums; /* model i is member i; then the original */
+    uint64_t tokens, values; /* number of tokens measured; upper bound, in bytes, of the memory for
+                                the values of all of them */
+};
 
 /* True if `path` is a directory with fm-export.json. */
 bool fm_bench_is_export(const char *path);
@@ -40,7 +70,7 @@ void fm_bench_original_release(struct fm_bench_original *original);
  */
 int fm_bench_exported(const struct fm_run_options *run, const char *budgets,
                       struct fm_bench_original *original, struct fm_estimate *estimate,
-                      struct fm_record *result, struct fm_err *err);
-void fm_bench_exported_release(struct fm_record *result);
+                      struct fm_bench_export *result, struct fm_err *err);
+void fm_bench_exported_release(struct fm_bench_export *result);
 
 #endif

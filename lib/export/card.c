@@ -19,19 +19,14 @@
 #include "lib/export/trust.h"
 #include "lib/stage/stage.h"
 
-/* ---- parts between marks ---- */
+/* ---- the part between the marks ---- */
 
-/* The part that fm-pack generates and fm-verify compares. */
-static const struct fm_card_marks generated = {
-    "<!-- fm-pack: begin; fm-verify compares this section, so write above or below it -->\n",
-    "<!-- fm-pack: end -->\n"};
-const struct fm_card_marks fm_card_figures = {
-    "<!-- fm-bench quality --record: begin; the next --record replaces this section -->\n",
-    "<!-- fm-bench quality --record: end -->\n"};
-const struct fm_card_marks fm_card_index = {"# fm-bench quality --record: begin\n",
-                                            "# fm-bench quality --record: end\n"};
+#define MARK_BEGIN                                                                                 \
+    "<!-- fm-pack: begin; fm-verify compares this section, so write above or below it -->\n"
+#define MARK_END "<!-- fm-pack: end -->\n"
 
-const char *fm_card_line(const char *from, const char *begin)
+/* The first line from `from` on that begins with `begin`, or NULL. */
+static const char *find_line(const char *from, const char *begin)
 {
     size_t n = strlen(begin);
     for (const char *line = from; *line;) {
@@ -43,47 +38,19 @@ const char *fm_card_line(const char *from, const char *begin)
     return NULL;
 }
 
-/* The line after the one that contains `line`; the text's NUL if that is the last. */
-static const char *next_line(const char *line)
+int fm_card_digest(struct fm_digest *digest, const char *card, size_t size, struct fm_err *err)
 {
-    line += strcspn(line, "\n");
-    return line + (*line == '\n');
-}
-
-const char *fm_card_marked(const char *from, const struct fm_card_marks *marks, const char **end)
-{
-    const char *begin, *again;
-    for (begin = fm_card_line(from, marks->begin); begin; begin = again) {
-        *end = fm_card_line(begin, marks->end);
-        again = fm_card_line(next_line(begin), marks->begin);
-        if (*end && (!again || *end < again)) {
-            *end = next_line(*end);
-            return begin;
-        }
-    }
-    return NULL;
-}
-
-int fm_card_compared(char **text, const char *card, struct fm_err *err)
-{
-    struct fm_text t = {0};
-    const char *end, *at = fm_card_marked(card, &generated, &end), *begin, *next, *more;
-    if (!at || fm_card_marked(end, &generated, &more))
+    const char *begin = find_line(card, MARK_BEGIN), *end = find_line(card, MARK_END);
+    if (strlen(card) != size)
+        return fm_fail(err, FM_EFORMAT, "is not text: it has a zero byte");
+    const char *part = begin ? begin + strlen(MARK_BEGIN) : NULL;
+    if (!part || !end || end < part || find_line(part, MARK_BEGIN) ||
+        find_line(end + strlen(MARK_END), MARK_END))
         return fm_fail(err, FM_EFORMAT,
                        "must have the lines '%.20s ... -->' and '%.21s' once each, with fm-pack's "
                        "text between them",
-                       generated.begin, generated.end);
-    at = next_line(at);
-    while ((begin = fm_card_marked(at, &fm_card_figures, &next)) && next <= end) {
-        fm_text_add(&t, at, (size_t)(begin - at));
-        at = *next == '\n' ? next + 1 : next;
-    }
-    fm_text_add(&t, at, (size_t)(end - at));
-    if (t.failed) {
-        free(t.data);
-        return fm_fail(err, FM_ENOMEM, "no memory for the card");
-    }
-    *text = t.data;
+                       MARK_BEGIN, MARK_END);
+    *digest = fm_digest_of(part, (size_t)(end - part));
     return FM_OK;
 }
 
@@ -569,7 +536,7 @@ int fm_card_plan(struct fm_exportplan *p, struct fm_err *err)
     const struct fm_budget *b = p->from->budgets.budget;
     struct fm_text t = {0};
     say_front_matter(&t, p);
-    fm_text_printf(&t, "\n%s", generated.begin);
+    fm_text_printf(&t, "\n" MARK_BEGIN);
     if (layout->all_members)
         fm_text_printf(&t,
                        "\n# A family of pruned mixture-of-experts models, budgets %.4g to %.4f\n\n",
@@ -593,6 +560,6 @@ int fm_card_plan(struct fm_exportplan *p, struct fm_err *err)
     say_data(&t, p);
     say_command(&t, p);
     say_code(&t, p);
-    fm_text_printf(&t, "\n%s", generated.end);
+    fm_text_printf(&t, "\n" MARK_END);
     return fm_texts_add(p, FM_EXPORT_CARD, &t, err);
 }

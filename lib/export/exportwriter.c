@@ -17,6 +17,7 @@
 #include "formats/file/file.h"
 #include "lib/base/mem.h"
 #include "lib/base/pool.h"
+#include "lib/export/card.h"
 #include "lib/export/fill.h"
 #include "lib/export/ownexport.h"
 #include "lib/export/texts.h"
@@ -36,6 +37,19 @@ struct writer {
 static struct fm_filetable_entry *entry_of(const struct writer *w, size_t i)
 {
     return fm_filetable_find(&w->table, w->plan->file[i].name);
+}
+
+/* The digest of a text in the table: of the card only the part between its marks, because its owner
+ * may edit the rest. */
+static struct fm_digest digest_of_text(const char *name, const char *text, size_t size)
+{
+    struct fm_digest digest = {0};
+    struct fm_err none = {0};
+    if (strcmp(name, FM_EXPORT_CARD) != 0)
+        return fm_digest_of(text, size);
+    int rc = fm_card_digest(&digest, text, size, &none);
+    assert(!rc); /* fm_card_plan wrote the marks */
+    return digest;
 }
 
 /* fm-export.json, the last file of the plan, with the table of files; malloced. */
@@ -320,7 +334,7 @@ static int write_head(const struct writer *w, size_t i, struct fm_output *out, s
     if (!rc)
         rc = fm_output_write_at(out, 0, header, size, err);
     if (!rc && !w->plan->file[i].weights)
-        entry_of(w, i)->digest = fm_digest_of(header, size);
+        entry_of(w, i)->digest = digest_of_text(w->plan->file[i].name, header, size);
     free(owned);
     return rc;
 }
@@ -485,9 +499,12 @@ static int stream_header(struct writer *w, size_t i, struct fm_err *err)
     if (!rc && last) {
         header = owned;
         size = (size_t)f->bytes;
+    } else if (!rc && f->weights) {
+        fm_hasher_reset(w->whole);
+        fm_hasher_add(w->whole, header, size);
+    } else if (!rc) {
+        entry_of(w, i)->digest = digest_of_text(f->name, header, size);
     }
-    fm_hasher_reset(w->whole);
-    fm_hasher_add(w->whole, header, !rc ? size : 0);
     if (!rc)
         rc = fm_output_write(&w->out, header, size, err);
     free(owned);
@@ -507,7 +524,7 @@ static int stream_file(struct writer *w, size_t i, struct fm_err *err)
     if (cut(&piece, &pieces, w->plan, f, true, err) || stream_header(w, i, err) ||
         stream_pieces(w, piece, pieces, err))
         rc = err->code;
-    if (!rc && i + 1 < w->plan->files)
+    if (!rc && f->weights)
         entry_of(w, i)->digest = fm_hasher_done(w->whole);
     if (!rc)
         rc = fm_output_write(&w->out, zeros, (size_t)(fm_archive_padded(f->bytes) - f->bytes), err);

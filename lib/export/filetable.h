@@ -1,6 +1,7 @@
 /*
  * The files of an export with their sizes and digests: the key "files" of fm-export.json, which
- * lists every file of the directory except itself.
+ * lists every file of the directory except itself.  The digest of README.md, the model card, is
+ * that of the part between its marks (card.h), because its owner may edit the rest.
  *
  *     "files": {
  *       "README.md": {"bytes": 2100, "digest": "32 hex digits"}
@@ -26,7 +27,7 @@
 struct fm_filetable_entry {
     char name[FM_FILETABLE_NAME];
     uint64_t bytes;
-    struct fm_digest digest; /* of all bytes of the file */
+    struct fm_digest digest; /* of all bytes of the file; of the card: card.h */
 };
 
 struct fm_filetable {

@@ -270,7 +270,7 @@ int fm_exportplan_add_file(struct fm_exportplan *p, const char *name, char *head
 void fm_exportplan_place(struct fm_exportplan *p, const struct fm_tensor *placed, size_t file);
 
 #define FM_EXPORT_CARD "README.md"
-#define FM_EXPORT_CARD_MAX ((size_t)4 << 20) /* bytes that the owner may add to the card */
+#define FM_EXPORT_CARD_MAX ((size_t)4 << 20) /* the largest card that is read */
 #define FM_EXPORT_MODELING "modeling_fm.py"
 
 #endif

@@ -197,14 +197,11 @@ int fm_verify_check(const struct fm_run_options *run, const struct fm_verify_opt
     if (rc)
         return rc;
     bool alone = directory && !o->against;
-    if (!directory && (o->against || o->record) && strcmp(o->target, "-") != 0 &&
-        access(o->target, F_OK) != 0)
+    if (!directory && o->against && strcmp(o->target, "-") != 0 && access(o->target, F_OK) != 0)
         return fm_fail_errno(err, "cannot open the directory '%s'", o->target);
     if (alone && (o->function || run->inputs.model))
         return fm_fail(err, FM_EUSAGE, "%s of the directory %s needs its bundle: --against",
                        o->function ? "--function" : "--model", o->target);
-    if (o->record && !alone)
-        return fm_fail(err, FM_EUSAGE, "--record is for an exported directory without --against");
     if (!directory && o->against)
         return fm_fail(
             err, FM_EUSAGE,

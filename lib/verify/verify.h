@@ -30,27 +30,18 @@
 
 #define FM_VERIFY_SKIPS_MAX 12
 
-enum fm_verify_note {
-    FM_VERIFY_NOT_LISTED, /* not in the table */
-    FM_VERIFY_RECORDED,   /* its entry was updated */
-    FM_VERIFY_DROPPED,    /* its entry was removed: the file no longer exists */
-    FM_VERIFY_STALE,      /* the signature does not match the files */
-    FM_VERIFY_NOTES
-};
-
 struct fm_verify_options {
     const char *target;  /* a bundle or stage stream ("-": standard input), or a directory */
     const char *against; /* for a directory: its bundle, or the beginning of it; NULL: check
                             against its own table */
-    bool record;         /* without a bundle: update the table to the files as they are now */
     bool function; /* also compare what the weights compute; needs tokens or a text in run->inputs
                       and, for a bundle, run->inputs.model */
     int batches;   /* sequences to compute for `function`; 0: 4 */
     /* One finding; item is "weights/layers-00003.safetensors", "masks.zst: budget 4", ...
      * Called by one thread at a time, in a fixed order. */
     void (*finding)(void *self, const char *item, const char *what);
-    /* One note about a file of a directory without its bundle; may be NULL. */
-    void (*note)(void *self, enum fm_verify_note note, const char *name);
+    /* One file of a directory without its bundle that is not in its table; may be NULL. */
+    void (*not_listed)(void *self, const char *name);
     void *self;
 };
 

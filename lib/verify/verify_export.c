@@ -14,11 +14,11 @@
 #include <cjson/cJSON.h>
 
 #include "formats/json/json.h"
+#include "formats/json/jsonedit.h"
 #include "formats/sign/oms.h"
 #include "lib/base/mem.h"
 #include "lib/export/card.h"
 #include "lib/export/filetable.h"
-#include "lib/export/record.h"
 #include "lib/stage/stage.h"
 
 #define EXPORT_JSON_BYTES_MAX ((size_t)16 << 20)
@@ -179,9 +179,8 @@ static bool is_file(const void *self, const char *name)
 }
 
 /* Files that are not compared: those that the hub and its client put beside a repository's files,
- * results of benchmarks, and a signature. */
-static const char *const hubs[] = {".cache", ".eval_results", ".git", ".gitattributes",
-                                   FM_OMS_NAME};
+ * and a signature. */
+static const char *const hubs[] = {".cache", ".git", ".gitattributes", FM_OMS_NAME};
 #define HUBS (sizeof hubs / sizeof *hubs)
 
 /* The index of a name in that list; HUBS if it is not in it. */
@@ -257,24 +256,18 @@ static void meet_other(void *self, const char *name)
 
 /* Compare the part of the card that fm-pack generates; the owner may edit the rest. */
 static void compare_card(struct fm_verify_job *j, size_t i, const char *have, size_t size,
-                         const char *want, struct fm_err *err)
+                         const char *want)
 {
     const char *name = j->plan.file[i].name;
-    char *a = NULL, *b = NULL;
-    struct fm_err wrong = {0};
-    int rc = strlen(have) != size ? fm_fail(&wrong, FM_EDIFF, "is not text: it has a zero byte")
-                                  : fm_card_compared(&a, have, &wrong);
-    if (!rc)
-        rc = fm_card_compared(&b, want, &wrong);
-    if (rc == FM_ENOMEM)
-        *err = wrong;
-    else if (rc)
+    struct fm_digest a, b;
+    struct fm_err wrong = {0}, none = {0};
+    int own = fm_card_digest(&b, want, strlen(want), &none);
+    assert(!own); /* fm_card_plan wrote the marks */
+    if (fm_card_digest(&a, have, size, &wrong))
         fm_verifier_find(j->v, i, FM_EDIFF, name, "%s", wrong.text);
-    else if (strcmp(a, b) != 0)
+    else if (!fm_digest_equal(&a, &b))
         fm_verifier_find(j->v, i, FM_EDIFF, name,
                          "differs, between its marks, from what the bundle gives");
-    free(a);
-    free(b);
 }
 
 /* Compare any other text, byte for byte, with the one generated from the bundle. */
@@ -286,20 +279,19 @@ static void compare_bytes(struct fm_verify_job *j, size_t i, const char *text, s
         fm_verifier_find(j->v, i, FM_EDIFF, f->name, "differs from what the bundle gives");
 }
 
-/* Compare fm-export.json, except for recorded figures and digests of files. */
+/* Compare fm-export.json, except for the table of files. */
 static void compare_claims(struct fm_verify_job *j, size_t i, char **text, size_t size,
                            const char *want, struct fm_err *err)
 {
+    const struct fm_jsonedit away = {FM_EXPORT_FILES, NULL};
     struct fm_err wrong = {0};
-    int rc = fm_record_compared(text, &size, &wrong);
+    int rc = fm_jsonedit_set(text, &size, &away, 1, &wrong);
     if (rc == FM_ENOMEM)
         *err = wrong;
     else if (rc)
         fm_verifier_find(j->v, i, FM_EFORMAT, j->plan.file[i].name, "%s", wrong.text);
     if (rc)
         return;
-    if (cJSON_GetObjectItemCaseSensitive(j->claim.json, FM_EXPORT_MEASURED))
-        skip(j->v, FM_EXPORT_MEASURED " in " FM_EXPORT_JSON);
     skip(j->v, FM_EXPORT_FILES " in " FM_EXPORT_JSON);
     compare_bytes(j, i, *text, size, want);
 }
@@ -308,12 +300,12 @@ static int compare_text(struct fm_verify_job *j, size_t i, const char *want, str
 {
     const struct fm_planned_file *f = &j->plan.file[i];
     bool claims = strcmp(f->name, FM_EXPORT_JSON) == 0, card = strcmp(f->name, FM_EXPORT_CARD) == 0;
-    size_t size = 0, more = claims ? FM_EXPORT_MEASURED_MAX : card ? FM_EXPORT_CARD_MAX : 1;
+    size_t size = 0, most = card ? FM_EXPORT_CARD_MAX : (size_t)f->bytes + 1;
     char *text = NULL;
     struct fm_err missing = {0};
     if (card)
-        skip(j->v, FM_EXPORT_CARD " outside of its marks and in recorded figures");
-    int rc = fm_file_slurp_at(j->v->dir, f->name, (size_t)f->bytes + more, &text, &size, &missing);
+        skip(j->v, FM_EXPORT_CARD " outside of its marks");
+    int rc = fm_file_slurp_at(j->v->dir, f->name, most, &text, &size, &missing);
     fm_verifier_count(j->v, 1, size);
     if (rc == FM_ENOMEM || rc == FM_EIO) {
         *err = missing;
@@ -323,7 +315,7 @@ static int compare_text(struct fm_verify_job *j, size_t i, const char *want, str
         fm_verifier_find(j->v, i, fm_verifier_code(&missing, FM_EDIFF), f->name, "%s",
                          missing.text);
     else if (card)
-        compare_card(j, i, text, size, want, err);
+        compare_card(j, i, text, size, want);
     else if (claims)
         compare_claims(j, i, &text, size, want, err);
     else

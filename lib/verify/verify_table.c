@@ -8,10 +8,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "formats/sign/oms.h"
-#include "lib/base/mem.h"
 #include "lib/base/names.h"
 #include "lib/base/pool.h"
+#include "lib/export/card.h"
 #include "lib/export/filetable.h"
 #include "lib/model/model.h"
 #include "lib/verify/verify_parts.h"
@@ -23,24 +22,35 @@ struct job {
     struct fm_verifier *v;
     struct fm_verify_claim claim;
     struct fm_filetable table;
-    struct fm_filetable_entry *now; /* state of each file in the directory */
-    bool *gone;                     /* with --record: the file no longer exists */
 };
 
 /* ---- files ---- */
 
-static int hash_file(struct job *j, size_t i, bool *hashed, struct fm_err *err)
+/* Read the card, whose digest is that of the part between its marks. */
+static int hash_card(struct fm_filetable_entry *now, const struct job *j, struct fm_err *err)
 {
-    struct fm_filetable_entry *now = &j->now[i];
+    char *card = NULL;
+    size_t size = 0;
+    int rc = fm_file_slurp_at(j->v->dir, now->name, FM_EXPORT_CARD_MAX, &card, &size, err);
+    now->bytes = size;
+    if (!rc)
+        rc = fm_card_digest(&now->digest, card, size, err);
+    free(card);
+    return rc;
+}
+
+/* Set the size of a file, and its digest if it has the size that is listed. */
+static int hash_file(struct fm_filetable_entry *now, struct job *j, struct fm_err *err)
+{
+    uint64_t listed = now->bytes;
     struct fm_file file;
     int rc = fm_file_open_at(&file, j->v->dir, now->name, true, err);
     if (rc)
         return rc;
     now->bytes = file.size;
-    *hashed = j->v->options->record || file.size == j->table.entry[i].bytes;
-    if (*hashed)
+    if (file.size == listed)
         rc = fm_filetable_hash(&now->digest, &file, &j->v->tasks, true, err);
-    if (!rc && *hashed)
+    if (!rc && file.size == listed)
         rc = fm_file_unchanged(&file, err);
     fm_file_close(&file);
     return rc;
@@ -50,26 +60,26 @@ static void check_file(void *arg, int i)
 {
     struct job *j = arg;
     struct fm_verifier *v = j->v;
-    const struct fm_filetable_entry *was = &j->table.entry[i], *now = &j->now[i];
+    const struct fm_filetable_entry *was = &j->table.entry[i];
+    struct fm_filetable_entry now = *was;
+    bool card = strcmp(was->name, FM_EXPORT_CARD) == 0;
     struct fm_err err = {0};
-    bool hashed = false;
     if (!fm_taskgroup_going(&v->tasks))
         return;
-    int rc = hash_file(j, (size_t)i, &hashed, &err);
-    fm_verifier_count(v, 1, hashed ? now->bytes : 0);
-    if (rc == FM_ENOENT && v->options->record)
-        j->gone[i] = true;
-    else if (rc)
+    int rc = card ? hash_card(&now, j, &err) : hash_file(&now, j, &err);
+    bool read = !rc && (card || now.bytes == was->bytes);
+    fm_verifier_count(v, 1, read ? now.bytes : 0);
+    if (rc)
         fm_verifier_find(v, (size_t)i, fm_verifier_code(&err, FM_EDIFF), was->name, "%s", err.text);
-    if (rc || v->options->record || !fm_taskgroup_going(&v->tasks))
+    if (rc || !fm_taskgroup_going(&v->tasks))
         return;
-    if (now->bytes != was->bytes)
+    if (!read)
         fm_verifier_find(v, (size_t)i, FM_EDIFF, was->name, "has %llu bytes; %s lists %llu",
-                         (unsigned long long)now->bytes, FM_EXPORT_JSON,
+                         (unsigned long long)now.bytes, FM_EXPORT_JSON,
                          (unsigned long long)was->bytes);
-    else if (!fm_digest_equal(&now->digest, &was->digest))
-        fm_verifier_find(v, (size_t)i, FM_EDIFF, was->name, "differs from its digest in %s",
-                         FM_EXPORT_JSON);
+    else if (!fm_digest_equal(&now.digest, &was->digest))
+        fm_verifier_find(v, (size_t)i, FM_EDIFF, was->name, "differs%s from its digest in %s",
+                         card ? ", between its marks," : "", FM_EXPORT_JSON);
 }
 
 static uint64_t bytes_listed(const struct fm_filetable *t)
@@ -82,14 +92,8 @@ static uint64_t bytes_listed(const struct fm_filetable *t)
 
 static int check_files(struct job *j, struct fm_err *err)
 {
-    size_t n = j->table.entries;
-    j->now = fm_alloc(n + 1, sizeof *j->now, "the table of files", err);
-    j->gone = fm_alloc(n + 1, sizeof *j->gone, "the table of files", err);
-    if (!j->now || !j->gone)
-        return err->code;
-    memcpy(j->now, j->table.entry, n * sizeof *j->now);
     fm_taskgroup_init(&j->v->tasks, j->v->run, "verify", bytes_listed(&j->table));
-    fm_pool_for((int)n, check_file, j);
+    fm_pool_for((int)j->table.entries, check_file, j);
     return fm_taskgroup_end(&j->v->tasks, err);
 }
 
@@ -97,12 +101,6 @@ static bool is_listed(const void *self, const char *name)
 {
     const struct job *j = self;
     return strcmp(name, FM_EXPORT_JSON) == 0 || fm_filetable_find(&j->table, name);
-}
-
-static void say(const struct job *j, enum fm_verify_note note, const char *name)
-{
-    if (j->v->options->note)
-        j->v->options->note(j->v->options->self, note, name);
 }
 
 /* Loaders select weights by file extension, whatever the index says, so an unlisted weight file is
@@ -113,8 +111,8 @@ static void meet_other(void *self, const char *name)
     if (fm_ends_with(name, ".safetensors"))
         fm_verifier_find(j->v, j->table.entries, FM_EDIFF, name, "is not listed in %s",
                          FM_EXPORT_JSON);
-    else
-        say(j, FM_VERIFY_NOT_LISTED, name);
+    else if (j->v->options->not_listed)
+        j->v->options->not_listed(j->v->options->self, name);
 }
 
 /* ---- the files as a model ---- */
@@ -157,50 +155,6 @@ static void check_structure(struct job *j)
                          broken.text);
 }
 
-/* ---- --record ---- */
-
-static bool is_same(const struct job *j, size_t i)
-{
-    const struct fm_filetable_entry *was = &j->table.entry[i], *now = &j->now[i];
-    return !j->gone[i] && now->bytes == was->bytes && fm_digest_equal(&now->digest, &was->digest);
-}
-
-static int write_table(struct job *j, const struct fm_filetable *made, struct fm_err *err)
-{
-    const char *target = j->v->options->target;
-    int rc = fm_filetable_write(made, &j->claim.text, &j->claim.size, err);
-    if (!rc)
-        rc = fm_file_same_directory(j->v->dir, target, err);
-    char *path = !rc ? fm_file_join(target, FM_EXPORT_JSON, err) : NULL;
-    if (!rc)
-        rc = path ? fm_output_text(path, j->claim.text, true, err) : err->code;
-    free(path);
-    return rc;
-}
-
-/* Update the entries of changed files, and remove those of files that no longer exist; no file is
- * added. */
-static int record(struct job *j, struct fm_err *err)
-{
-    size_t n = j->table.entries, same = 0;
-    struct fm_filetable made = {fm_alloc(n + 1, sizeof *made.entry, "the table of files", err), 0};
-    if (!made.entry)
-        return err->code;
-    for (size_t i = 0; i < n; i++) {
-        same += is_same(j, i);
-        if (!j->gone[i])
-            made.entry[made.entries++] = j->now[i];
-    }
-    int rc = same < n ? write_table(j, &made, err) : FM_OK;
-    for (size_t i = 0; i < n && !rc; i++)
-        if (!is_same(j, i))
-            say(j, j->gone[i] ? FM_VERIFY_DROPPED : FM_VERIFY_RECORDED, j->table.entry[i].name);
-    if (!rc && same < n && fm_file_is_in(j->v->options->target, FM_OMS_NAME))
-        say(j, FM_VERIFY_STALE, FM_OMS_NAME);
-    fm_filetable_release(&made);
-    return rc;
-}
-
 /* ---- entry points ---- */
 
 static int open_claim(struct job *j, struct fm_err *err)
@@ -215,8 +169,6 @@ static void close_claim(struct job *j)
 {
     fm_filetable_release(&j->table);
     fm_verify_claim_release(&j->claim);
-    free(j->now);
-    free(j->gone);
 }
 
 int fm_verify_table(struct fm_verifier *v, struct fm_err *err)
@@ -234,10 +186,7 @@ int fm_verify_table(struct fm_verifier *v, struct fm_err *err)
         goto out;
     }
     check_structure(&j);
-    if (v->options->record && !v->report->failed)
-        rc = record(&j, err);
-    if (!rc)
-        fm_verifier_count(v, 0, j.claim.size); /* fm-export.json */
+    fm_verifier_count(v, 0, j.claim.size); /* fm-export.json */
 out:
     close_claim(&j);
     return rc;

@@ -27,8 +27,8 @@ fm-verify -q --json --function -t "$odd/tokens.npy" -a family.fm ragged >verify/
 cp -r ragged changed && echo >>changed/config.json
 fm-verify -q --json -a family.fm changed >verify/changed 2>/dev/null
 fm-verify -q --json ragged >verify/table
-cp -r ragged copy && touch copy/notes && rm copy/README.md && echo >>copy/config.json
-fm-verify -q --json --record copy >verify/record
+cp -r ragged copy && touch copy/notes
+fm-verify -q --json copy >verify/added
 fm-verify -q --json -n ragged >verify/plan
 openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out key.pem 2>/dev/null
 openssl pkey -in key.pem -pubout -out key.pub
@@ -37,8 +37,6 @@ fm-verify -q --json --trusted key.pub copy >verify/trusted
 fm-verify -q --sign key.pem family.fm >/dev/null && cp family.fm renamed.fm && cp family.fm.sig renamed.fm.sig
 fm-verify -q --json --trusted key.pub renamed.fm >verify/renamed
 rm renamed.fm renamed.fm.sig family.fm.sig
-echo >>copy/config.json
-fm-verify -q --json --record copy >verify/stale
 fm-bench quality "${held[@]}" --budgets 0.4 family.fm >quality/family
 grep -e reference -e recovered quality/family # no original is given; the adapter is in the weights
 fm-bench quality "${held[@]}" -m "$odd" ragged >quality/one

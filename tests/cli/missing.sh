@@ -15,7 +15,6 @@ try fm-pack --export out --budget 0 nowhere
 try fm-verify nowhere
 try fm-verify nowhere --against "$odd/tokens.npy"
 try fm-verify --dry-run nowhere --against "$odd/tokens.npy"
-try fm-verify --record nowhere
 try fm-verify "$odd/tokens.npy" --against nowhere
 try fm-rank --model "$odd" --tokens "$odd/tokens.npy" -o no/such/directory/out
 ls -A

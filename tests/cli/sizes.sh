@@ -1,6 +1,5 @@
 # The size of an export is the same number of bytes in the list, in the messages before and after it is
-# written, in its directory, and in fm-verify with and without the bundle, even after its figures are
-# recorded in it.
+# written, in its directory, and in fm-verify with and without the bundle.
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"
 family saliency --until 0.5
@@ -23,8 +22,6 @@ for layout in native ragged elastic layer uniform padded; do
     } >said
     echo "$layout: $(wc -l <said) figures, $(sort -u said | wc -l) of them different"
 done
-fm-bench quality -q --eval-tokens "$odd/tokens.npy" --record ragged >/dev/null
-echo "recorded: $(sizes ragged | sort -u | wc -l) of 4 different"
 find ragged -name model.safetensors -printf '| bytes of the weight files | %s |\n' | grep -cxFf - ragged/README.md
 echo "-- the disk, by dry runs"
 fm-train -n --json -m "$odd" --tokens "$odd/tokens.npy" -o out ranked | value output >said

@@ -40,12 +40,7 @@ try 'a FIFO' 'mkfifo out/README.md'
 try 'a directory' 'mkdir out/README.md'
 rmdir out/README.md
 cp card out/README.md
-echo '-- figures are recorded, files of the hub are there'
-fm-bench quality -q --eval-tokens "$odd/tokens.npy" --seq-len 8 --max-eval-tokens 80 --device ref --record out >/dev/null
-mkdir out/.eval_results && touch out/.gitattributes out/.eval_results/theirs.yaml
-check out
-sed -i 's/this directory |/this directory, the best |/' out/README.md
-check out
-sed -i 's/^## Running it/Buy this.\n&/' out/README.md
+echo '-- files of the hub are there'
+mkdir out/.cache && touch out/.gitattributes out/.cache/theirs
 check out
 timeout 20 fm-verify -q out --against family.fm --json | grep -A1 not_compared
