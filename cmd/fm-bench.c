@@ -34,7 +34,6 @@ struct options {
     int dtype;                  /* kernels */
     struct fm_baseline_options baselines;
     const char *figures[FM_INPUTS_MAX + 1]; /* report */
-    int context;                            /* report; 0: its default */
 };
 
 /* With --dry-run (else `dry` is NULL), append the cost of the measurement to the text and to the
@@ -217,18 +216,16 @@ static int say_page(const struct fm_cli *cli, const struct fm_page *page, struct
     fm_json_add_uint(o, "budgets", (uint64_t)page->budgets);
     fm_json_add_uint(o, "shown", (uint64_t)page->shown);
     fm_json_add_uint(o, "figures", (uint64_t)page->figures);
-    fm_json_add_uint(o, "context", page->context);
     return fm_cli_result(cli, &text, o, err);
 }
 
 static int report(const struct fm_cli *cli, const struct options *o, struct fm_err *err)
 {
     struct fm_page page = {0};
-    struct fm_page_options options = {.figures = o->figures, .context = (uint64_t)o->context};
     if (cli->operands < 2)
         return fm_fail(err, FM_EUSAGE, "report needs a BUNDLE, or - for standard input");
     int rc = FM_OK;
-    if (fm_page_make(&page, cli->run.inputs.stream, &options, err) ||
+    if (fm_page_make(&page, cli->run.inputs.stream, o->figures, err) ||
         (!cli->dry_run &&
          fm_page_write(&page, cli->run.outputs.path, cli->run.outputs.force, err)) ||
         say_page(cli, &page, err))
@@ -314,7 +311,7 @@ static int work(struct fm_cli *cli, struct options *o, struct fm_err *err)
     "quality [--eval-text FILE] [options] BUNDLE|DIR...\n"                                         \
     "       fm-bench baselines --model DIR --text FILE --eval-text FILE\n"                         \
     "       fm-bench kernels [--shape SHAPE] [--rows N,N,...] [--budgets R,R,...]\n"               \
-    "       fm-bench report [--figures FILE] [--context N] [-o FILE] BUNDLE"
+    "       fm-bench report [--figures FILE] [-o FILE] BUNDLE"
 
 /* The options of the command line, with their defaults. */
 static struct options asked = {
@@ -345,9 +342,6 @@ static const struct fm_cli_option own[] = {
      "kernels: type of the weights (default: bf16)", 0, 0, KERNELS},
     {"figures", 0, FM_CLI_READS, asked.figures, "FILE",
      "report: JSON of quality, baselines, fm-train or fm-recover; may be repeated", 0, 0, REPORT},
-    {"context", 0, FM_CLI_INT, &asked.context, "N",
-     "report: tokens of context that a GPU must hold in addition to the weights (default: 8192)", 1,
-     INT32_MAX, REPORT},
 };
 
 static bool reads_only(const struct fm_cli *cli)

@@ -860,7 +860,7 @@ static const struct fm_cli_option own[] = {
     {"for", 0, FM_CLI_TEXT, &asked.server, "SERVER", "the server that will run it; see fm-pack(1)",
      0, 0, IN_EXPORT},
     {"tp", 0, FM_CLI_INT, &asked.tp, "N", "make widths that split over N devices", 1,
-     FM_TP_DEGREES_MAX, IN_EXPORT},
+     FM_EXPORT_DEVICES_MAX, IN_EXPORT},
     {"pad-multiple", 0, FM_CLI_TEXT, &asked.passed, "M", "round widths up to a multiple of M", 0, 0,
      IN_EXPORT},
     {"base-model", 0, FM_CLI_TEXT, &asked.passed, "ORG/NAME",

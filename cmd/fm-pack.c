@@ -10,7 +10,6 @@
 #include "lib/base/printable.h"
 #include "lib/base/units.h"
 #include "lib/export/plan.h"
-#include "lib/export/runtimes.h"
 #include "lib/pack/pack.h"
 #include "lib/run/report.h"
 
@@ -151,16 +150,15 @@ static struct {
     const char *directory, *cap;
     char layouts[256]; /* names of layouts, for --layout */
     char weights[256]; /* names of weight formats, for --weights */
-    int layout, server, pad, weight;
+    int layout, server, pad, weight, devices;
     struct fm_pack_options packing;
     struct fm_export_options options;
-    struct fm_listing_options listing;
 } asked = {.layout = -1, .pad = 1, .weights = "keep|bf16", .weight = -1, .options = {.budget = -1}};
 
 /* Refuse options that have no effect in the chosen mode, then run it. */
 static int run_mode(struct fm_cli *cli, bool list, const char *directory,
-                    const struct fm_listing_options *listing, const struct fm_pack_options *packing,
-                    struct fm_export_options *o, int server, struct fm_err *err)
+                    const struct fm_pack_options *packing, struct fm_export_options *o, int server,
+                    struct fm_err *err)
 {
     if (list && directory)
         return fm_fail(err, FM_EUSAGE, "give only one of --list and --export");
@@ -168,7 +166,7 @@ static int run_mode(struct fm_cli *cli, bool list, const char *directory,
         if (fm_options_check(cli, LIST, "with --list", err))
             return err->code;
         cli->run.outputs.path = NULL;
-        return fm_listing_print(cli, listing, err);
+        return fm_listing_print(cli, err);
     }
     if (!directory && o->quantise)
         return fm_fail(err, FM_EUSAGE,
@@ -188,13 +186,6 @@ static int run_mode(struct fm_cli *cli, bool list, const char *directory,
 static const struct fm_cli_option own[] = {
     {"list", 'l', FM_CLI_FLAG, &asked.list, NULL, "list the budgets of a bundle or stage stream", 0,
      0, 0},
-    {"context", 0, FM_CLI_COUNT64, &asked.listing.context, "N",
-     "list: tokens of context that a GPU must hold (default: 32768)", 0, 0, LIST},
-    {"tp", 0, FM_CLI_INT, &asked.listing.devices, "N",
-     "list: show which layouts split over N devices; export: round the width up so that it splits",
-     1, FM_TP_DEGREES_MAX, LIST | EXPORT},
-    {"quantum", 0, FM_CLI_INT, &asked.listing.quantum, "Q",
-     "list: show which layouts have widths in multiples of Q", 1, 1 << 20, LIST},
     {"weights", 0, FM_CLI_CHOICE, &asked.weight, asked.weights,
      "keep the codes of a quantised checkpoint (the default if possible), or decode them to BF16; "
      "export: round experts to a format",
@@ -216,6 +207,8 @@ static const struct fm_cli_option own[] = {
      EXPORT},
     {"shard-size", 0, FM_CLI_SIZE, &asked.options.shard_bytes, "SIZE",
      "largest total size of the tensors in a file (default: 4GiB)", 0, 0, EXPORT},
+    {"tp", 0, FM_CLI_INT, &asked.devices, "N", "round widths up so that they split over N devices",
+     1, FM_EXPORT_DEVICES_MAX, EXPORT},
     {"pad-multiple", 0, FM_CLI_INT, &asked.pad, "M",
      "round widths up to a multiple of M (default: 1)", 1, 1 << 20, EXPORT},
     {"base-model", 0, FM_CLI_TEXT, &asked.options.base_model, "ORG/NAME",
@@ -267,11 +260,11 @@ int fm_pack_main(int argc, char **argv)
             asked.weight ? FM_WEIGHTS_BF16 : FM_WEIGHTS_KEEP;
     if (asked.weight >= 2)
         asked.options.quantise = fm_quantisers[asked.weight - 2];
-    asked.options.devices = (uint32_t)asked.listing.devices;
+    asked.options.devices = (uint32_t)asked.devices;
     asked.options.pad_multiple = (uint32_t)asked.pad;
     int rc = read_cap(&asked.options, asked.cap, &err);
     if (!rc)
-        rc = run_mode(&cli, asked.list, asked.directory, &asked.listing, &asked.packing,
-                      &asked.options, asked.server, &err);
+        rc = run_mode(&cli, asked.list, asked.directory, &asked.packing, &asked.options,
+                      asked.server, &err);
     return fm_cli_end(&cli, rc, &err);
 }

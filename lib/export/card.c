@@ -14,7 +14,6 @@
 #include "formats/file/digest.h"
 #include "formats/json/json.h"
 #include "lib/block/storage.h"
-#include "lib/export/runtimes.h"
 #include "lib/export/texts.h"
 #include "lib/export/trust.h"
 #include "lib/stage/stage.h"
@@ -162,18 +161,6 @@ static void say_widths(struct fm_text *t, const struct fm_exportplan *p)
                    fm_config_params_active(&p->from->config, p->widths.kept));
 }
 
-static void say_degrees(struct fm_text *t, const struct fm_exportplan *p)
-{
-    const struct fm_layout *layout = p->options.layout;
-    char text[FM_TP_DEGREES_TEXT];
-    fm_runtimes_print(text,
-                      fm_runtimes_tp_degrees(&p->from->config, layout, p->widths.stored,
-                                             fm_exportplan_quantum(p)),
-                      ", ");
-    if (layout->split != FM_SPLIT_NONE)
-        fm_text_printf(t, "| tensor-parallel degrees | %s |\n", text);
-}
-
 static void say_extra(struct fm_text *t, const struct fm_exportplan *p)
 {
     const struct fm_extra *x = &p->from->extra;
@@ -232,7 +219,6 @@ static void say_numbers(struct fm_text *t, const struct fm_exportplan *p)
     say_original(t, p);
     say_stored(t, p);
     say_extra(t, p);
-    say_degrees(t, p);
     say_quality(t, p);
 }
 
@@ -248,7 +234,6 @@ static void say_family(struct fm_text *t, const struct fm_exportplan *p)
                        fm_exportplan_channel_bytes(p, fm_exportplan_freed(p)));
     say_stored(t, p);
     say_extra(t, p);
-    say_degrees(t, p);
     bool measured = fm_exportplan_as_measured(p), interpolated = false;
     if (measured)
         say_held_out(t, &p->from->bundle);
@@ -278,88 +263,19 @@ static void say_family(struct fm_text *t, const struct fm_exportplan *p)
 
 /* ---- use ---- */
 
-/* Explain why one width for several experts is bad for the family, and which layout keeps the
- * learned widths. */
-static void say_unequal(struct fm_text *t, const struct fm_exportplan *p)
-{
-    const struct fm_layout *layout = p->options.layout;
-    fm_text_printf(t, "\n%s: %s.\n", p->from->config.family->class_name,
-                   fm_runtimes_unequal(p->from->config.family));
-    if (layout->level)
-        fm_text_printf(t,
-                       "This directory has %s; layout `ragged` of the same bundle keeps the "
-                       "learned widths\nand is recommended.\n",
-                       layout->leveled);
-    else
-        fm_text_printf(t, "This directory keeps the learned widths, as recommended.\n");
-}
-
-/* Explain why not to serve a directory with stock names if the output head has a bias. */
-static void say_headless(struct fm_text *t)
-{
-    fm_text_printf(
-        t, "vLLM and SGLang: do not serve this directory.  Their own code for this "
-           "architecture (vLLM 0.32,\nSGLang 0.5.23) loads the bias of the output head "
-           "but silently ignores it.  For vLLM, export\n`--layout ragged`, or `--layout layer "
-           "--for vllm` to use fused kernels.\n\n");
-}
-
-static void say_sglang(struct fm_text *t, const char *options, const char *why)
-{
-    fm_text_printf(t, "SGLang%s:\n\n", why);
-    if (why[0])
-        fm_text_printf(t, "    PYTHONPATH=PREFIX/share/fm SGLANG_EXTERNAL_MODEL_PACKAGE=fm_sglang "
-                          "\\\n    ");
-    fm_text_printf(t, "    python -m sglang.launch_server --model-path .%s\n\n", options);
-}
-
-/* The reason why SGLang requires the suite's package, to follow "SGLang"; "" if it does not. */
-static const char *why_package(const struct fm_exportplan *p)
-{
-    const struct fm_layout *layout = p->options.layout;
-    const struct fm_config *c = &p->from->config;
-    if (!fm_runtimes_package(c, layout))
-        return "";
-    if (layout->code && (layout->sglang_package || c->head_bias))
-        return ", with the suite's package (fm-clients(7)), since its own code supports only one\n"
-               "width for all layers, and no bias of the output head";
-    if (layout->code)
-        return ", with the suite's package (fm-clients(7)); without it attention would lack "
-               "sinks,\n"
-               "use wider windows or too few heads, and the modelling file refuses to run";
-    return ", with the suite's package (fm-clients(7)), which adds that bias";
-}
-
-static void say_vllm(struct fm_text *t, const char *options, const char *why_not)
-{
-    if (why_not)
-        fm_text_printf(t, "Not in vLLM 0.32: %s.\n\n", why_not);
-    else
-        fm_text_printf(t, "vLLM:\n\n    vllm serve .%s\n\n", options);
-}
-
 static void say_servers(struct fm_text *t, const struct fm_exportplan *p)
 {
     const struct fm_layout *layout = p->options.layout;
-    const struct fm_config *c = &p->from->config;
-    const char *lacking = fm_runtimes_lacking(c);
-    if (layout->code && lacking) {
-        fm_text_printf(t,
-                       "Not in vLLM 0.32 and SGLang 0.5.23: their Transformers backends, which run "
-                       "modelling files,\n%s.\nTheir own code for this architecture serves "
-                       "`--layout uniform` of the same bundle.\n\n",
-                       lacking);
-        return;
-    }
-    if (!layout->code && c->head_bias)
-        say_headless(t);
-    else
-        say_vllm(t, layout->vllm_options, fm_runtimes_no_vllm(c, layout->code));
-    const char *why_not = fm_runtimes_no_sglang(c, layout->code);
-    if (why_not)
-        fm_text_printf(t, "Not in SGLang 0.5.23: %s.\n\n", why_not);
-    else
-        say_sglang(t, layout->sglang_options, why_package(p));
+    fm_text_printf(t, "vLLM:\n\n    vllm serve .%s\n\nSGLang%s:\n\n", layout->vllm_options,
+                   layout->sglang_package ? ", with the suite's package" : "");
+    if (layout->sglang_package)
+        fm_text_printf(t, "    PYTHONPATH=PREFIX/share/fm SGLANG_EXTERNAL_MODEL_PACKAGE=fm_sglang "
+                          "\\\n    ");
+    fm_text_printf(t,
+                   "    python -m sglang.launch_server --model-path .%s\n\n"
+                   "fm-clients(7) lists the models that a server does not run or runs wrongly, and "
+                   "those for which\nSGLang needs the suite's package.\n\n",
+                   layout->sglang_options);
 }
 
 static bool has_tokenizer(const struct fm_exportplan *p)
@@ -433,7 +349,7 @@ static void say_runtimes(struct fm_text *t, const struct fm_exportplan *p)
         say_servers(t, p);
     }
     if (layout->running)
-        layout->running(t, p);
+        say(t, layout->running);
     if (served && !unread)
         fm_text_printf(t,
                        "Measuring it:\n\n    lm_eval --model hf --model_args "
@@ -553,8 +469,6 @@ int fm_card_plan(struct fm_exportplan *p, struct fm_err *err)
         say_family(&t, p);
     else
         say_numbers(&t, p);
-    if (fm_runtimes_unequal(p->from->config.family))
-        say_unequal(&t, p);
     fm_text_printf(&t, "\n");
     say_runtimes(&t, p);
     say_data(&t, p);

@@ -24,7 +24,7 @@
  *
  * The other files, in reading order: exportoptions.h, foresee.h, layouts.h and layouts.c (the
  * layouts are in lib/export/layouts), quantise (formats that experts are rounded to), trust (which
- * files and keys of a checkpoint load code), runtimes (what each server loads), frontmatter;
+ * files and keys of a checkpoint load code), frontmatter;
  * filetable (sizes and digests of files); ownexport (what --force may replace).
  *
  * Lists (list.h) do steps 3, 4 and 6 for every member; fm-verify (lib/verify/verify_export.c) does

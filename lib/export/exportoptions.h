@@ -22,6 +22,7 @@ enum fm_choice {
 /* Default for the tensor bytes of a shard: 4 GiB. */
 #define FM_EXPORT_SHARD_BYTES ((uint64_t)4 << 30)
 
+#define FM_EXPORT_DEVICES_MAX 64
 #define FM_KEEP_CONFIG_MAX 16 /* limit on the uses of --keep-config */
 
 /* Zero is a valid default for all fields except `layout` and the choice of the member.  `layout` is
@@ -41,7 +42,8 @@ struct fm_export_options {
     uint32_t pad_multiple; /* round widths up to a multiple of it: fm_exportplan_round; 0: 1 */
     uint32_t devices;      /* number of devices among which a server divides the channels of each
                               expert, for layouts where servers do that: each device's part of a
-                              width must be valid for the layout and the codes; 0: 1 */
+                              width must be valid for the layout and the codes, at most
+                              FM_EXPORT_DEVICES_MAX; 0: 1 */
     bool allow_code;       /* keep the author's code and the keys that load it (trust.h) */
     /* Keys of config.json to keep next to our modelling file although the family does not define
      * them (trust.h); ends with NULL. */

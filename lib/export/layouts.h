@@ -21,7 +21,7 @@
 struct fm_exportplan;
 struct fm_texts_edit;
 
-/* What servers do with experts when a model is split over devices (lib/export/runtimes.h). */
+/* What servers do with experts when a model is split over devices. */
 enum fm_split {
     FM_SPLIT_NONE,   /* only the fm tools can read it */
     FM_SPLIT_HEADS,  /* every device has whole experts; attention is split */
@@ -70,8 +70,7 @@ struct fm_layout {
     /* Options for the servers' commands, with a leading blank. */
     const char *vllm_options, *sglang_options;
     bool sglang_package; /* SGLang needs the suite's package to run it */
-    /* Add further ways to run it; or NULL. */
-    void (*running)(struct fm_text *t, const struct fm_exportplan *p);
+    const char *running; /* further ways to run it, for the card; or NULL */
 
     enum fm_split split;
 };

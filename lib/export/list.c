@@ -14,7 +14,6 @@
 #include "lib/block/mlp.h"
 #include "lib/block/storage.h"
 #include "lib/export/plan.h"
-#include "lib/export/runtimes.h"
 #include "lib/masks/methods.h"
 #include "lib/run/report.h"
 #include "lib/stage/budgets.h"
@@ -92,27 +91,12 @@ static uint64_t tensor_bytes(const struct fm_exportplan *p)
     return full - (fm_masks_channels(&o->budgets.masks) - kept) * channel;
 }
 
-static uint32_t divisor_of(uint32_t a, uint32_t b)
-{
-    while (b) {
-        uint32_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a;
-}
-
 /* Compute the size of one member in a form, and of all files if the bundle has weights. */
 static int fill_cell(struct fm_list_form *f, struct fm_exportplan *p, int index, bool packed,
                      struct fm_err *err)
 {
     fm_exportplan_widths(p, index);
-    f->tp_degrees = fm_runtimes_tp_degrees(&p->from->config, p->options.layout, p->widths.stored,
-                                           fm_exportplan_quantum(p));
     f->as_measured = fm_exportplan_as_measured(p);
-    f->divisor = 0;
-    for (size_t i = 0; i < fm_opened_experts(p->from); i++)
-        f->divisor = divisor_of(f->divisor, p->widths.stored[i]);
     int rc = packed ? fm_exportplan_member(p, index, err) : FM_OK;
     f->files = packed && !rc ? fm_exportplan_bytes(p) : 0;
     f->tensors = rc && p->codes ? 0 : tensor_bytes(p);
@@ -163,8 +147,6 @@ static int fill_format(struct fm_list *list, const struct fm_opened *o, int form
         struct fm_list_format *f = &list->row[i].format[format];
         fm_exportplan_widths(&p, i);
         f->width = p.widths.widest;
-        f->tp_degrees = fm_runtimes_tp_degrees(&o->config, options.layout, p.widths.stored,
-                                               fm_exportplan_quantum(&p));
         uint64_t has = fm_exportplan_channel_bytes(&p, fm_exportplan_channels_all(&p));
         if (i == 0 && !(rc = fm_exportplan_same_layers(&p, i, &tensors, err))) {
             channels = has;
@@ -289,8 +271,6 @@ int fm_list_fill(struct fm_list *list, struct fm_opened *o, bool forms, struct f
         if (fm_opened_read(o, list->packed && forms ? FM_OPENED_WEIGHTS : 0, err))
             return err->code;
         list->codes = list->packed && o->packed.storage;
-        list->cache = fm_runtimes_cache(&o->config, 16);
-        list->context = (uint64_t)o->config.T_max;
         if (fill_rows(list, o, forms, err))
             return err->code;
     }
@@ -325,24 +305,6 @@ int fm_list_recommended(const struct fm_list *list)
     return last;
 }
 
-int fm_list_first_on_card(const struct fm_list *list, int card, uint64_t tokens)
-{
-    for (int i = 0; i < list->rows; i++) {
-        int needs = fm_runtimes_card(list->row[i].bytes, &list->cache, tokens);
-        if (needs >= 0 && needs <= card)
-            return i;
-    }
-    return -1;
-}
-
-bool fm_list_passes(const struct fm_list_kind *kind, const struct fm_list_form *form, int devices,
-                    uint32_t quantum)
-{
-    bool split = kind->layout->split == FM_SPLIT_EXPERTS;
-    return form->tp_degrees >> (devices - 1) & 1 &&
-           form->divisor % ((uint64_t)quantum * (uint64_t)(split ? devices : 1)) == 0;
-}
-
 void fm_list_release(struct fm_list *list)
 {
     free(list->row);
@@ -368,14 +330,6 @@ static void add_quality(cJSON *object, const struct fm_list_row *row, const stru
     }
 }
 
-static void add_degrees(cJSON *object, uint64_t tp_degrees)
-{
-    cJSON *list = fm_json_add_array(object, "tensor_parallel");
-    for (int d = 1; d <= FM_TP_DEGREES_MAX; d++)
-        if (tp_degrees >> (d - 1) & 1)
-            fm_json_add_uint(list, NULL, (uint64_t)d);
-}
-
 static void add_forms(cJSON *object, const struct fm_list *list, const struct fm_list_row *row)
 {
     cJSON *layouts = fm_json_add_object(object, "layouts");
@@ -384,11 +338,9 @@ static void add_forms(cJSON *object, const struct fm_list *list, const struct fm
         fm_json_add_uint(form, "tensors", row->form[i].tensors);
         if (row->form[i].files > 0)
             fm_json_add_uint(form, "files", row->form[i].files);
-        fm_json_add_uint(form, "widths_divide_by", row->form[i].divisor);
         fm_json_add_bool(form, "as_measured", row->form[i].as_measured);
         if (list->codes)
             fm_json_add_bool(form, "codes", !list->kind[i].layout->plain);
-        add_degrees(form, row->form[i].tp_degrees);
     }
 }
 
@@ -417,7 +369,6 @@ static void add_formats(cJSON *object, const struct fm_list_row *row)
         cJSON *one = fm_json_add_object(formats, fm_quantisers[i]->name);
         fm_json_add_uint(one, "tensors", row->format[i].tensors);
         fm_json_add_uint(one, "width", row->format[i].width);
-        add_degrees(one, row->format[i].tp_degrees);
     }
 }
 
@@ -447,7 +398,7 @@ void fm_list_model(cJSON *model, const struct fm_list *list, bool moe_layers)
     fm_json_add_uint(model, "params", list->params);
 }
 
-char *fm_list_json(const struct fm_list *list)
+cJSON *fm_list_json(const struct fm_list *list)
 {
     cJSON *tree = fm_report_begin("fm-pack");
     fm_json_add_string(tree, "stage", list->stage);
@@ -470,7 +421,5 @@ char *fm_list_json(const struct fm_list *list)
     cJSON *budgets = fm_json_add_array(tree, "budgets");
     for (int i = 0; i < list->rows; i++)
         add_row(budgets, list, &list->row[i]);
-    char *text = fm_json_print(tree);
-    cJSON_Delete(tree);
-    return text;
+    return tree;
 }

@@ -13,8 +13,8 @@
 #include "lib/base/err.h"
 #include "lib/block/storage.h"
 #include "lib/export/export.h"
+#include "lib/export/layouts.h"
 #include "lib/export/opened.h"
-#include "lib/export/runtimes.h"
 
 /* A form of export. */
 struct fm_list_kind {
@@ -29,19 +29,16 @@ struct fm_list_kind {
 int fm_list_kinds(struct fm_list_kind kind[FM_LIST_FORMS_MAX]);
 
 struct fm_list_form {
-    uint64_t tensors;    /* bytes of all tensors except extra ones: the memory for the weights */
-    uint64_t files;      /* bytes of the whole directory, as counted by --fit; 0 for a stage
-                            stream, and if this export is not possible */
-    uint64_t tp_degrees; /* of tensor parallelism: lib/export/runtimes.h */
-    uint32_t divisor;    /* the greatest common divisor of the stored widths of all experts */
-    bool as_measured;    /* the row's figures are those of this export */
+    uint64_t tensors; /* bytes of all tensors except extra ones: the memory for the weights */
+    uint64_t files; /* bytes of the whole directory, as counted by --fit; 0 for a stage stream, and
+                       if this export is not possible */
+    bool as_measured; /* the row's figures are those of this export */
 };
 
 /* A uniform export whose experts are rounded to a format of fm_quantisers. */
 struct fm_list_format {
-    uint64_t tensors;    /* bytes of all tensors; 0: not possible for the model */
-    uint32_t width;      /* of every expert */
-    uint64_t tp_degrees; /* of tensor parallelism: lib/export/runtimes.h */
+    uint64_t tensors; /* bytes of all tensors; 0: not possible for the model */
+    uint32_t width;   /* of every expert */
 };
 
 struct fm_list_row {
@@ -84,9 +81,7 @@ struct fm_list {
     bool codes;            /* the weights are codes, which some layouts can keep */
     struct fm_list_kind kind[FM_LIST_FORMS_MAX];
     int kinds;
-    struct fm_runtimes_cache cache; /* a server's cache for one sequence, in 16-bit numbers */
-    uint64_t context;               /* longest sequence of the model */
-    struct fm_kinds texts;          /* kinds of held-out text; empty if there was only one */
+    struct fm_kinds texts; /* kinds of held-out text; empty if there was only one */
     struct fm_list_row *row;
     int rows; /* 0 before fm-train */
 };
@@ -109,15 +104,6 @@ void fm_list_release(struct fm_list *list);
  * it, is at least FM_LIST_AGREEMENT; -1 if that is the full model or none. */
 int fm_list_recommended(const struct fm_list *list);
 
-/* The first row (the largest model) whose ragged export fits into fm_runtimes_cards[card] together
- * with the cache of `tokens` tokens; -1: none. */
-int fm_list_first_on_card(const struct fm_list *list, int card, uint64_t tokens);
-
-/* True if `devices` devices can share an export of this form, with a multiple of `quantum` channels
- * of an expert on each. */
-bool fm_list_passes(const struct fm_list_kind *kind, const struct fm_list_form *form, int devices,
-                    uint32_t quantum);
-
 /* Add a member to JSON: its index and budget, channels, widths (in an object named `inside`,
  * unless that is NULL), bytes and parameters. */
 void fm_list_add_member(cJSON *object, const struct fm_list_row *row, const char *inside);
@@ -126,7 +112,7 @@ void fm_list_add_member(cJSON *object, const struct fm_list_row *row, const char
  * layers with experts. */
 void fm_list_model(cJSON *model, const struct fm_list *list, bool moe_layers);
 
-/* The list as JSON text that ends with a newline; free() it.  NULL: no memory. */
-char *fm_list_json(const struct fm_list *list);
+/* The list as JSON, which the caller deletes. */
+cJSON *fm_list_json(const struct fm_list *list);
 
 #endif

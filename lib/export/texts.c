@@ -16,7 +16,6 @@
 #include "formats/tensor/hftext.h"
 #include "formats/tensor/hfwriter.h"
 #include "lib/base/mem.h"
-#include "lib/export/runtimes.h"
 #include "lib/export/trust.h"
 #include "lib/stage/stage.h"
 
@@ -126,13 +125,14 @@ static bool has_modules(const struct fm_exportplan *p, const cJSON *map)
     return true;
 }
 
-/* Under stock names: set the architecture of the checkpoint to the name that servers use, and that
+/* Under stock names: set the architecture of the checkpoint to the name that servers use, where
+ * transformers 5 saves class_name followed by ForCausalLM and servers do not accept that, and that
  * of a text part without one to its class. */
 static void set_architecture(struct fm_texts_edit *e, const struct fm_exportplan *p,
                              const cJSON *config)
 {
     const struct fm_model_family *family = p->from->config.family;
-    const char *served = fm_runtimes_architecture(family);
+    const char *served = family == &fm_phimoe ? "PhiMoEForCausalLM" : NULL;
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, "architectures");
     const char *have = cJSON_GetStringValue(cJSON_GetArrayItem(list, 0));
     struct fm_text saved = {0}, t = {0};

@@ -11,8 +11,7 @@
  *     lib/block/layerweights.h, and the operations that it needs in kernels/ops.
  *  3. Add its classes to formats/runtime/modeling_fm.py, a small model and its goldens to golden/,
  *     and a line to the list of tests/unit/models.h.
- *  4. If servers or llama.cpp treat it differently from most families, add its row, or its block's,
- *     to lib/export/runtimes.c.
+ *  4. If servers or llama.cpp treat it differently from most families, say so in fm-clients(7).
  *
  * In every family, only channels of routed experts are pruned.  Routers, shared experts, dense
  * layers, norms and biases are read, used in computation, and copied (an adapter can change

@@ -243,14 +243,11 @@ function redraw() { for (const draw of drawn) draw(); }
 
 const slider = byId("slider");
 slider.max = rows.length - 1;
-byId("context").value = data.context;
-byId("context").addEventListener("input", sizes);
 slider.addEventListener("input", () => choose(Number(slider.value)));
 for (const radio of document.querySelectorAll("input[name=axis]"))
   radio.addEventListener("change", () => { state.axis = Number(radio.value); redraw(); });
 byId("whole").addEventListener("change", () => { state.whole = byId("whole").checked; redraw(); });
 head();
-programs();
 exporting();
 drawn.push(sizes);
 quality();

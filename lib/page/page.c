@@ -24,7 +24,7 @@
 
 /* Data from which a page is made. */
 struct making {
-    const struct fm_page_options *options;
+    const char *const *reports; /* ends with NULL */
     const char *path;
     struct fm_pagefacts facts;
     cJSON *figures; /* read once, and used by every attempt */
@@ -42,10 +42,10 @@ static void choose_shown(struct making *m, int n)
         m->shown[i] = m->n > 1 ? (int)(((int64_t)i * (all - 1) + (m->n - 1) / 2) / (m->n - 1)) : 0;
 }
 
-static int fill_data(cJSON *data, struct making *m, struct fm_page *page, struct fm_err *err)
+static int fill_data(cJSON *data, struct making *m, struct fm_err *err)
 {
     fm_json_add_string(data, "version", FM_VERSION);
-    fm_pagefacts_model(data, &m->facts, m->path, page->context);
+    fm_pagefacts_model(data, &m->facts, m->path);
     fm_pagefacts_budgets(data, &m->facts, m->shown, m->n);
     fm_json_add(data, "figures", cJSON_CreateArrayReference(m->figures->child));
     if (m->experts) {
@@ -60,7 +60,7 @@ static int attempt(struct making *m, struct fm_page *page, struct fm_err *err)
     char title[80];
     struct fm_text text = {0};
     cJSON *data = cJSON_CreateObject();
-    int rc = fill_data(data, m, page, err);
+    int rc = fill_data(data, m, err);
     char *json = !rc && fm_json_is_whole(data) ? cJSON_PrintUnformatted(data) : NULL;
     cJSON_Delete(data);
     if (!rc && !json)
@@ -99,7 +99,7 @@ static int read_figures(struct making *m, struct fm_page *page, struct fm_err *e
 {
     int rc = FM_OK;
     m->figures = cJSON_CreateArray();
-    for (const char *const *file = m->options->figures; file && *file && !rc; file++) {
+    for (const char *const *file = m->reports; *file && !rc; file++) {
         rc = fm_pageresults_add(m->figures, *file, &m->facts, err);
         page->figures++;
     }
@@ -108,16 +108,13 @@ static int read_figures(struct making *m, struct fm_page *page, struct fm_err *e
     return rc;
 }
 
-int fm_page_make(struct fm_page *page, const char *path, const struct fm_page_options *options,
+int fm_page_make(struct fm_page *page, const char *path, const char *const *figures,
                  struct fm_err *err)
 {
-    struct making m = {.options = options, .path = path};
-    *page = (struct fm_page){.context = options->context};
+    struct making m = {.reports = figures, .path = path};
+    *page = (struct fm_page){0};
     int rc = fm_pagefacts_open(&m.facts, path, err);
     if (!rc) {
-        uint64_t most = m.facts.list.context;
-        if (!page->context)
-            page->context = most < FM_PAGE_CONTEXT ? most : FM_PAGE_CONTEXT;
         m.shown = fm_alloc(SHOWN_MAX, sizeof *m.shown, "the members of a page", err);
         rc = m.shown ? read_figures(&m, page, err) : FM_ENOMEM;
     }

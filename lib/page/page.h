@@ -18,29 +18,23 @@
 #include "lib/base/err.h"
 
 #define FM_PAGE_BYTES_MAX 1000000
-#define FM_PAGE_CONTEXT 8192 /* default context in tokens, if the model supports as many */
-
-struct fm_page_options {
-    const char *const *figures; /* reports of the tools (pageresults.h); ends with NULL */
-    uint64_t context; /* tokens whose cache must fit into a GPU's memory; 0: FM_PAGE_CONTEXT */
-};
 
 struct fm_page {
     char *text; /* NUL-terminated */
     size_t size;
     int budgets, shown; /* members of the family; members on the page */
     int figures;        /* files */
-    uint64_t context;
 };
 
 /*
- * Make the page of a bundle, or of a stage stream with masks; "-" is standard input.  The page has
- * at most FM_PAGE_BYTES_MAX bytes: if the family is too large, it shows fewer, evenly spaced
- * members, or omits the widths and tokens of individual experts.  FM_ECONFIG if figures belong to
- * another family, are of a kind that cannot be drawn, or are too many; FM_EFORMAT for a malformed
- * file.  Release the page even after a failure.
+ * Make the page of a bundle, or of a stage stream with masks; "-" is standard input.  `figures`
+ * names reports of the tools (pageresults.h) and ends with NULL.  The page has at most
+ * FM_PAGE_BYTES_MAX bytes: if the family is too large, it shows fewer, evenly spaced members, or
+ * omits the widths and tokens of individual experts.  FM_ECONFIG if figures belong to another
+ * family, are of a kind that cannot be drawn, or are too many; FM_EFORMAT for a malformed file.
+ * Release the page even after a failure.
  */
-int fm_page_make(struct fm_page *page, const char *path, const struct fm_page_options *options,
+int fm_page_make(struct fm_page *page, const char *path, const char *const *figures,
                  struct fm_err *err);
 /* Write the page to a file, completely or not at all; "-" is standard output. */
 int fm_page_write(const struct fm_page *page, const char *path, bool force, struct fm_err *err);

@@ -42,25 +42,6 @@ const many = (n, what, more) => n + " " + (n === 1 ? what : more || what + "s");
 const percent = (x) => (100 * x).toFixed(1) + " %";
 const loss = (x) => x.toFixed(4);
 
-/* ---- GPU memory ---- */
-
-function cacheBytes(tokens) { // the same formula as in lib/export/runtimes.c
-  const c = data.cache;
-  return c.token * tokens + c.window_token * Math.min(tokens, c.window) + c.fixed;
-}
-function longest(space) { // the most tokens whose cache fits in space: -1 none, Infinity if it does not grow
-  const c = data.cache, all = c.token + c.window_token;
-  if (space < c.fixed) return -1;
-  const left = space - c.fixed;
-  if (all > 0 && c.window > 0 && left < all * c.window) return Math.floor(left / all);
-  if (c.token === 0) return Infinity;
-  return Math.floor((left - c.window_token * c.window) / c.token);
-}
-const context = () => {
-  const n = Math.floor(Number(byId("context").value));
-  return Number.isFinite(n) && n >= 0 ? n : data.context;
-};
-
 /* ---- the head of the page ---- */
 
 function fact(name, value) {
@@ -120,16 +101,9 @@ function beside(row) {
   return text + ".";
 }
 
-/* The member with which the page opens, and why.  In order of preference: the largest that fits a
- * GPU that is too small for the full model, the recommended one, the full model if the losses of
- * smaller ones were measured, the middle. */
+/* The member with which the page opens, and why.  In order of preference: the recommended one, the
+ * full model if the losses of smaller ones were measured, the middle. */
 function opening() {
-  for (const card of data.cards.slice().reverse()) {
-    const first = rows.findIndex((row) => row.bytes + cacheBytes(context()) <= card.space);
-    if (first > 0)
-      return [first, "it is the largest member that fits a GPU of " + card.bytes / 1e9 + " GB with a cache of " +
-        many(context(), "token") + "; the full model does not fit"];
-  }
   const last = rows.findLastIndex((row) => row.index <= data.recommended); // -1 if none is recommended
   if (last >= 0) return [last, "it is the smallest member that has " + agreeing()];
   if (rows.some((row) => row.quality)) return [0, "no smaller member that was measured has " + agreeing()];
@@ -145,22 +119,13 @@ function choose(at) {
   for (const draw of drawn) draw();
 }
 
-/* ---- sizes, GPUs, the command ---- */
+/* ---- sizes, the command ---- */
 
 const formName = (i) => data.forms[i].name;
 const ragged = Math.max(0, data.forms.findIndex((f) => f.name === "ragged"));
 
 /* True if the form computes what the mask does, so that the mask's figures apply to it. */
-const exact = (row, i) => row.forms[i][3];
-
-function cardCell(tensors, card, served) {
-  if (!served) return el("td", { class: "none" }, "–");
-  const over = tensors + cacheBytes(context()) - card.space;
-  if (over > 0) return el("td", { class: "over" }, "✗ " + bytes(over) + " over");
-  const most = longest(card.space - tensors);
-  const end = most >= data.context_most ? "all " + count(data.context_most) : count(most);
-  return el("td", { class: "fits" }, "✓ " + end);
-}
+const exact = (row, i) => row.forms[i][2];
 
 /* A measurement of the exported directory itself takes precedence over the mask's. */
 function formQuality(row, i) {
@@ -180,21 +145,15 @@ function sizes() {
   const row = rows[state.at], table = byId("sizes");
   const top = el("tr", {}, el("th", { scope: "col" }, "Layout"), el("th", { scope: "col" }, "Weights"),
     el("th", { scope: "col" }, "All files"), el("th", { scope: "col" }, "Relative to the checkpoint"),
-    el("th", { scope: "col" }, "Cross-entropy"), el("th", { scope: "col", class: "left" }, "Tensor parallel"));
-  for (const card of data.cards)
-    top.append(el("th", { scope: "col" }, "GPU of " + card.bytes / 1e9 + " GB"));
-  top.append(el("th", { scope: "col", class: "left" }, "Runs in"));
+    el("th", { scope: "col" }, "Cross-entropy"));
   const body = el("tbody", {});
   row.forms.forEach((cells, i) => {
-    const [tensors, files, degrees] = cells, served = data.forms[i].served;
-    const line = el("tr", { class: i === state.form ? "chosen" : null },
+    const [tensors, files] = cells;
+    body.append(el("tr", { class: i === state.form ? "chosen" : null },
       el("th", { scope: "row" }, formName(i)), el("td", {}, bytes(tensors)),
       el("td", {}, files ? bytes(files) : "–"),
       el("td", { class: isLarger(cells) ? "over" : null }, change(sizeOf(cells) / data.source - 1)),
-      formQuality(row, i), el("td", { class: "left" }, served ? degrees : "–"));
-    for (const card of data.cards) line.append(cardCell(tensors, card, served));
-    line.append(el("td", { class: "left words" }, data.forms[i].runs.join(", ")));
-    body.append(line);
+      formQuality(row, i)));
   });
   table.replaceChildren(el("thead", {}, top), body);
   byId("member").textContent = "Member " + row.index + ": " + describe(row) + "; experts are " + row.min +
@@ -203,14 +162,6 @@ function sizes() {
     " It is recommended: the smallest member that has " + agreeing() + "." : "");
   byId("change").textContent = beside(row);
   byId("larger-note").textContent = larger(row);
-  const c = data.cache;
-  byId("cards-note").textContent =
-    "One GB is 10⁹ bytes. Nine tenths of a GPU's memory are assumed to be available for weights and cache. Keys and values take " +
-    bytes(c.token) + " for each token" +
-    (c.window ? ", " + bytes(c.window_token) + " for each of the last " + c.window + " tokens" : "") +
-    (c.fixed ? ", " + bytes(c.fixed) + " whatever the length" : "") + ": " +
-    bytes(cacheBytes(context())) + " for " + many(context(), "token") +
-    ". The number after ✓ is the longest sequence that fits, in tokens; – marks a layout that no server can load.";
 }
 
 /* The bytes of all files, or only of the tensors if files were not counted.  A form counts as larger
@@ -228,16 +179,6 @@ function larger(row) {
   const tensors = data.packed ? " (for rounded formats, only of the tensors)" : " (only of the tensors)";
   return "Relative to the checkpoint: the size of all files" + tensors + " compared with the checkpoint's weight files, " + bytes(data.source) +
     ". " + (said.length ? "Larger than the checkpoint: " + said.join(", ") + "." : "No layout is larger than the checkpoint.");
-}
-
-/* For each reason why a program does not run some forms, list these forms. */
-function programs() {
-  const why = new Map(), place = byId("programs-note");
-  data.forms.forEach((f) => f.runs_not.forEach((text) => why.set(text, [...(why.get(text) || []), f.name])));
-  for (const [text, names] of why) place.append(el("li", {}, names.join(", ") + ": not in " + text + "."));
-  place.append(el("li", {}, "Which programs run a layout is documented in fm-clients(7) and fm-guide(7), for transformers 5.23, " +
-    "vLLM 0.32 and SGLang 0.5.23. Nothing was run on a GPU; of the rounded formats, fp8-block and w4a16 were run in vLLM, on a CPU. " +
-    "fm_sglang is the suite's package for SGLang."));
 }
 
 /* A word of a command line, quoted for the shell if necessary. */

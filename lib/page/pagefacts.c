@@ -1,6 +1,6 @@
 /*
- * Facts about the bundle on a page: the figures of fm-pack --list for each member, the history, the
- * tokens of each expert, and what fits into the memory of GPUs.
+ * Facts about the bundle on a page: the figures of fm-pack --list for each member, the history and
+ * the tokens of each expert.
  */
 #include "lib/page/pagefacts.h"
 
@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "formats/json/json.h"
-#include "lib/export/runtimes.h"
 #include "lib/stage/stage.h"
 
 int fm_pagefacts_open(struct fm_pagefacts *f, const char *path, struct fm_err *err)
@@ -50,25 +49,6 @@ static void add_model(cJSON *data, const struct fm_list *list)
         fm_json_add_string(model, "storage", list->storage);
 }
 
-/* Add the sizes of a sequence's cache on a server, and the GPUs with their memory. */
-static void add_cards(cJSON *data, const struct fm_pagefacts *f, uint64_t context)
-{
-    const struct fm_runtimes_cache *cache = &f->list.cache;
-    cJSON *o = fm_json_add_object(data, "cache");
-    fm_json_add_uint(o, "token", cache->token);
-    fm_json_add_uint(o, "window_token", cache->window_token);
-    fm_json_add_uint(o, "window", (uint64_t)cache->window);
-    fm_json_add_uint(o, "fixed", cache->fixed);
-    fm_json_add_uint(data, "context", context);
-    fm_json_add_uint(data, "context_most", f->list.context);
-    cJSON *cards = fm_json_add_array(data, "cards");
-    for (int i = 0; i < FM_CARDS; i++) {
-        cJSON *card = fm_json_add_object(cards, NULL);
-        fm_json_add_uint(card, "bytes", fm_runtimes_cards[i]);
-        fm_json_add_uint(card, "space", fm_runtimes_card_space(fm_runtimes_cards[i]));
-    }
-}
-
 /* The loss of the checkpoint itself.  A member with a merged adapter has a different loss. */
 static void add_original(cJSON *data, const struct fm_pagefacts *f)
 {
@@ -77,8 +57,7 @@ static void add_original(cJSON *data, const struct fm_pagefacts *f)
         fm_json_add_double(data, "original_ce", ce);
 }
 
-void fm_pagefacts_model(cJSON *data, const struct fm_pagefacts *f, const char *path,
-                        uint64_t context)
+void fm_pagefacts_model(cJSON *data, const struct fm_pagefacts *f, const char *path)
 {
     const struct fm_bundle *b = &f->opened.bundle;
     const struct fm_list *list = &f->list;
@@ -96,66 +75,18 @@ void fm_pagefacts_model(cJSON *data, const struct fm_pagefacts *f, const char *p
         fm_json_add_double(data, "adapter_budget", list->adapter_budget);
     fm_json_add_uint(data, "source", f->source);
     add_original(data, f);
-    add_cards(data, f, context);
 }
 
 /* ---- the members ---- */
 
-/* The programs that run a form, and the reasons why others do not, as on the cards of exports. */
-static void add_programs(cJSON *form, const struct fm_config *c, const struct fm_layout *layout,
-                         const struct fm_quantiser *q)
-{
-    cJSON *runs = fm_json_add_array(form, "runs"), *not = fm_json_add_array(form, "runs_not");
-    const char *why = fm_runtimes_no_sglang(c, layout->code);
-    const char *no_vllm = fm_runtimes_no_vllm(c, layout->code);
-    bool servers = !layout->code || !fm_runtimes_lacking(c);
-    char text[512];
-    if (layout->split == FM_SPLIT_NONE) {
-        fm_json_add_string(runs, NULL, "these tools");
-        return;
-    }
-    if (q && q->unread) {
-        snprintf(text, sizeof text, "transformers 5.23, which %s", q->unread);
-        fm_json_add_string(not, NULL, text);
-    } else {
-        fm_json_add_string(runs, NULL, layout->code ? "transformers 5" : "transformers");
-    }
-    if (!servers) {
-        snprintf(text, sizeof text,
-                 "vLLM 0.32 and SGLang 0.5.23, since their Transformers backends, which run "
-                 "modelling files, %s",
-                 fm_runtimes_lacking(c));
-        fm_json_add_string(not, NULL, text);
-    } else if (no_vllm) {
-        snprintf(text, sizeof text, "vLLM 0.32, since %s", no_vllm);
-        fm_json_add_string(not, NULL, text);
-    } else if (!layout->code && c->head_bias)
-        fm_json_add_string(not, NULL,
-                           "vLLM 0.32, whose own code ignores the bias of the output head");
-    else
-        fm_json_add_string(runs, NULL, "vLLM");
-    if (servers && why) {
-        snprintf(text, sizeof text, "SGLang 0.5.23, since %s", why);
-        fm_json_add_string(not, NULL, text);
-    } else if (servers) {
-        fm_json_add_string(runs, NULL,
-                           fm_runtimes_package(c, layout) ? "SGLang with fm_sglang" : "SGLang");
-    }
-    if (!layout->code && !q && fm_runtimes_llama(c))
-        fm_json_add_string(runs, NULL, "llama.cpp");
-}
-
-/* Add a form of export: the fm-pack options that make it; `capped`: with a load cap that
- * begins at the member's budget; `served`: a server reads it. */
-static cJSON *add_form(cJSON *forms, const char *name, const char *options, bool capped,
-                       bool served)
+/* Add a form of export: the fm-pack options that make it; `capped`: with a load cap that begins at
+ * the member's budget. */
+static void add_form(cJSON *forms, const char *name, const char *options, bool capped)
 {
     cJSON *form = fm_json_add_object(forms, NULL);
     fm_json_add_string(form, "name", name);
     fm_json_add_string(form, "options", options);
     fm_json_add_bool(form, "capped", capped);
-    fm_json_add_bool(form, "served", served);
-    return form;
 }
 
 /* True if the model's experts can be rounded to that format. */
@@ -167,7 +98,6 @@ static bool has_format(const struct fm_list *list, int format)
 static void add_forms(cJSON *data, const struct fm_pagefacts *f)
 {
     const struct fm_list *list = &f->list;
-    const struct fm_config *config = &f->opened.config;
     cJSON *forms = fm_json_add_array(data, "forms");
     char name[64];
     for (int i = 0; i < list->kinds; i++) {
@@ -177,9 +107,7 @@ static void add_forms(cJSON *data, const struct fm_pagefacts *f)
                  layout->runtime && strcmp(layout->runtime, "any") != 0 ? " --for " : "",
                  layout->runtime && strcmp(layout->runtime, "any") != 0 ? layout->runtime : "",
                  list->kind[i].capped ? " --load-cap " : "");
-        add_programs(add_form(forms, list->kind[i].name, options, list->kind[i].capped,
-                              layout->split != FM_SPLIT_NONE),
-                     config, layout, NULL);
+        add_form(forms, list->kind[i].name, options, list->kind[i].capped);
     }
     for (int i = 0; fm_quantisers[i]; i++) {
         char options[96];
@@ -187,8 +115,7 @@ static void add_forms(cJSON *data, const struct fm_pagefacts *f)
             continue;
         snprintf(name, sizeof name, "uniform %s", fm_quantisers[i]->name);
         snprintf(options, sizeof options, "--layout uniform --weights %s", fm_quantisers[i]->name);
-        add_programs(add_form(forms, name, options, false, true), config, &fm_layout_uniform,
-                     fm_quantisers[i]);
+        add_form(forms, name, options, false);
     }
 }
 
@@ -209,15 +136,11 @@ static void add_quality(cJSON *object, const struct fm_list_row *row)
 
 /* Add the figures of one member in one form; files 0: not counted; `as_measured`: the member's
  * losses are those of the form. */
-static void add_cells(cJSON *forms, uint64_t tensors, uint64_t files, uint64_t tp_degrees,
-                      bool as_measured)
+static void add_cells(cJSON *forms, uint64_t tensors, uint64_t files, bool as_measured)
 {
-    char degrees[FM_TP_DEGREES_TEXT];
     cJSON *form = fm_json_add_array(forms, NULL);
-    fm_runtimes_print(degrees, tp_degrees, ", ");
     fm_json_add_uint(form, NULL, tensors);
     fm_json_add_uint(form, NULL, files);
-    fm_json_add_string(form, NULL, degrees);
     fm_json_add_bool(form, NULL, as_measured);
 }
 
@@ -228,11 +151,10 @@ static void add_row(cJSON *array, const struct fm_list *list, const struct fm_li
     add_quality(object, row);
     cJSON *forms = fm_json_add_array(object, "forms");
     for (int i = 0; i < list->kinds; i++)
-        add_cells(forms, row->form[i].tensors, row->form[i].files, row->form[i].tp_degrees,
-                  row->form[i].as_measured);
+        add_cells(forms, row->form[i].tensors, row->form[i].files, row->form[i].as_measured);
     for (int i = 0; fm_quantisers[i]; i++)
         if (has_format(list, i))
-            add_cells(forms, row->format[i].tensors, 0, row->format[i].tp_degrees, false);
+            add_cells(forms, row->format[i].tensors, 0, false);
 }
 
 void fm_pagefacts_budgets(cJSON *data, const struct fm_pagefacts *f, const int *shown, int n)

@@ -29,10 +29,9 @@ const char *fm_pagefacts_name(const char *path);
 /* Bytes of all tensors of a ragged export with this number of channels removed. */
 uint64_t fm_pagefacts_bytes(const struct fm_pagefacts *f, uint64_t removed);
 
-/* Add keys to a page's data: the model, the cache of `context` tokens on a server and the GPUs; and
- * the forms of exports, with `shown` (n) members in each form. */
-void fm_pagefacts_model(cJSON *data, const struct fm_pagefacts *f, const char *path,
-                        uint64_t context);
+/* Add keys to a page's data: the model; and the forms of exports, with `shown` (n) members in each
+ * form. */
+void fm_pagefacts_model(cJSON *data, const struct fm_pagefacts *f, const char *path);
 void fm_pagefacts_budgets(cJSON *data, const struct fm_pagefacts *f, const int *shown, int n);
 /* Add "tokens" (M E) of each expert, and the indices of experts that got too few tokens or none. */
 void fm_pagefacts_tokens(cJSON *data, const struct fm_pagefacts *f);

@@ -66,7 +66,7 @@ for model in mxfp4 fp8-odd-qwen3 fp8-odd-glm5 int4-odd-dsv3 united-odd-dsv3 fp8-
     done
     fm-pack --list --json family.fm | grep -oE '"(storage|bytes_(stored|plain))":[^,]*'
     fm-pack --list --json family.fm | tr -d ' \n' | grep -oE '"[a-z-]*":\{[^{}]*"codes":true' |
-        sed 's/{.*"widths/{"widths/' | sort -u
+        sed 's/{.*"as_m/{"as_m/' | sort -u
 done
 echo "== the values of a bundle of bfloat16 are those of its codes, rounded"
 fm-pack -q -m fp8-odd-dsv3 -f --weights bf16 -o plain.fm trained | grep codes

@@ -17,7 +17,6 @@ fm-recover "${data[@]}" --budget 0.4 --steps 1 -o adapted trained >recover/recov
 fm-pack -q -m "$odd" --json -o family.fm adapted >pack/pack
 fm-pack -q -m "$odd" --json -n --part-size 400kB -o parts.fm adapted >pack/parts
 fm-pack -q -l --json family.fm >list/list
-fm-pack -q -l --json --tp 2 family.fm >list/tp
 fm-pack -q -x ragged -b 0.4 --json family.fm >export/ragged 2>/dev/null
 fm-pack -q -x fused -b 0.4 --layout layer --for vllm --json family.fm >export/fused 2>/dev/null
 fm-pack -q -x uniform --budget 0.2 --layout uniform --json family.fm >export/uniform

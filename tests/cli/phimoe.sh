@@ -12,12 +12,6 @@ for layout in native ragged elastic padded uniform; do
     fm-verify -q "$layout" --against family.fm >/dev/null
     echo "$layout: status $?, $(grep -A 1 architectures "$layout/config.json" | tail -n 1)"
 done
-for layout in padded uniform ragged; do # servers' own code for stock names ignores the head's bias
-    echo "$layout, commands for servers: $(grep -cE '^ +vllm serve' "$layout/README.md") vLLM," \
-        "$(grep -c sglang.launch_server "$layout/README.md") SGLang," \
-        "$(grep -c PACKAGE=fm_sglang "$layout/README.md") of it by the package"
-done
-echo "llama.cpp, which computes something else, in the card: $(grep -c llama.cpp uniform/README.md)"
 for layout in padded uniform; do # if config.json already has that name, only the width changes
     diff "$phi/config.json" "$layout/config.json"
 done

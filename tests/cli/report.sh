@@ -26,7 +26,7 @@ page -f -o plain.html family.fm
 python3 "$here/report.py" plain.html family.fm
 mkdir sub
 (cd sub && fm-bench report -q --figures ../quality.json --figures ../baselines.json --figures ../out.json -o - - <../family.fm) | cmp - page.html
-fm-bench report --json -f -o plain.html --context 64 trained | sed 's/: [0-9]\{5,\}/: N/'
+fm-bench report --json -f -o plain.html trained | sed 's/: [0-9]\{5,\}/: N/'
 
 echo "-- files that are neither a family nor figures of one"
 page ranked

@@ -11,7 +11,6 @@
 #include "lib/block/experts.h"
 #include "lib/block/pass.h"
 #include "lib/engine/sweep.h"
-#include "lib/export/runtimes.h"
 #include "lib/family/extra.h"
 #include "tests/unit/models.h"
 #include "tests/unit/test.h"
@@ -249,45 +248,6 @@ TEST(attention_counts_its_scores)
                                                  : attention_layer(r.c, l) * pairs;
         assert_true(have == want);
         close_run(&r);
-    }
-}
-
-/* Keys and values of every layer, in a window or not; keys of an indexer; latents; states. Computed
- * by hand from config.json, for 16-bit numbers. */
-TEST(a_cache_is_what_attention_keeps)
-{
-    static const struct {
-        const char *model;
-        struct fm_runtimes_cache cache;
-        uint64_t of_ten;
-    } known[] = {
-        {"odd-mixtral", {.window_token = 3 * 2 * 2 * 10 * 2, .window = 7}, 7 * 240},
-        {"odd-dsv2", {.token = 4 * (12 + 6) * 2}, 10 * 144},
-        {"odd-gptoss",
-         {.token = 2 * 2 * 14 * 2, .window_token = 3 * 2 * 2 * 14 * 2, .window = 6},
-         10 * 112 + 6 * 336},
-        {"odd-mimo",
-         {.token = 2 * (18 + 10) * 2, .window_token = 3 * 4 * (18 + 10) * 2, .window = 6},
-         10 * 112 + 6 * 672},
-        {"odd-lfm2", {.token = 2 * 2 * 2 * 14 * 2, .fixed = 3 * 56 * 2 * 2}, 10 * 224 + 672},
-        {"odd-m3", {.token = 4 * 2 * 2 * 18 * 2 + 2 * 10 * 2}, 10 * 616},
-        {"odd-q3next",
-         {.token = 2 * 2 * 14 * 2, .fixed = 3 * ((2 * 2 * 19 + 6 * 11) * 3 * 2 + 6 * 19 * 11 * 4)},
-         10 * 112 + 17604},
-    };
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
-        struct fm_hfdir dir = {0};
-        struct fm_config c;
-        assert_ok(fm_hfdir_open(&dir, model_path(known[i].model), &err));
-        assert_ok(fm_config_parse(&c, dir.config, dir.config_bytes, &err));
-        struct fm_runtimes_cache have = fm_runtimes_cache(&c, 16);
-        assert_int_equal(have.token, known[i].cache.token);
-        assert_int_equal(have.window_token, known[i].cache.window_token);
-        assert_int_equal(have.fixed, known[i].cache.fixed);
-        assert_int_equal(have.window, known[i].cache.window);
-        assert_int_equal(fm_runtimes_cache_bytes(&have, 10), known[i].of_ten);
-        fm_config_release(&c);
-        fm_hfdir_close(&dir);
     }
 }
 

@@ -284,7 +284,9 @@ TEST(the_list_agrees_with_the_manifest)
     assert_int_equal(list.row[5].bytes, bytes);
     fm_safetensors_close(&st);
     fm_file_close(&f);
-    char *text = fm_list_json(&list);
+    cJSON *json = fm_list_json(&list);
+    char *text = fm_json_print(json);
+    cJSON_Delete(json);
     assert_non_null(strstr(text, "\"removed\": 132"));
     free(text);
     fm_list_release(&list);

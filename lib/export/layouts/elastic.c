@@ -12,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "lib/export/runtimes.h"
 #include "lib/export/plan.h"
 #include "lib/export/texts.h"
 #include "lib/model/checkpoint.h"
@@ -108,22 +107,6 @@ static void set_config(struct fm_texts_edit *edit, struct fm_exportplan *p)
     fm_texts_set(edit, "fm_family", &t);
 }
 
-static void say_switch(struct fm_text *t, const struct fm_exportplan *p)
-{
-    fm_text_printf(t,
-                   "Set the budget as `fm_budget` in config.json, or as `FM_BUDGET=0.4` in the\n"
-                   "environment of the program; in transformers, `model.set_budget(0.4)` changes "
-                   "it at any time.");
-    if (!fm_runtimes_lacking(&p->from->config))
-        fm_text_printf(
-            t, "  To change\nit in a running server, write the budget's index to the tensor "
-               "`experts.budget` of every layer\n(vLLM: `LLM.apply_model`, SGLang: "
-               "`update_weights_from_tensor`).  Prefixes cached at one budget\nare wrong for "
-               "another, so the commands above disable prefix caching.  fm-clients(7) has the\n"
-               "calls, also over HTTP, and explains how to keep the caches.");
-    fm_text_printf(t, "\n\n");
-}
-
 const struct fm_layout fm_layout_elastic = {
     .name = "elastic",
     .all_members = true,
@@ -144,6 +127,13 @@ const struct fm_layout fm_layout_elastic = {
         "prefix of each, and is chosen when the model is loaded or while it is served.",
     .vllm_options = " --trust-remote-code --no-enable-prefix-caching",
     .sglang_options = " --trust-remote-code --disable-radix-cache",
-    .running = say_switch,
+    .running =
+        "Set the budget as `fm_budget` in config.json, or as `FM_BUDGET=0.4` in the\n"
+        "environment of the program; in transformers, `model.set_budget(0.4)` changes it at any "
+        "time.  To change\nit in a running server, write the budget's index to the tensor "
+        "`experts.budget` of every layer\n(vLLM: `LLM.apply_model`, SGLang: "
+        "`update_weights_from_tensor`).  Prefixes cached at one budget\nare wrong for another, so "
+        "the commands above disable prefix caching.  fm-clients(7) has the\ncalls, also over HTTP, "
+        "and explains how to keep the caches.\n\n",
     .split = FM_SPLIT_HEADS,
 };

@@ -45,12 +45,6 @@ static int plan_files(struct fm_exportplan *p, struct fm_err *err)
     return rc ? rc : add_file(p, FM_WEIGHTS_REST, -1, err);
 }
 
-static void say_running(struct fm_text *t, const struct fm_exportplan *p)
-{
-    (void)p;
-    fm_text_printf(t, "The fm tools read it as a model: `--model DIR`.\n\n");
-}
-
 const struct fm_layout fm_layout_native = {
     .name = "native",
     .multiple = 1,
@@ -59,6 +53,6 @@ const struct fm_layout fm_layout_native = {
     .extra = true,
     .files = plan_files,
     .about = "Layout `native`: prefixes of the ranked weights, readable only by the fm tools.",
-    .running = say_running,
+    .running = "The fm tools read it as a model: `--model DIR`.\n\n",
     .split = FM_SPLIT_NONE,
 };

@@ -5,7 +5,6 @@
  * the shared expert as a number of experts, that number also changes, and zeros fill the rest of
  * the last expert.
  */
-#include "lib/export/runtimes.h"
 #include "lib/export/plan.h"
 #include "lib/export/texts.h"
 
@@ -32,19 +31,6 @@ static void set_config(struct fm_texts_edit *edit, struct fm_exportplan *p)
     fm_texts_set(edit, family->shared_key, &t);
 }
 
-static void say_running(struct fm_text *t, const struct fm_exportplan *p)
-{
-    if (!fm_runtimes_llama(&p->from->config))
-        return;
-    if (p->codes || p->options.quantise)
-        fm_text_printf(t, "llama.cpp: its converter reads only plain weights; export again with "
-                          "`--weights bf16`, convert\nthat, and quantise the GGUF file.\n\n");
-    else
-        fm_text_printf(t, "llama.cpp:\n\n"
-                          "    python convert_hf_to_gguf.py DIR --outfile model.gguf\n"
-                          "    llama-cli -m model.gguf\n\n");
-}
-
 const struct fm_layout fm_layout_uniform = {
     .name = "uniform",
     .one_width = true,
@@ -60,6 +46,5 @@ const struct fm_layout fm_layout_uniform = {
              "the original architecture can load it.",
     .vllm_options = "",
     .sglang_options = "",
-    .running = say_running,
     .split = FM_SPLIT_EXPERTS,
 };
