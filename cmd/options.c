@@ -63,7 +63,7 @@ const char *fm_options_speaker(const struct fm_cli *cli)
 }
 
 /* Options that a shared option requires. */
-enum { NEEDS_TOKENS = 1, NEEDS_TEXT = 2, NEEDS_RESULT = 4, NEEDS_DRY = 8, NEEDS_EVAL = 16 };
+enum { NEEDS_TOKENS = 1, NEEDS_TEXT = 2, NEEDS_RESULT = 4, NEEDS_EVAL = 8 };
 
 struct shared {
     int groups;
@@ -217,10 +217,6 @@ static int add_others(struct shared *rows, struct fm_cli *cli)
          {"state", 0, FM_CLI_JOURNAL, &run->outputs.state, "FILE",
           "save progress here; the same command then resumes", 0, 0, 0},
          0},
-        {FM_CLI_STATE,
-         {"assume-rate", 0, FM_CLI_REAL, &run->machine.assume_rate, "GFLOPS",
-          "with --dry-run: forecast for a machine of this rate", 0, 1e9, 0},
-         NEEDS_DRY},
         {FM_CLI_ALL, {"json", 0, FM_CLI_FLAG, &cli->json, NULL, json_help(cli), 0, 0, 0}, 0},
         {FM_CLI_ALL,
          {"force", 'f', FM_CLI_FLAG, &run->outputs.force, NULL, "replace files that exist", 0, 0,
@@ -496,8 +492,6 @@ static int check_given(const struct fm_cli *cli, struct fm_err *err)
             return refuse_idle(g, "without --tokens", err);
         if (g->needs == NEEDS_EVAL && !chosen.eval_tokens[0] && !chosen.eval_texts[0])
             return refuse_idle(g, "without --eval-tokens or --eval-text", err);
-        if (g->needs == NEEDS_DRY && !cli->dry_run)
-            return refuse_idle(g, "without --dry-run", err);
         if (g->needs == NEEDS_TEXT && !text)
             return refuse_idle(g, "without a text", err);
     }

@@ -51,7 +51,7 @@ enum fm_cli_group {
     FM_CLI_EVAL = 1 << 3,     /* --eval-tokens --eval-text --max-eval-tokens */
     FM_CLI_MACHINE = 1 << 4,  /* --device --precision --memory --seed */
     FM_CLI_OUTPUT = 1 << 5,   /* --output */
-    FM_CLI_STATE = 1 << 6,    /* --state --assume-rate */
+    FM_CLI_STATE = 1 << 6,    /* --state */
     FM_CLI_OPTIONAL = 1 << 7, /* --model and --tokens may be absent */
     FM_CLI_RANKS = 1 << 8,    /* the run may be one of many ranks */
     FM_CLI_CONFINED = 1 << 10, /* --no-sandbox */

@@ -66,8 +66,8 @@ static void ranks_text(FILE *out, const struct fm_estimate *p)
             return;
         before = now;
         fm_units_time(most, now);
-        fprintf(out, "%-9s%12s  on %d machines like %s (fm-mpi(7))\n", "ranks", most, ranks[i],
-                p->forecast.assumed ? "the assumed one" : "this one");
+        fprintf(out, "%-9s%12s  on %d machines like this one (fm-mpi(7))\n", "ranks", most,
+                ranks[i]);
     }
 }
 
@@ -84,12 +84,9 @@ static void forecast_text(FILE *out, const struct fm_estimate *p)
             range ? most : "");
     if (f->rate_most > 1.05 * f->rate_least)
         fprintf(out, "%.3g to ", f->rate_least * 1e-9);
-    fprintf(out, "%.3g GFLOP/s", f->rate_most * 1e-9);
-    if (f->assumed)
-        fprintf(out, ", as assumed\n");
-    else
-        fprintf(out, " in a short probe, %d thread%s\n", f->threads, f->threads == 1 ? "" : "s");
-    for (int i = 0; !f->assumed && f->ranks == 1 && i < 3; i++) {
+    fprintf(out, "%.3g GFLOP/s in a short probe, %d thread%s\n", f->rate_most * 1e-9, f->threads,
+            f->threads == 1 ? "" : "s");
+    for (int i = 0; f->ranks == 1 && i < 3; i++) {
         fm_units_time(most, fm_forecast_cores(f, cores[i]));
         fprintf(out, "%-9s%12s  on %d such cores\n", "machine", most, cores[i]);
     }

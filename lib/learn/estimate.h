@@ -30,7 +30,6 @@ struct fm_estimate_change {
 
 /* Forecast of the time (forecast.h). */
 struct fm_forecast {
-    bool assumed;                 /* --assume-rate */
     int threads;                  /* number of threads of the probe */
     double rate_least, rate_most; /* FLOP/s of all threads and ranks; slices of the probe differ */
     double seconds_least, seconds_most;

@@ -133,7 +133,7 @@ static int try_precision(struct fm_forecast *f, const struct fm_estimate *estima
     other.machine.precision = FM_PRECISION_BF16;
     other.machine.ops = NULL;
     struct fm_err none = {0};
-    if (f->assumed || f->ranks > 1 || now->operand == FM_BF16 ||
+    if (f->ranks > 1 || now->operand == FM_BF16 ||
         fm_machine_ops(&ops, &other.machine, FM_F32, &none))
         return FM_OK;
     int rc = probe_rate(&least, &most, ops, err);
@@ -184,11 +184,9 @@ int fm_forecast_make(struct fm_estimate *estimate, const struct fm_run_options *
                      const struct fm_ops *ops, struct fm_err *err)
 {
     struct fm_forecast *f = &estimate->forecast;
-    *f =
-        (struct fm_forecast){.assumed = run->machine.assume_rate > 0, .threads = fm_pool_threads()};
-    f->rate_least = f->rate_most = run->machine.assume_rate * 1e9;
-    if (!f->assumed && (probe_rate(&f->rate_least, &f->rate_most, ops, err) ||
-                        probe_loading(&f->loading, estimate->values, ops, err)))
+    *f = (struct fm_forecast){.threads = fm_pool_threads()};
+    if (probe_rate(&f->rate_least, &f->rate_most, ops, err) ||
+        probe_loading(&f->loading, estimate->values, ops, err))
         return err->code;
     f->ranks = fm_comm_size(run->machine.comm);
     f->working = working_ranks(estimate, f->ranks);

@@ -19,7 +19,6 @@ struct fm_machine {
                                  have 16 bits */
     const struct fm_ops *ops; /* NULL: chosen by device and precision; fm-bench passes its
                                  measuring table */
-    double assume_rate;       /* GFLOP/s for the forecast of --dry-run; 0: measure */
     uint64_t memory;          /* bytes; 0: half of the available memory */
     bool memory_firm;         /* a run that needs more is refused; else there is only a warning */
     int threads;              /* 0: all CPUs; the tool has started the pool (lib/base/pool.h) */

@@ -61,21 +61,19 @@ for dry in -n ""; do
     echo "with that amount${dry:+, $dry}: status $?"
 done
 rm -r out even
-fm-rank -n --model "$odd" --tokens "$odd/tokens.npy" --assume-rate 0.0000001 | grep '^time'
 for tokens in 8 24; do
     echo "half of $tokens tokens: $(fm-rank -n --model "$odd" --tokens "$odd/tokens.npy" --eval-tokens "$odd/tokens.npy" --seq-len 8 \
-        --max-tokens $tokens --assume-rate 1 -o out | grep -o 'max-tokens.*')"
+        --max-tokens $tokens --device ref -o out | grep -o 'max-tokens.*')"
 done
 echo "-- the suggested options halve the tokens that are ranked on, counting the sequences held out"
 for more in "--max-tokens 7168" "--max-tokens 640" "--eval-tokens $tiny/heldout.npy"; do
     # shellcheck disable=SC2086 # an option and its value
-    set -- -m "$tiny" -t "$tiny/calib.npy" --seq-len 128 --assume-rate 1 $more
+    set -- -m "$tiny" -t "$tiny/calib.npy" --seq-len 128 --device ref $more
     fm-rank -n "$@" | grep -e ^tokens -e '^held out'
     half=$(fm-rank -n "$@" | grep -o -e '--max-tokens.*')
     # shellcheck disable=SC2086
     fm-rank -n "$@" $half | sed -n -e "s/^tokens.*/&, with $half/p" -e '/^held out/p'
 done
-fm-rank --model "$odd" --tokens "$odd/tokens.npy" --assume-rate 10 -o out
 fm-pack -n --model "$odd" -o out trained | awk '{ print $1 }'
 echo "fm-pack: status ${PIPESTATUS[0]}"
 fm-pack -n --export out --budget 0.4 family.fm | awk '{ print $1 }'

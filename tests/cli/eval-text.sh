@@ -65,7 +65,7 @@ try fm-train -q -n "${calib[@]}" --max-eval-tokens 32
     printf "{'descr': '<i4', 'fortran_order': False, 'shape': (2, 8), }%10s\n" ''
     for i in 1 2 3 4 5 6 7 8 1 2 3 4 5 6 7 8; do printf "%b" "\\x$i\\0\\0\\0"; done
 } >short.npy
-for tool in "fm-train --method saliency --assume-rate 1 ranked" "fm-recover --assume-rate 1 tokens"; do
+for tool in "fm-train --method saliency ranked" "fm-recover tokens"; do
     read -r name rest <<<"$tool"
     # shellcheck disable=SC2086
     try "$name" -q -n "${calib[@]:0:4}" --eval-tokens short.npy $rest | grep '^held out\|^status'

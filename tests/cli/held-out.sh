@@ -54,7 +54,7 @@ for _ in 1 2 3 4; do tail -c +129 "$tiny/calib.npy"; done | head -c 131072 >long
 for _ in 1 2 3 4 5; do tail -c +129 "$tiny/heldout.npy"; done >held.u16
 long=(--model "$tiny" --tokens long.u16 --token-dtype u16 --seq-len 128 --precision f32)
 forecast() { # forecast TOOL OPTION...: the sequences to measure on, the products, and what halves the time
-    "$@" --dry-run --assume-rate 1 2>/dev/null |
+    "$@" --dry-run --device ref 2>/dev/null |
         sed -n 's/^held out *\([0-9]*\).*/\1 sequences/p; s/^flops *\([^ ]*\).*/\1 flops/p; s/^halved.*with/halved with/p'
 }
 forecast fm-rank "${long[@]}" --eval-tokens held.u16 | sed 's/ with.*//' | tee ranking

@@ -20,7 +20,7 @@ train() { # train OPTION...: print warnings, the status, and what --json and the
     for actions in 0.3,0.5,1 0.3,1; do
         echo "-- --actions $actions: the forecast, and the run"
         uniform=(--model "$odd" --tokens "$odd/tokens.npy" --method uniform --until 0.6 --actions "$actions")
-        fm-train -q "${uniform[@]}" --dry-run --json --assume-rate 1 ranked | grep budget_
+        fm-train -q "${uniform[@]}" --dry-run --json ranked | grep budget_
         fm-train -q "${uniform[@]}" -o trained ranked | grep ^masks
         rm trained
     done

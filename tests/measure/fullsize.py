@@ -387,7 +387,6 @@ def plan(o, name, c, path, total, names):
     print(f"\n{name}: {total / 1e9:.1f} GB, {names} tensors", flush=True)
     for program, more in ("fm-rank", []), *(("fm-train", ["--method", m]) for m in methods), ("fm-recover", []):
         say = ["--seq-len", str(o.seq_len), "--memory", o.memory, "--precision", o.precision]
-        say += ["--assume-rate", o.rate] if o.rate else []
         say += ["--batch", str(o.batch)] if o.batch and program != "fm-rank" else []
         command = [*ranks, tool(program), "--dry-run", "--model", path, "--tokens", tokens, "--token-dtype", "u16", *say, *more]
         run = Run(command)
@@ -509,9 +508,8 @@ def main():
     p.add_argument("--stop", type=float, default=0.5, metavar="SHARE", help="0: no stage is interrupted")
     p.add_argument("--keep", action="store_true")
     p.add_argument("--drop", action="store_true", help="remove the checkpoint once it is packed")
-    p.add_argument("--ranks", type=int, default=0, help="only with --plan-only, like the next two options")
+    p.add_argument("--ranks", type=int, default=0, help="only with --plan-only, like --batch")
     p.add_argument("--batch", type=int)
-    p.add_argument("--rate", metavar="GFLOPS")
     o = p.parse_args()
     o.tokens = o.tokens or (262144 if o.plan_only else 2048)
     o.seq_len = o.seq_len or (2048 if o.plan_only else 256)
