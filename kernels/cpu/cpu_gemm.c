@@ -21,11 +21,6 @@
  */
 enum { TILE_ROWS = 768, TILE_COLS = 1024, TILE_STEP = 16 };
 
-/* With bfloat16 operands oneDNN (2.6.3, AVX512_BF16) writes tiles of this many rows to C itself
- * about 4 % faster than to packed memory from which they are copied.  With fewer rows and a right
- * operand that is transposed, packed memory is faster, by a fifth at 32 rows. */
-enum { DIRECT_ROWS = 256 };
-
 struct gemm {
     fm_product *product;
     bool ta, tb;
@@ -138,14 +133,10 @@ FM_CLONES(void, scale_row, (float *c, const float *product, int n, float alpha, 
 void fm_cpu_bf16_product(bool ta, bool tb, int M, int N, int K, float alpha, struct fm_in A,
                          int lda, struct fm_in B, int ldb, float beta, float *C, int ldc)
 {
-    if (alpha == 1 && K > 0 && (!tb || M >= DIRECT_ROWS)) {
-        fm_dnnl_bf16gemm(ta, tb, M, N, K, A.data, lda, B.data, ldb, beta, C, ldc);
-        return;
-    }
     struct fm_mark mark = fm_scratch_mark();
     float *product = fm_scratch((size_t)M * N * sizeof *product);
     if (K > 0)
-        fm_dnnl_bf16gemm(ta, tb, M, N, K, A.data, lda, B.data, ldb, 0, product, N);
+        fm_dnnl_bf16gemm(ta, tb, M, N, K, A.data, lda, B.data, ldb, product);
     else
         memset(product, 0, (size_t)M * N * sizeof *product);
     for (int i = 0; i < M; i++)

@@ -28,10 +28,9 @@ int fm_dnnl_prepare(struct fm_err *err);
 void fm_dnnl_sgemm(bool ta, bool tb, int M, int N, int K, float alpha, const float *A, int lda,
                    const float *B, int ldb, float beta, float *C, int ldc);
 
-/* C (M, N) = op(A) op(B) + beta C from bfloat16 operands, sums in float32.  M, N, K > 0, beta 0 or
- * 1. */
+/* C (M, N), packed, = op(A) op(B) from bfloat16 operands, sums in float32.  M, N, K > 0. */
 void fm_dnnl_bf16gemm(bool ta, bool tb, int M, int N, int K, const uint16_t *A, int lda,
-                      const uint16_t *B, int ldb, float beta, float *C, int ldc);
+                      const uint16_t *B, int ldb, float *C);
 
 /* Whether fm_dnnl_bf16gemm works here, natively or emulated. */
 bool fm_dnnl_has_bf16(void);

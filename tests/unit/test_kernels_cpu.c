@@ -561,6 +561,25 @@ KERNEL_TEST(bf16_products_agree_within_their_precision)
     expect_table(fm_ops_cpu_bf16(), TOL_BF16);
 }
 
+/* The backward pass computes the products with gate_up again, for fewer rows at a time. */
+KERNEL_TEST(bf16_products_of_a_row_do_not_depend_on_the_other_rows)
+{
+    enum { M = 530, N = 1152, K = 576 };
+    static const int rows[] = {1, 7, 33, 128, 255, 256, 300, 512};
+    if (!fm_dnnl_has_bf16())
+        skip();
+    size_t a = (size_t)M * K, b = (size_t)N * K;
+    struct fm_in A = as_bf16(normals(a, 1), a), B = as_bf16(normals(b, 1), b);
+    float *all = floats((size_t)M * N), *some = floats((size_t)M * N);
+    fm_ops_cpu_bf16()->gemm(false, true, M, N, K, 1, A, K, B, K, 0, all, N);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        int n = rows[i], first = M - n;
+        struct fm_in part = fm_element(A, (size_t)first * K);
+        fm_ops_cpu_bf16()->gemm(false, true, n, N, K, 1, part, K, B, K, 0, some, N);
+        assert_memory_equal(some, all + (size_t)first * N, (size_t)n * N * sizeof *some);
+    }
+}
+
 /* FNV-1a of the bytes of case c's outputs, after `sum`. */
 static uint64_t hash_case(uint64_t sum, int c, const struct fm_ops *ops)
 {
