@@ -8,9 +8,9 @@
 # A unit test is a program: status 0 passes, 77 skips, any other fails.  A command-line test is a
 # script without checks of its own: its output, a line `== status N` and its standard error are
 # compared with golden/cli/NAME; with status 77 it is skipped, and the last line of its standard
-# error has the reason.  Each test runs in an empty folder, with the tools in PATH and golden/ in
-# GOLDEN.  FM_TEST_JOBS tests run in parallel (default: the number of processors), and a line is
-# printed when one ends.  If no test matches, the run fails.
+# error has the reason.  Each test runs in an empty folder, with the tools in PATH, golden/ in GOLDEN
+# and tests/cli in PYTHONPATH.  FM_TEST_JOBS tests run in parallel (default: the number of
+# processors), and a line is printed when one ends.  If no test matches, the run fails.
 set -um # job control, so that tests can interrupt their background processes
 cd "$(dirname "$0")/.." || exit 1
 root=$PWD
@@ -130,6 +130,7 @@ cli_test() { # cli_test NAME
     (
         cd "$own/empty" || exit 99
         PATH=$root/$BUILD/bin:$PATH GOLDEN=$root/golden LC_ALL=C \
+            PYTHONPATH=$root/tests/cli PYTHONDONTWRITEBYTECODE=1 \
             timeout -k 10 "$seconds_max" bash "$root/tests/cli/$name.sh" \
             >"$own/out" 2>"$own/err" </dev/null
     )

@@ -17,16 +17,13 @@ echo "== each group in the order of the checkpoint, by the sum of its scores"
 tar xOf single.fm ranking.safetensors >single.st
 tar xOf ranked.fm ranking.safetensors >ranked.st
 python3 - <<'END'
-import json, struct
+import struct
+from tensors import unpack
 
 def tensors(path):
-    data = open(path, "rb").read()
-    n = struct.unpack("<Q", data[:8])[0]
-    for name, t in json.loads(data[8 : 8 + n]).items():
-        if name != "__metadata__":
-            a, b = t["data_offsets"]
-            kind = {"F64": "d", "I32": "i", "I64": "q"}[t["dtype"]]
-            yield name, t["shape"], struct.unpack(f"<{(b - a) // struct.calcsize(kind)}{kind}", data[8 + n + a : 8 + n + b])
+    for name, (dtype, shape, data) in unpack(open(path, "rb").read()).items():
+        kind = {"F64": "d", "I32": "i", "I64": "q"}[dtype]
+        yield name, shape, struct.unpack(f"<{len(data) // struct.calcsize(kind)}{kind}", data)
 
 single = {name: values for name, _, values in tensors("single.st")}
 ranked = {name: (shape, values) for name, shape, values in tensors("ranked.st")}

@@ -2,7 +2,6 @@
 # Changes that the formats allow are accepted, such as an NVFP4 scale of zero (a block of zeros), an exponent
 # byte of 0 (2^-127), an unknown key of quantization_config, and fewer channels if config.json states the
 # width, even if it cuts an FP8 block.
-export PYTHONDONTWRITEBYTECODE=1
 faults=$(dirname "$0")/faults.py
 for form in $(python3 "$faults" forms); do
     mkdir "$form"

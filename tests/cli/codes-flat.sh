@@ -1,7 +1,6 @@
 # Layouts that store experts in flat tensors keep a bundle's codes.  Layout native also keeps all other
 # tensors as they are in the bundle; the layouts with our modelling file store them as plain values.
 here=$(dirname "$0")
-export PYTHONDONTWRITEBYTECODE=1
 python3 "$here/recode.py" gptoss "$GOLDEN/odd-gptoss" gpt-oss
 for name in odd-qwen3 odd-dsv3; do
     python3 "$here/recode.py" resize "$GOLDEN/$name" wide 24

@@ -1,7 +1,6 @@
 # Checkpoints whose layers are stored in different ways keep their codes, each layer in its own form;
 # plain layers, like the first and the last layers of many releases, stay plain.
 here=$(dirname "$0")
-export PYTHONDONTWRITEBYTECODE=1
 verify() {
     fm-verify -q "$@" | sed 's/ items, .*B:/ items:/'
     return "${PIPESTATUS[0]}"

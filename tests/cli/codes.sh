@@ -1,6 +1,5 @@
 # A quantised checkpoint's codes and scales are kept in the bundle and in its uniform and padded exports.
 here=$(dirname "$0")
-export PYTHONDONTWRITEBYTECODE=1
 python3 "$here/recode.py" gptoss "$GOLDEN/odd-gptoss" mxfp4
 for name in odd-qwen3 odd-dsv3 odd-glm5; do
     python3 "$here/recode.py" resize "$GOLDEN/$name" wide 24

@@ -24,19 +24,13 @@ import json
 import re
 import struct
 import sys
-import tarfile
 from pathlib import Path
 
 from codes import decoded, encoded, numbers, words
 from recode import cut
-from tensors import config_of, read, unpack
+from tensors import config_of, members, read, unpack
 
 GATE, UP, DOWN = ("gate_proj", "w1"), ("up_proj", "w3"), ("down_proj", "w2")
-
-
-def members(bundle):
-    with tarfile.open(bundle) as t:
-        return {m.name: t.extractfile(m).read() for m in t if m.isfile()}
 
 
 def layer_files(files):

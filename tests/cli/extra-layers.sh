@@ -36,14 +36,9 @@ tar -xOf one.fm ranking.safetensors | cmp - <(tar -xOf plain.fm ranking.safetens
 tar -xOf one.fm masks.zst | cmp - <(tar -xOf plain.fm masks.zst) && echo same
 tar -xOf one.fm weights/rest.safetensors | cmp - <(tar -xOf plain.fm weights/rest.safetensors) && echo same
 python3 - <<'PYTHON'
-import json, struct, tarfile
-def read(f):
-    n = struct.unpack("<Q", f.read(8))[0]
-    tree, data = json.loads(f.read(n)), f.read()
-    tree.pop("__metadata__", None)
-    return {k: (v["dtype"], v["shape"], data[slice(*v["data_offsets"])]) for k, v in tree.items()}
-kept = read(tarfile.open("eight.fm").extractfile("weights/extra.safetensors"))
-print("byte for byte:", kept == read(open("eight/z-ahead.safetensors", "rb")), len(kept))
+from tensors import members, unpack
+kept = unpack(members("eight.fm")["weights/extra.safetensors"])
+print("byte for byte:", kept == unpack(open("eight/z-ahead.safetensors", "rb").read()), len(kept))
 PYTHON
 
 echo "== exports leave them out"

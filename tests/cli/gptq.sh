@@ -1,7 +1,6 @@
 # GPTQ with symmetric zero points and without desc_act, which reorders columns, is compressed-tensors' W4A16,
 # transposed: the bundle has the same weights, and exports have the format of compressed-tensors.
 here=$(dirname "$0")
-export PYTHONDONTWRITEBYTECODE=1
 from=$GOLDEN/packed/w4a16
 family() { # family MODEL NAME
     fm-rank -q -m "$1" -t "$from/tokens.npy" --precision f32 -f -o ranked >/dev/null

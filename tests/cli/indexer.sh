@@ -11,30 +11,17 @@ fm-rank -q --model "$model" --tokens "$model/tokens.npy" 2>/dev/null |
     fm-train -q --model "$model" --tokens "$model/tokens.npy" --eval-tokens "$model/tokens.npy" \
         --method saliency --budget-step 0.2 2>/dev/null |
     fm-pack -q --model "$model" -o family.fm >/dev/null
-cat >tensors.py <<'END'
-import json, struct, sys
-from pathlib import Path
-def indexers(folder):
-    out = {}
-    for path in Path(folder).glob("*.safetensors"):
-        if path.name == "golden.safetensors":
-            continue
-        data = path.read_bytes()
-        (n,) = struct.unpack("<Q", data[:8])
-        for name, t in json.loads(data[8 : 8 + n]).items():
-            if ".indexer." in name:
-                first, end = t["data_offsets"]
-                out[name] = t["dtype"], t["shape"], data[8 + n + first : 8 + n + end]
-    return out
-want = indexers(sys.argv[1])
-for folder in sys.argv[2:]:
-    have = indexers(folder)
+cat >indexers.py <<'END'
+import sys
+from tensors import read
+want, *exports = ({n: t for n, t in read(folder).items() if ".indexer." in n} for folder in sys.argv[1:])
+for folder, have in zip(sys.argv[2:], exports):
     print(folder, len(have), "tensors of indexers:", "the same bytes" if have == want else "others")
 END
 for layout in uniform padded ragged elastic layer; do
     fm-pack -q --export $layout --layout $layout --budget 0.4 family.fm >/dev/null
 done
-python3 tensors.py "$model" uniform padded ragged elastic layer
+python3 indexers.py "$model" uniform padded ragged elastic layer
 echo "== one is missing, one is too many"
 mkdir less more
 cp "$model"/* less && cp "$model"/* more

@@ -24,17 +24,12 @@ make() {
 # agree MODEL: print the largest differences, and whether they are within their tolerances.
 agree() {
     python3 - "$1" "${isa[@]}" <<'PYTHON'
-import json, struct, sys, tarfile
+import json, struct, sys
+from tensors import members, unpack
 
 def scores(name):
-    data = tarfile.open(name).extractfile("ranking.safetensors").read()
-    size = struct.unpack("<Q", data[:8])[0]
-    header = json.loads(data[8:8 + size])
-    values = []
-    for tensor in sorted(n for n in header if n.endswith(".scores")):
-        first, last = header[tensor]["data_offsets"]
-        values += [x for x, in struct.iter_unpack("<d", data[8 + size + first:8 + size + last])]
-    return values
+    found = sorted(unpack(members(name)["ranking.safetensors"]).items())
+    return [x for n, t in found if n.endswith(".scores") for x, in struct.iter_unpack("<d", t[2])]
 
 def losses(name, key):
     report = json.load(open(name))

@@ -4,21 +4,14 @@ set -o pipefail
 text=$GOLDEN/odd-m3
 tokens=(--tokens "$text/tokens.npy")
 python3 - "$text" <<'PYTHON'
-import json, os, struct, sys
-with open(sys.argv[1] + "/model.safetensors", "rb") as f:
-    size, = struct.unpack("<Q", f.read(8))
-    header = json.loads(f.read(size))
-    body = f.read()
+import json, sys
+from tensors import config_of, read, write
 out = {"vision_tower.patch.weight": ("BF16", [2], b"abcd"), "patch_merge_mlp.linear_1.bias": ("BF16", [1], b"ef")}
 def put(name, dtype, shape, data):
     out["language_model." + name] = dtype, shape, data
 def halves(data):
     return data[:len(data) // 2], data[len(data) // 2:]
-for name, t in header.items():
-    if name == "__metadata__":
-        continue
-    first, last = t["data_offsets"]
-    dtype, shape, data = t["dtype"], t["shape"], body[first:last]
+for name, (dtype, shape, data) in read(sys.argv[1]).items():
     layer = name.partition("layers.")[2].partition(".")[0]
     own = name.replace("indexer.", "index_")
     if layer and layer != "0":
@@ -37,15 +30,7 @@ for name, t in header.items():
             put(own.replace("gate_up", x), dtype, [shape[0] // 2, shape[1]], half)
     else:
         put(own, dtype, shape, data)
-new, at = {}, 0
-for name, (dtype, shape, data) in sorted(out.items(), key=lambda x: (x[1][0] != "F32", x[0])):
-    new[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + len(data)]}
-    at += len(data)
-text = json.dumps(new).encode()
-os.mkdir("hub")
-with open("hub/model.safetensors", "wb") as f:
-    f.write(struct.pack("<Q", len(text)) + text + b"".join(out[n][2] for n in new))
-config = json.load(open(sys.argv[1] + "/config.json"))
+config = config_of(sys.argv[1])
 for key in ("model_type", "mlp_layer_types", "layer_types", "hidden_act"):
     del config[key]
 sparse = {"use_sparse_attention": True, "sparse_attention_freq": [0, 1, 0, 1]}
@@ -56,7 +41,7 @@ config |= {"architectures": ["MiniMaxM3SparseForCausalLM"], "hidden_act": "swigl
            "moe_layer_freq": [0, 1, 1, 1], "sparse_attention_config": sparse}
 whole = {"architectures": ["MiniMaxM3SparseForConditionalGeneration"], "model_type": "minimax_m3_vl",
          "text_config": config, "vision_config": {"model_type": "clip_vision_model"}}
-json.dump(whole, open("hub/config.json", "w"), indent=2)
+write(sys.argv[1], "hub", out, lambda config: (config.clear(), config.update(whole)))
 PYTHON
 pack() { # pack MODEL NAME
     fm-rank -q --device ref --model "$1" "${tokens[@]}" -o "$2.rank" >/dev/null
@@ -70,15 +55,9 @@ numbers() {
 }
 names() {
     python3 - "$@" <<'PYTHON'
-import glob, json, struct, sys
-def names(path):
-    out = set()
-    for file in glob.glob(path + "/model*.safetensors"):
-        with open(file, "rb") as f:
-            size, = struct.unpack("<Q", f.read(8))
-            out |= {n for n in json.loads(f.read(size)) if n != "__metadata__"}
-    return out
-have, want = (names(path) for path in sys.argv[1:])
+import sys
+from tensors import read
+have, want = (read(path).keys() for path in sys.argv[1:])
 print(len(have), "names,", "those of the original" if have == want else sorted(have ^ want)[:4])
 PYTHON
 }
@@ -114,7 +93,6 @@ fm-pack -q --export refused --budget 0.4 --layout uniform --weights fp8 text.fm
 echo "status $?"
 echo "== MXFP8 as MiniMax writes it: a power of two for every 32 elements of a row"
 recode=$(dirname "$0")/recode.py
-cp "$text/tokens.npy" hub
 python3 "$recode" quantise hub mxfp8 mxfp8
 python3 "$recode" plain mxfp8 wide
 for x in mxfp8 wide; do

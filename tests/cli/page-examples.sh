@@ -2,7 +2,7 @@
 # Qwen3-30B-A3B in the Hugging Face cache, and odd-mixtral for DIR.  fm-recover takes two steps instead of 200.
 # shellcheck source=tests/pages.bash
 . "$GOLDEN/../tests/pages.bash"
-export HF_HUB_CACHE=$PWD/hub PYTHONDONTWRITEBYTECODE=1
+export HF_HUB_CACHE=$PWD/hub
 cached=hub/models--Qwen--Qwen3-30B-A3B
 python3 "$GOLDEN/../tests/cli/wide.py" $cached/snapshots/0123 "$GOLDEN/tiny-mixtral/tokenizer.json"
 mkdir $cached/refs bin && printf 0123 >$cached/refs/main

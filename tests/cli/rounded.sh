@@ -1,6 +1,5 @@
 # Exports whose experts are rounded to a format that servers load.
 here=$(dirname "$0")
-export PYTHONDONTWRITEBYTECODE=1
 said() {
     "$@" 2>&1 >/dev/null | sed 's/^/  /'
     echo "  status ${PIPESTATUS[0]}"
@@ -93,16 +92,13 @@ for format in nvfp4 w4a16; do
     for end in weight weight_packed weight_scale weight_scale_2 input_scale weight_shape; do
         cp -r out liar
         python3 - $end <<'PYTHON' || continue
-import json, struct, sys
+import sys
 from pathlib import Path
-file = Path("liar/model.safetensors")
+from tensors import span
+file, name = Path("liar/model.safetensors"), "model.layers.0.mlp.experts.1.up_proj." + sys.argv[1]
 data = bytearray(file.read_bytes())
-n = struct.unpack("<Q", data[:8])[0]
-table = json.loads(data[8:8 + n])
-name = "model.layers.0.mlp.experts.1.up_proj." + sys.argv[1]
-if name not in table:
-    raise SystemExit(1)
-data[8 + n + table[name]["data_offsets"][0]] ^= 1
+first, _ = span(data, name)
+data[first] ^= 1
 file.write_bytes(data)
 PYTHON
         fm-verify -q -a family.fm liar 2>&1 | grep -o 'model.layers.*'
@@ -117,15 +113,14 @@ said fm-pack -q -x none -b 0.5 --layout uniform --weights w4a16 --tp 2 family.fm
 said fm-pack -q -x none -b 0.5 --layout uniform --for sglang family.fm
 said fm-pack -q -x none -b 0.5 --layout uniform --weights int8 family.fm
 python3 - <<'PYTHON'
-import json, struct, tarfile
+import tarfile
 from pathlib import Path
+from tensors import span
 data = bytearray(Path("family.fm").read_bytes())
 with tarfile.open("family.fm") as tar:
     at = tar.getmember("weights/layers-00000.safetensors").offset_data
-n = struct.unpack("<Q", data[at:at + 8])[0]
-table = json.loads(data[at + 8:at + 8 + n])
-begin = next(v for k, v in table.items() if k.endswith(".down"))["data_offsets"][0]
-data[at + 8 + n + begin:at + 8 + n + begin + 2] = b"\xc0\x7f"
+first, _ = span(data[at:], "layers.0.down")
+data[at + first:at + first + 2] = b"\xc0\x7f"
 Path("nan.fm").write_bytes(data)
 PYTHON
 for format in fp8 nvfp4 mxfp4; do

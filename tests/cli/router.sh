@@ -2,55 +2,30 @@
 # experts keep their codes.
 # shellcheck source=tests/cli/least.bash
 . "$(dirname "$0")/least.bash"
-export PYTHONDONTWRITEBYTECODE=1
 figures() { # omit figures, whose last digits differ between CPUs, and sizes of members that contain them
     sed -E 's/loss [.0-9]*, want [.0-9]*;/loss:/; s/differ by [-e.0-9]* at most/differ by D at most/
         s/items, .*B:/items:/; s/budget 0[.0-9]*/budget B/; s/^bundle .*  /bundle  /'
 }
 compare() { # compare BARE ROUTED: compare their weights; adapter.safetensors is ROUTED's
     python3 - "$@" <<'PYTHON'
-import json, struct, sys, tarfile
-from array import array
-
-def tensors(data):
-    size = struct.unpack("<Q", data[:8])[0]
-    header = json.loads(data[8 : 8 + size])
-    header.pop("__metadata__", None)
-    return {n: (t["dtype"], data[8 + size :][slice(*t["data_offsets"])]) for n, t in header.items()}
-
-def members(path):
-    with tarfile.open(path) as file:
-        return {m.name: file.extractfile(m).read() for m in file if m.name.endswith(".safetensors")}
-
-def floats(dtype, data):
-    if dtype == "F32":
-        return array("f", data)
-    if dtype == "F16":
-        return array("f", struct.unpack(f"<{len(data) // 2}e", data))
-    return array("f", b"".join(b"\0\0" + data[i : i + 2] for i in range(0, len(data), 2)))
-
-def rounded(dtype, values):
-    if dtype == "F32":
-        return values.tobytes()
-    if dtype == "F16":
-        return struct.pack(f"<{len(values)}e", *values)
-    words = array("I", values.tobytes())
-    return array("H", [(w + 0x7FFF + (w >> 16 & 1)) >> 16 for w in words]).tobytes()
+import sys
+from codes import numbers, to_f32, words
+from tensors import members, unpack
 
 bare, routed = members(sys.argv[1]), members(sys.argv[2])
-change = {n: array("f", b) for n, (_, b) in tensors(routed["adapter.safetensors"]).items()}
+change = {n: numbers(t) for n, t in unpack(routed["adapter.safetensors"]).items()}
 print(f"{len(change)} tensors of differences", "that are not all zero" if all(map(any, change.values())) else "")
 same = routers = 0
 for name in sorted(x for x in bare if x.startswith("weights/")):
-    new = tensors(routed[name])
-    for tensor, (dtype, old) in tensors(bare[name]).items():
-        if new[tensor] == (dtype, old):
+    new = unpack(routed[name])
+    for tensor, old in unpack(bare[name]).items():
+        if new[tensor] == old:
             same += 1
             continue
         layer = tensor.split("layers.")[1].split(".")[0]
         key = f"layers.{layer}.router" + ("_bias" if tensor.endswith("bias") else "")
-        sums = array("f", (a + b for a, b in zip(floats(dtype, old), change.pop(key), strict=True)))
-        if new[tensor][1] != rounded(dtype, sums):
+        sums = [to_f32(a + b) for a, b in zip(numbers(old), change.pop(key), strict=True)]
+        if new[tensor] != (*old[:2], words(old[0], sums)):
             print(f"{tensor}: is not the sum, rounded once")
         routers += 1
 print(f"{routers} tensors are the sums, {same} as they were; {len(change)} differences left over")

@@ -2,24 +2,12 @@
 # carried if it exists, and not required.
 model=$GOLDEN/odd-axk1
 cat >drop.py <<'END'
-import json, struct, sys
-from pathlib import Path
-data = (Path(sys.argv[1]) / "model.safetensors").read_bytes()
-(n,) = struct.unpack("<Q", data[:8])
-head, out, at = json.loads(data[8 : 8 + n]), b"", 0
-for name, t in list(head.items()):
-    if name == "model.layers.0.post_mlp_layernorm.weight":
-        del head[name]
-    elif name != "__metadata__":
-        first, end = t["data_offsets"]
-        out += data[8 + n + first : 8 + n + end]
-        t["data_offsets"] = [at, at + end - first]
-        at += end - first
-text = json.dumps(head).encode()
-(Path(sys.argv[2]) / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + out)
+import sys
+from tensors import read, write
+tensors = read(sys.argv[1])
+del tensors["model.layers.0.post_mlp_layernorm.weight"]
+write(sys.argv[1], sys.argv[2], tensors)
 END
-mkdir without
-cp "$model"/*.json "$model/tokens.npy" without
 python3 drop.py "$model" without
 for from in "$model" without; do
     echo "== ${from##*/}"

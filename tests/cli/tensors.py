@@ -2,6 +2,7 @@
 import json
 import shutil
 import struct
+import tarfile
 from pathlib import Path
 
 BITS = {"I8": 8, "I16": 16, "F8_E4M3": 8, "F8_E8M0": 8, "U8": 8, "BF16": 16, "F16": 16, "F32": 32, "F64": 64,
@@ -17,6 +18,15 @@ def unpack(data):
     return {name: (t["dtype"], t["shape"], bytes(body[slice(*t["data_offsets"])])) for name, t in table.items()}
 
 
+def span(data, name):
+    """The first and the last offset of a tensor in a file, or exit with status 1 if it has no such tensor."""
+    n = struct.unpack("<Q", data[:8])[0]
+    table = json.loads(data[8 : 8 + n])
+    if name not in table:
+        raise SystemExit(1)
+    return [8 + n + x for x in table[name]["data_offsets"]]
+
+
 def pack(tensors):
     table, at, body = {}, 0, []
     for name, (dtype, shape, data) in sorted(tensors.items(), key=lambda x: (-BITS[x[1][0]], x[0])):
@@ -26,6 +36,12 @@ def pack(tensors):
     text = json.dumps({"__metadata__": {"format": "pt"}} | table).encode()
     text += b" " * (-len(text) % 8)
     return struct.pack("<Q", len(text)) + text + b"".join(body)
+
+
+def members(bundle):
+    """{name: bytes} of a bundle or stream"""
+    with tarfile.open(bundle) as t:
+        return {m.name: t.extractfile(m).read() for m in t if m.isfile()}
 
 
 def read(model):

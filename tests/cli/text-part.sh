@@ -20,15 +20,13 @@ fm-pack -q --export whole --budget 0 --layout padded family.fm >/dev/null
 grep -E '"model_type"|ForCausalLM|mtp' whole/config.json
 pack whole again.fm
 python3 - <<'PYTHON'
-import json, struct, tarfile
+import struct
+from tensors import members, unpack
 def scores(path):
-    data = tarfile.open(path).extractfile("ranking.safetensors").read()
-    size = struct.unpack("<Q", data[:8])[0]
-    header = json.loads(data[8:8 + size])
     values = []
-    for name in sorted(n for n in header if "score" in n):
-        (first, last), kind = header[name]["data_offsets"], {"F32": "f", "F64": "d"}[header[name]["dtype"]]
-        values += [x[0] for x in struct.iter_unpack("<" + kind, data[8 + size + first:8 + size + last])]
+    for name, (dtype, _, data) in sorted(unpack(members(path)["ranking.safetensors"]).items()):
+        if "score" in name:
+            values += [x[0] for x in struct.iter_unpack("<" + {"F32": "f", "F64": "d"}[dtype], data)]
     return [sorted(values[i:i + 21]) for i in range(0, len(values), 21)]
 pairs = [(a, b) for x, y in zip(scores("fused"), scores("ranked"), strict=True) for a, b in zip(x, y)]
 print(len(pairs), "scores,", "the same" if all(abs(a - b) <= 1e-4 * a for a, b in pairs) else "others")
@@ -37,18 +35,10 @@ PYTHON
 echo "== other parts"
 fm-pack --list family.fm | grep '^extra'
 python3 - "$model" <<'PYTHON'
-import glob, json, struct, sys, tarfile
-def read(f):
-    data = f.read()
-    size = struct.unpack("<Q", data[:8])[0]
-    header = json.loads(data[8:8 + size])
-    body = data[8 + size:]
-    return {n: body[slice(*t["data_offsets"])] for n, t in header.items() if n != "__metadata__"}
-kept = read(tarfile.open("family.fm").extractfile("weights/extra.safetensors"))
-source = {}
-for path in glob.glob(sys.argv[1] + "/model*.safetensors"):
-    source |= read(open(path, "rb"))
-want = {n: t for n, t in source.items() if n.startswith(("model.visual.", "mtp."))}
+import sys
+from tensors import members, read, unpack
+kept = unpack(members("family.fm")["weights/extra.safetensors"])
+want = {n: t for n, t in read(sys.argv[1]).items() if n.startswith(("model.visual.", "mtp."))}
 print(len(kept), "tensors,", "as they were" if kept == want else "changed")
 PYTHON
 fm-pack -q --export along --budget 0.4 --layout padded --keep-extra family.fm >/dev/null
@@ -58,16 +48,9 @@ cat along/*.safetensors whole/*.safetensors | grep -ao 'mtp\.fc\.weight' | sort 
 echo "== with all parts it is the whole again: the wrapper's config.json and names"
 grep -c fm_wrapper along/config.json whole/config.json
 python3 - "$model" <<'PYTHON'
-import glob, json, struct, sys
-def names(path):
-    out = set()
-    for file in glob.glob(path + "/*.safetensors"):
-        with open(file, "rb") as f:
-            size, = struct.unpack("<Q", f.read(8))
-            out |= {n for n in json.loads(f.read(size)) if "experts." not in n and "__" not in n}
-    return out
-have, want = names("along"), {n for n in names(sys.argv[1]) if not n.startswith(("full.", "grad."))}
-want = {n for n in want if n.startswith(("model.", "mtp.", "lm_head"))}
+import json, sys
+from tensors import read
+have, want = ({n for n in read(path) if "experts." not in n} for path in ("along", sys.argv[1]))
 print(len(have), "names,", "those of the original" if have == want else sorted(have ^ want))
 config, original = (json.load(open(d + "/config.json")) for d in ("along", sys.argv[1]))
 texts = [c.pop("text_config") for c in (config, original)]
@@ -83,44 +66,36 @@ echo "== a name that two tensors would have"
 mkdir twice
 cp "$model"/config.json twice
 python3 - <<'PYTHON'
-import json, struct
-names = ["model.language_model.norm.weight", "model.norm.weight"]
-header = {n: {"dtype": "BF16", "shape": [2], "data_offsets": [4 * i, 4 * i + 4]} for i, n in enumerate(names)}
-text = json.dumps(header).encode()
-open("twice/model.safetensors", "wb").write(struct.pack("<Q", len(text)) + text + bytes(8))
+from pathlib import Path
+from tensors import pack
+names = "model.language_model.norm.weight", "model.norm.weight"
+Path("twice/model.safetensors").write_bytes(pack({n: ("BF16", [2], bytes(4)) for n in names}))
 PYTHON
 fm-rank -q --model twice --tokens "$tokens" -o refused || echo "status $?"
 
 # lists DIRECTORY: matrices without codes that no entry of its list names exactly or matches as an expression
 # from the start of the name, and matrices with codes that one does
 cat >lists.py <<'PYTHON'
-import glob, json, re, struct, sys
-tensors = {}
-for path in glob.glob(sys.argv[1] + "/model*.safetensors"):
-    with open(path, "rb") as f:
-        size, = struct.unpack("<Q", f.read(8))
-        tensors |= json.loads(f.read(size))
+import json, re, sys
+from tensors import read
+tensors = read(sys.argv[1])
 config = json.load(open(sys.argv[1] + "/config.json"))
 quant = config["quantization_config"]
 assert "quantization_config" not in config.get("text_config", {})
 entries = quant["modules_to_not_convert"]
 def listed(name):
     return any(re.match(e[3:], name) if e.startswith("re:") else name == e for e in entries)
-modules = [n[:-7] for n, t in tensors.items() if n.endswith(".weight") and len(t["shape"]) == 2 and "embed" not in n]
+modules = [n[:-7] for n, t in tensors.items() if n.endswith(".weight") and len(t[1]) == 2 and "embed" not in n]
 codes = {m for m in modules if m + ".weight_scale_inv" in tensors}
 print(f"{len(codes)} with codes, {len(modules) - len(codes)} without;",
       f"not listed: {sum(not listed(m) for m in modules if m not in codes)}, listed: {sum(map(bool, map(listed, codes)))}")
 PYTHON
 echo "== the list of matrices without codes has the names of each export"
 python3 - "$model" <<'PYTHON'
-import glob, json, os, random, struct, sys
+import random, struct, sys
+from tensors import read, write
 random.seed(1)
-tensors = {}
-for path in glob.glob(sys.argv[1] + "/model*.safetensors"):
-    with open(path, "rb") as f:
-        size, = struct.unpack("<Q", f.read(8))
-        header, data = json.loads(f.read(size)), f.read()
-    tensors |= {n: (t["dtype"], t["shape"], data[slice(*t["data_offsets"])]) for n, t in header.items() if n != "__metadata__"}
+tensors = read(sys.argv[1])
 code = lambda r, c: bytes(random.choice((0, 128)) + random.randrange(127) for _ in range(r * c))
 for name in [n for n in tensors if n.startswith("model.") and n.endswith((".experts.gate_up_proj", ".experts.down_proj"))]:
     del tensors[name]
@@ -130,21 +105,14 @@ for name in [n for n in tensors if n.startswith("model.") and n.endswith((".expe
             tensors[base] = "F8_E4M3", [r, c], code(r, c)
             tensors[base + "_scale_inv"] = "F32", [r // 16, c // 16], struct.pack("<f", 0.002) * (r * c // 256)
 plain = [n[:-7] for n, t in tensors.items() if n.endswith(".weight") and len(t[1]) == 2 and n + "_scale_inv" not in tensors]
-config = json.load(open(sys.argv[1] + "/config.json"))
-config["text_config"]["moe_intermediate_size"] = 32
 rest = [n for n in plain if "self_attn" not in n and "shared_expert." not in n]
 lists = {"names": plain, "expressions": rest + [r"re:model\.language_model\.layers\.\d+\.self_attn.*", "re:.*language.*shared_expert.*"]}
 for to, entries in lists.items():
-    os.mkdir(to)
-    config["quantization_config"] = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [16, 16],
-                                     "modules_to_not_convert": entries}
-    json.dump(config, open(to + "/config.json", "w"))
-    header, at = {}, 0
-    for n, (d, s, x) in tensors.items():
-        header[n] = {"dtype": d, "shape": s, "data_offsets": [at, at + len(x)]}
-        at += len(x)
-    text = json.dumps(header).encode()
-    open(to + "/model.safetensors", "wb").write(struct.pack("<Q", len(text)) + text + b"".join(t[2] for t in tensors.values()))
+    def edit(config):
+        config["text_config"]["moe_intermediate_size"] = 32
+        config["quantization_config"] = {"quant_method": "fp8", "activation_scheme": "dynamic",
+                                         "weight_block_size": [16, 16], "modules_to_not_convert": entries}
+    write(sys.argv[1], to, tensors, edit)
 PYTHON
 for way in names expressions; do
     echo '{"quantization": {"exclude_modules": ["model.language_model.layers.0.mlp.gate"]}}' >"$way/hf_quant_config.json"

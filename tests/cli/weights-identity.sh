@@ -12,13 +12,12 @@ attempt() {
 # retouch NAME: flip the lowest bit of the last element of a tensor
 retouch() {
     python3 - "$1" <<'PYTHON'
-import json, struct, sys, pathlib
+import pathlib, sys
+from tensors import span, unpack
 for path in sorted(pathlib.Path("tune").glob("*.safetensors")):
     data = bytearray(path.read_bytes())
-    size = struct.unpack("<Q", data[:8])[0]
-    entry = json.loads(data[8:8 + size]).get(sys.argv[1])
-    if entry:
-        data[8 + size + entry["data_offsets"][1] - 2] ^= 1
+    if sys.argv[1] in unpack(data):
+        data[span(data, sys.argv[1])[1] - 2] ^= 1
         path.write_bytes(data)
         print("retouched", sys.argv[1])
 PYTHON
