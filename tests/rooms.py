@@ -55,6 +55,7 @@ ROOMS = {
     "lib/data": f"{LIB} {FORMATS} lib/run {MODEL}",
     "lib/stage": f"{LIB} {FORMATS} kernels/ops {ENGINE} lib/data",
     "lib/learn": f"{LIB} {FORMATS} kernels/ops lib/comm lib/state {ENGINE} lib/data lib/stage",
+    "lib/methods": f"{LIB} formats/json lib/masks lib/engine lib/learn",
     "lib/pack": f"{LIB} {FORMATS} {ENGINE} lib/stage",
     "lib/export": f"{LIB} {FORMATS} formats/sign formats/runtime {ENGINE} lib/stage",
     "lib/export/layouts": f"{LIB} lib/model lib/export",
@@ -82,7 +83,7 @@ kernels/clip/clip_avx512.h kernels/clip/clip_choose.h kernels/clip/clip_plan.h
 kernels/clip/clip_pool.h kernels/clip/clip_tile.h
 lib/engine/sweeping.h lib/engine/actcache.h
 lib/model/loading.h
-lib/learn/learn.h lib/learn/trainer.h lib/learn/tune.h lib/learn/exchange.h lib/learn/maskgrad.h
+lib/learn/tune.h
 lib/pack/packing.h lib/export/exportwriter.h
 lib/verify/verifier.h lib/verify/verify_parts.h lib/verify/verify_contents.h
 lib/baseline/contest.h lib/baseline/spent.h
@@ -90,6 +91,7 @@ lib/bench/kernelcase.h
 """.split(), "")
 PRIVATE |= {"kernels/ops/ops.h": "kernels/cpu", "kernels/clip/clip_device.h": "kernels/clip/cuda",
             "lib/export/texts.h": "lib/export/layouts"}
+PRIVATE |= dict.fromkeys("lib/learn/trainer.h lib/learn/maskgrad.h lib/learn/probe.h".split(), "lib/methods")
 
 # Headers of modules of several files, which may include each other in a cycle.
 MODULES = set("""

@@ -6,7 +6,7 @@
 #include "lib/base/pool.h"
 #include "lib/learn/maskgrad.h"
 #include "lib/learn/train.h"
-#include "lib/learn/exchange.h"
+#include "lib/learn/trainer.h"
 #include "lib/masks/logits.h"
 #include "lib/stage/budgets.h"
 #include "lib/stage/stage.h"
@@ -254,15 +254,27 @@ TEST(exchange_stopped_at_any_moment_goes_on)
     assert_true(within > 0);
 }
 
+/* Sweeps of exchange for 100,000 channels. */
+static uint64_t sweeps_of_exchange(const char *step)
+{
+    struct fm_config config = {.M = 10, .E = 10, .I = 1000};
+    struct fm_task task = {.config = &config, .calib = {.T = 8, .count = 1}};
+    struct fm_train_options options;
+    struct fm_trainer_range range;
+    struct fm_estimate_sweep sweep = {0};
+    struct fm_err err = {0};
+    fm_train_defaults(&options);
+    assert_ok(fm_decimal_parse(&range.step, step, "", &err));
+    assert_ok(fm_decimal_parse(&range.until, "0.80", "", &err));
+    fm_method_exchange.cost(&sweep, &(struct fm_trainer_plan){&options, &task, &range});
+    return sweep.count;
+}
+
 /* A step removes a twelfth of the rest, or reaches the next budget: 8 15 22 28 34 ...  78 79 80. */
 TEST(exchange_visits_few_budgets)
 {
-    struct fm_decimal percent, coarse, until;
-    assert_ok(fm_decimal_parse(&percent, "0.01", "", &err));
-    assert_ok(fm_decimal_parse(&coarse, "0.05", "", &err));
-    assert_ok(fm_decimal_parse(&until, "0.80", "", &err));
-    assert_int_equal(fm_exchange_sweeps(&percent, &until, 100000), 1 + 2 * 22);
-    assert_int_equal(fm_exchange_sweeps(&coarse, &until, 100000), 1 + 2 * 16);
+    assert_int_equal(sweeps_of_exchange("0.01"), 1 + 2 * 22);
+    assert_int_equal(sweeps_of_exchange("0.05"), 1 + 2 * 16);
 }
 
 TEST(two_threads_make_the_same_bytes)

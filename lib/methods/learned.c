@@ -1,4 +1,8 @@
 /*
+ * Method `learned`: train logits on sampled subnets, while a controller raises the budget
+ * (fm-method(7)).  All state that a step changes is in struct learned and the family, so a run can
+ * be saved between any two steps.
+ *
  * A step: draw widths for every student from the logits, run them with the teacher through one
  * sweep, turn the visitor's sums into gradients of the logits, take a step of Adam, and adjust
  * lambda so that the expected budget follows its linear schedule.  From one hardened mask (the most
@@ -6,14 +10,38 @@
  * family whenever it removes a budget step more than the last, so that no budget is skipped.  Draws
  * are a function of (seed, step, student, expert), so no random state needs to be saved.
  */
-#include "lib/learn/learn.h"
-
 #include <stdlib.h>
 #include <string.h>
 
+#include "formats/json/json.h"
 #include "lib/base/mem.h"
+#include "lib/learn/maskgrad.h"
+#include "lib/learn/trainer.h"
+#include "lib/masks/logits.h"
 
-static int alloc_scratch(struct fm_learn *n, size_t X, struct fm_err *err)
+struct learned {
+    struct fm_task *task; /* borrowed */
+    const struct fm_train_options *options;
+    const struct fm_actions *actions;
+    struct fm_decimal step, until;
+    int batch; /* sequences in a step */
+    int size;  /* experts that share a width and logits */
+    /* State. */
+    struct fm_logits logits;
+    double *q;        /* (M, E) running load */
+    double lambda;    /* weight of the cost */
+    double rho_start; /* expected budget before the first step */
+    int64_t taken;    /* number of steps taken */
+    /* Scratch. */
+    struct fm_sweep *sweep;
+    struct fm_maskgrad grad;
+    uint32_t *widths; /* (samples + 2, M, E): sampled, then hardened before and after a step */
+    double *floored;  /* (M, E) */
+    int32_t *ids;     /* (batch, T) */
+    int64_t *counts;  /* (1 + samples, M, E) */
+};
+
+static int alloc_scratch(struct learned *n, size_t X, struct fm_err *err)
 {
     size_t samples = (size_t)n->options->samples, T = (size_t)n->task->calib.T;
     n->q = fm_alloc(X, sizeof *n->q, "loads", err);
@@ -24,7 +52,7 @@ static int alloc_scratch(struct fm_learn *n, size_t X, struct fm_err *err)
     return n->q && n->floored && n->widths && n->ids && n->counts ? FM_OK : FM_ENOMEM;
 }
 
-static int start_logits(struct fm_learn *n, size_t X, struct fm_err *err)
+static int start_logits(struct learned *n, size_t X, struct fm_err *err)
 {
     const struct fm_ranking *r = &n->task->ranking;
     double *lost = fm_alloc(X * (size_t)n->actions->count, sizeof *lost, "lost scores", err);
@@ -38,7 +66,7 @@ static int start_logits(struct fm_learn *n, size_t X, struct fm_err *err)
     return FM_OK;
 }
 
-int fm_learn_init(struct fm_learn *n, struct fm_err *err)
+static int start(struct learned *n, struct fm_err *err)
 {
     const struct fm_config *c = n->task->config;
     size_t X = (size_t)c->M * (size_t)c->E;
@@ -57,7 +85,7 @@ int fm_learn_init(struct fm_learn *n, struct fm_err *err)
                                  err);
 }
 
-void fm_learn_release(struct fm_learn *n)
+static void stop(struct learned *n)
 {
     fm_sweep_free(n->sweep);
     fm_maskgrad_release(&n->grad);
@@ -67,7 +95,7 @@ void fm_learn_release(struct fm_learn *n)
     free(n->widths);
     free(n->ids);
     free(n->counts);
-    *n = (struct fm_learn){0};
+    *n = (struct learned){0};
 }
 
 static double anneal(double first, double last, int64_t taken, int steps)
@@ -76,19 +104,19 @@ static double anneal(double first, double last, int64_t taken, int steps)
     return at < 1 ? first + (last - first) * at : last;
 }
 
-static double tau_of(const struct fm_learn *n)
+static double tau_of(const struct learned *n)
 {
     return anneal(n->options->tau_first, n->options->tau_last, n->taken, n->options->steps);
 }
 
 /* Number of experts of the model, in all layers. */
-static size_t experts_of(const struct fm_learn *n)
+static size_t experts_of(const struct learned *n)
 {
     return (size_t)n->logits.X * (size_t)n->size;
 }
 
 /* Draw subnet s: its widths (M, E), equal for experts that share a width. */
-static void sample(struct fm_learn *n, int s)
+static void sample(struct learned *n, int s)
 {
     int samples = n->options->samples;
     uint32_t *widths = n->widths + (size_t)s * experts_of(n);
@@ -97,14 +125,14 @@ static void sample(struct fm_learn *n, int s)
     fm_granularity_spread(widths, experts_of(n), n->size);
 }
 
-static void harden(const struct fm_learn *n, uint32_t *widths)
+static void harden(const struct learned *n, uint32_t *widths)
 {
     fm_logits_harden(&n->logits, widths);
     fm_granularity_spread(widths, experts_of(n), n->size);
 }
 
 /* Sample subnets and run them through the model; fills grad.total and counts. */
-static int run_students(struct fm_learn *n, struct fm_err *err)
+static int run_students(struct learned *n, struct fm_err *err)
 {
     int samples = n->options->samples, T = n->task->calib.T;
     int micro = fm_sweep_micro(n->batch, T), batches = n->batch / micro, lanes = samples + 1;
@@ -137,7 +165,7 @@ static double as_double(const struct fm_decimal *d)
     return (double)d->num / (double)d->den;
 }
 
-static void update_logits(struct fm_learn *n)
+static void update_logits(struct learned *n)
 {
     const struct fm_train_options *o = n->options;
     struct fm_logits *z = &n->logits;
@@ -178,7 +206,7 @@ static int compare_flips(const void *pa, const void *pb)
     return a->x - b->x;
 }
 
-static int list_flips(const struct fm_learn *n, struct flip *flip, const uint32_t *from,
+static int list_flips(const struct learned *n, struct flip *flip, const uint32_t *from,
                       const uint32_t *to)
 {
     int flips = 0;
@@ -200,7 +228,7 @@ static int list_flips(const struct fm_learn *n, struct flip *flip, const uint32_
  * width come first; within each direction, the largest margin comes first.  On return
  * `from` equals `to`, unless a mask reached `until` first.
  */
-static int append_flips(struct fm_learn *n, struct fm_masks *masks, uint32_t *from,
+static int append_flips(struct learned *n, struct fm_masks *masks, uint32_t *from,
                         const uint32_t *to, struct fm_err *err)
 {
     uint64_t channels = fm_masks_channels(masks);
@@ -224,13 +252,20 @@ static int append_flips(struct fm_learn *n, struct fm_masks *masks, uint32_t *fr
     return rc;
 }
 
-uint64_t fm_learn_removed(const struct fm_learn *n, const struct fm_masks *masks)
+static uint64_t removed_by(const struct learned *n, const struct fm_masks *masks)
 {
     harden(n, n->widths);
     return fm_masks_removed(masks, n->widths);
 }
 
-int fm_learn_step(struct fm_learn *n, struct fm_masks *masks, bool *done, struct fm_err *err)
+/*
+ * Take one step, go from the previous hardened mask to the new one, one flip at a time, and append
+ * each mask that removes at least `step` more than the family's last, up to the first that reaches
+ * `until`.  *done is set, and no step is taken, if the family has reached `until`, or after 2 *
+ * options->steps steps; the second half lets the hardened budget catch up.  In the second case the
+ * last hardened mask is appended if it removes more than the family's last mask.
+ */
+static int take_step(struct learned *n, struct fm_masks *masks, bool *done, struct fm_err *err)
 {
     size_t X = experts_of(n);
     uint64_t until = fm_decimal_ceil(&n->until, fm_masks_channels(masks));
@@ -251,3 +286,95 @@ int fm_learn_step(struct fm_learn *n, struct fm_masks *masks, bool *done, struct
     harden(n, hard);
     return append_flips(n, masks, before, hard, err);
 }
+
+static int begin_learned(struct fm_trainer *t, struct fm_err *err)
+{
+    struct learned *n = t->own = fm_alloc(1, sizeof *n, "the method", err);
+    if (!n)
+        return FM_ENOMEM;
+    *n = (struct learned){.task = &t->task,
+                          .options = t->options,
+                          .actions = &t->actions,
+                          .step = t->range.step,
+                          .until = t->range.until,
+                          .batch = fm_trainer_batch(t->task.run)};
+    return start(n, err);
+}
+
+static int step_learned(struct fm_trainer *t, bool *done, struct fm_err *err)
+{
+    const struct fm_run_options *run = t->task.run;
+    struct learned *n = t->own;
+    uint64_t taken = (uint64_t)n->taken, steps = (uint64_t)t->options->steps;
+    if (taken == steps)
+        fm_run_phase(run, t->work.make, t->work.measure);
+    if (taken < steps)
+        fm_run_report(run, "learn", taken, steps, "steps");
+    else
+        fm_run_report(run, "catch up", taken - steps, steps, "steps at most");
+    int rc = take_step(n, &t->masks, done, err);
+    t->taken = n->taken;
+    return rc;
+}
+
+static uint64_t removed_learned(const struct fm_trainer *t, const struct fm_masks *f)
+{
+    return removed_by(t->own, f);
+}
+
+static void cost_learned(struct fm_estimate_sweep *sweep, const struct fm_trainer_plan *p)
+{
+    sweep->count = (uint64_t)p->options->steps;
+    sweep->rows = (uint64_t)fm_trainer_batch(p->task->run) * (uint64_t)p->task->calib.T;
+    sweep->lanes = 1 + p->options->samples;
+    sweep->backward = p->options->samples;
+}
+
+static void record_learned(cJSON *to, const struct fm_trainer *t)
+{
+    const struct fm_train_options *o = t->options;
+    fm_json_add_uint(to, "steps", (uint64_t)o->steps);
+    fm_json_add_uint(to, "samples_per_batch", (uint64_t)o->samples);
+    fm_json_add_double(to, "prior", o->prior);
+}
+
+static void save_learned(struct fm_journal_item *item, size_t *items, struct fm_trainer *t)
+{
+    struct learned *n = t->own;
+    uint64_t X = (uint64_t)t->task.config->M * (uint64_t)t->task.config->E;
+    uint64_t logits = (uint64_t)n->logits.X * (uint64_t)t->actions.count;
+    fm_trainer_item(item, items, "taken", FM_I64, 1, &n->taken);
+    fm_trainer_item(item, items, "lambda", FM_F64, 1, &n->lambda);
+    fm_trainer_item(item, items, "alpha", FM_F64, logits, n->logits.alpha);
+    fm_trainer_item(item, items, "m", FM_F64, logits, n->logits.m);
+    fm_trainer_item(item, items, "v", FM_F64, logits, n->logits.v);
+    fm_trainer_item(item, items, "q", FM_F64, X, n->q);
+}
+
+static void resumed_learned(struct fm_trainer *t)
+{
+    struct learned *n = t->own;
+    t->taken = n->taken;
+    fm_logits_refresh(&n->logits);
+}
+
+static void release_learned(struct fm_trainer *t)
+{
+    stop(t->own);
+}
+
+const struct fm_method fm_method_learned = {
+    .name = "learned",
+    .trains = true,
+    .shapes = true,
+    .weighs = true,
+    .actions = FM_ACTIONS_TEN,
+    .cost = cost_learned,
+    .begin = begin_learned,
+    .step = step_learned,
+    .save = save_learned,
+    .resumed = resumed_learned,
+    .removed = removed_learned,
+    .record = record_learned,
+    .release = release_learned,
+};

@@ -1,0 +1,268 @@
+/*
+ * Method `exchange`: from budget to budget, narrow the experts whose channels cost least, by the
+ * cost of steps from gradients at masks around the current one (fm-method(7)); an expert may also
+ * be widened in exchange for another whose channels matter less.  Its state is the family and
+ * struct fm_stepcost.  It does not make a mask for every budget: each step removes about a twelfth
+ * of the remaining channels, and at least enough for the next budget.  The masks between these are
+ * filled in afterwards (lib/masks/gaps.h).
+ *
+ * The loss is only the divergence from the full model, because the cross-entropy depends on single
+ * next tokens, which are noisy, and would fit the mask to the calibration text.
+ *
+ * At each budget experts are narrowed by the costs that are already known, then two rounds of
+ * measuring and exchanging correct the mask.  In an exchange, the gain of the step up exceeds the
+ * cost of the step down.
+ */
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/json/json.h"
+#include "lib/base/mem.h"
+#include "lib/learn/maskgrad.h"
+#include "lib/learn/probe.h"
+#include "lib/learn/trainer.h"
+#include "lib/masks/stepcost.h"
+
+struct walk {
+    struct fm_task *task; /* borrowed, like all fields below */
+    const struct fm_actions *actions;
+    const struct fm_decimal *step, *until;
+    int sequences; /* sequences per sweep */
+    enum fm_granularity granularity;
+    struct fm_stepcost *stepcost;
+};
+
+/* A round makes at most X / PART + 1 exchanges between X experts or groups, because the cost of
+ * steps is valid only near the current mask. */
+#define PART 4
+#define ROUNDS 2 /* rounds of exchanges per mask */
+#define PART_LEFT 12
+
+/* Measure masks around widths (M, E), drawn with the number `sweep`, in one sweep, and add the
+ * results to x->stepcost, whose X items are groups of `size` experts. */
+static int measure_around(const struct walk *x, const uint32_t *widths, int size, uint64_t sweep,
+                          struct fm_err *err)
+{
+    struct fm_stepcost *stepcost = x->stepcost;
+    const struct fm_probe probe = {x->task, x->sequences, sweep * (uint64_t)x->sequences};
+    const struct fm_config *c = x->task->config;
+    size_t X = (size_t)c->M * (size_t)c->E, A = (size_t)stepcost->actions->count;
+    struct fm_maskgrad grad = {0};
+    uint32_t *groups = fm_alloc((1 + 2 * FM_STEPCOST_LANES) * X, sizeof *groups, "widths", err);
+    if (!groups)
+        return FM_ENOMEM;
+    uint32_t *around = groups + X, *spread = around + FM_STEPCOST_LANES * X;
+    memcpy(groups, widths, X * sizeof *groups);
+    fm_granularity_gather(groups, X, size);
+    fm_stepcost_draw(stepcost, groups, around, x->task->run->inputs.seed, sweep);
+    for (size_t s = 0; s < FM_STEPCOST_LANES; s++) {
+        memcpy(spread + s * X, around + s * (size_t)stepcost->X,
+               (size_t)stepcost->X * sizeof *groups);
+        fm_granularity_spread(spread + s * X, X, size);
+    }
+    int rc = fm_probe_gradients(&probe, stepcost->actions, spread, FM_STEPCOST_LANES, &grad, err);
+    if (!rc) {
+        fm_granularity_sum(grad.total, grad.total, FM_STEPCOST_LANES * X, size, (int)(2 * A));
+        rc = fm_stepcost_add(stepcost, groups, around, grad.total, err);
+    }
+    fm_maskgrad_release(&grad);
+    free(groups);
+    return rc;
+}
+
+/* Make one sweep around widths, then exchange the pairs of steps that it proposes. */
+static int exchange_round(const struct walk *x, uint32_t *widths, size_t X, int size,
+                          uint64_t sweep, uint64_t target, struct fm_err *err)
+{
+    int rc = measure_around(x, widths, size, sweep, err);
+    if (rc)
+        return rc;
+    struct fm_stepcost_pair *pair = fm_alloc(X, sizeof *pair, "moves", err);
+    if (!pair)
+        return FM_ENOMEM;
+    fm_granularity_gather(widths, X, size);
+    fm_stepcost_lower(x->stepcost, widths, target);
+    int pairs = fm_stepcost_pairs(x->stepcost, widths, pair, err);
+    int most = (int)X / size / PART + 1;
+    for (int i = 0; i < pairs && i < most; i++)
+        fm_stepcost_exchange(x->stepcost, widths, &pair[i]);
+    /* Steps have different sizes, so the target may have been missed. */
+    fm_stepcost_lower(x->stepcost, widths, target);
+    fm_granularity_spread(widths, X, size);
+    free(pair);
+    return pairs < 0 ? FM_ENOMEM : FM_OK;
+}
+
+/* The number of the first budget that removes more than `removed` of n channels; after the last
+ * budget, the number of budgets plus 1.  The cost of steps is valid near the mask where it was
+ * measured, so a step advances by up to 1 / PART_LEFT of the remaining channels, and at least to
+ * the next budget. */
+static uint64_t next_budget(const struct fm_decimal *step, const struct fm_decimal *until,
+                            uint64_t removed, uint64_t n)
+{
+    uint64_t targets = fm_decimal_targets(step, until), i = 1;
+    while (i <= targets && removed >= fm_decimal_target(step, until, i, n))
+        i++;
+    while (i < targets &&
+           fm_decimal_target(step, until, i + 1, n) - removed <= (n - removed) / PART_LEFT)
+        i++;
+    return i;
+}
+
+/* Number of sweeps from the full mask, of n channels, to `until`. */
+static uint64_t count_sweeps(const struct fm_decimal *step, const struct fm_decimal *until,
+                             uint64_t n)
+{
+    uint64_t targets = fm_decimal_targets(step, until), sweeps = 1;
+    for (uint64_t i = 0, removed = 0;; sweeps += ROUNDS) {
+        i = next_budget(step, until, removed, n);
+        if (i > targets)
+            return sweeps;
+        removed = fm_decimal_target(step, until, i, n);
+    }
+}
+
+/* Exchange's progress, in sweeps, because masks differ in the channels that they remove. */
+static void report_sweep(const struct walk *x, const struct fm_masks *masks, uint64_t sweep)
+{
+    uint64_t sweeps = count_sweeps(x->step, x->until, fm_masks_channels(masks));
+    fm_run_report(x->task->run, "exchange", sweep, sweeps, "sweeps");
+}
+
+/* Narrow widths to the target: first by the costs that are already known, then measure and
+ * exchange. */
+static int lower(const struct walk *x, uint32_t *widths, const struct fm_masks *masks,
+                 uint64_t target, struct fm_err *err)
+{
+    int size = fm_granularity_size(x->granularity, masks->M, masks->E), rc = FM_OK;
+    size_t X = (size_t)masks->M * (size_t)masks->E;
+    uint64_t sweep = (uint64_t)(masks->count - 1) * ROUNDS + 1;
+    target = (target + (uint64_t)size - 1) / (uint64_t)size;
+    if (masks->count == 1) {
+        report_sweep(x, masks, 0);
+        rc = measure_around(x, widths, size, 0, err);
+        if (rc)
+            return rc;
+    }
+    fm_granularity_gather(widths, X, size);
+    fm_stepcost_lower(x->stepcost, widths, target);
+    fm_granularity_spread(widths, X, size);
+    for (uint64_t r = 0; !rc && r < ROUNDS; r++) {
+        report_sweep(x, masks, sweep + r);
+        rc = exchange_round(x, widths, X, size, sweep + r, target, err);
+    }
+    return rc;
+}
+
+/*
+ * Extend the family, which has at least the full mask, by one mask.  *done is set instead if
+ * `until` is met or every expert has its narrowest width.
+ */
+static int take_step(const struct walk *x, struct fm_masks *masks, bool *done, struct fm_err *err)
+{
+    uint64_t n = fm_masks_channels(masks), removed = masks->mask[masks->count - 1].removed;
+    uint64_t i = next_budget(x->step, x->until, removed, n);
+    int X = masks->M * masks->E, rc = FM_OK;
+    *done =
+        i > fm_decimal_targets(x->step, x->until) ||
+        removed == (uint64_t)X * (x->actions->width[x->actions->count - 1] - x->actions->width[0]);
+    if (*done)
+        return FM_OK;
+    uint32_t *widths = fm_alloc((size_t)X, sizeof *widths, "widths", err);
+    if (!widths)
+        return FM_ENOMEM;
+    memcpy(widths, fm_masks_widths(masks, masks->count - 1), (size_t)X * sizeof *widths);
+    fm_stepcost_keep(x->stepcost);
+    rc = lower(x, widths, masks, fm_decimal_target(x->step, x->until, i, n), err);
+    if (!rc)
+        rc = fm_masks_append(masks, widths, &fm_method_exchange, (int)i, err);
+    if (rc)
+        fm_stepcost_restore(x->stepcost);
+    free(widths);
+    return rc;
+}
+
+struct exchange {
+    struct walk exchange;
+    struct fm_stepcost stepcost;
+};
+
+static int begin_exchange(struct fm_trainer *t, struct fm_err *err)
+{
+    const struct fm_config *c = t->task.config;
+    int size = fm_granularity_size(t->options->granularity, c->M, c->E);
+    struct exchange *x = t->own = fm_alloc(1, sizeof *x, "the method", err);
+    if (!x || fm_stepcost_init(&x->stepcost, &t->actions, c->M * c->E / size, err))
+        return err->code;
+    if (size == 1)
+        fm_stepcost_temper(&x->stepcost, t->task.ranking.tokens, c->E);
+    x->exchange = (struct walk){.task = &t->task,
+                                .actions = &t->actions,
+                                .step = &t->range.step,
+                                .until = &t->range.until,
+                                .granularity = t->options->granularity,
+                                .stepcost = &x->stepcost,
+                                .sequences = fm_trainer_around(&t->task.calib, t->options)};
+    return FM_OK;
+}
+
+static void resumed_exchange(struct fm_trainer *t)
+{
+    t->taken = t->masks.count - 1;
+}
+
+static int step_exchange(struct fm_trainer *t, bool *done, struct fm_err *err)
+{
+    struct exchange *x = t->own;
+    int rc = take_step(&x->exchange, &t->masks, done, err);
+    resumed_exchange(t);
+    return rc;
+}
+
+static void cost_exchange(struct fm_estimate_sweep *sweep, const struct fm_trainer_plan *p)
+{
+    const struct fm_config *c = p->task->config;
+    sweep->count = count_sweeps(&p->range->step, &p->range->until,
+                                (uint64_t)c->M * (uint64_t)c->E * (uint64_t)c->I);
+    sweep->rows =
+        (uint64_t)fm_trainer_around(&p->task->calib, p->options) * (uint64_t)p->task->calib.T;
+    sweep->lanes = 1 + FM_STEPCOST_LANES;
+    sweep->backward = FM_STEPCOST_LANES;
+}
+
+static void record_exchange(cJSON *to, const struct fm_trainer *t)
+{
+    const struct exchange *x = t->own;
+    fm_json_add_uint(to, "walk_sequences", (uint64_t)x->exchange.sequences);
+}
+
+static void save_exchange(struct fm_journal_item *item, size_t *items, struct fm_trainer *t)
+{
+    struct exchange *x = t->own;
+    uint64_t values = 2 * (uint64_t)x->stepcost.X * (uint64_t)t->actions.count;
+    fm_trainer_item(item, items, "worth", FM_F64, values, x->stepcost.value);
+    fm_trainer_item(item, items, "worth.scale", FM_F64, 2, x->stepcost.scale);
+}
+
+static void release_exchange(struct fm_trainer *t)
+{
+    struct exchange *x = t->own;
+    fm_stepcost_release(&x->stepcost);
+}
+
+/* Its usual action set is finer than that of other methods: exchange measures the cost of each
+ * action step, whereas more actions would give `learned` more logits to train. */
+const struct fm_method fm_method_exchange = {
+    .name = "exchange",
+    .shapes = true,
+    .weighs = true,
+    .actions = FM_ACTIONS_TWENTY,
+    .cost = cost_exchange,
+    .begin = begin_exchange,
+    .step = step_exchange,
+    .save = save_exchange,
+    .resumed = resumed_exchange,
+    .record = record_exchange,
+    .release = release_exchange,
+};

@@ -1,0 +1,20 @@
+/*
+ * Method `saliency`: take away the channels with the lowest scores, by the concave hull of each
+ * expert's scores (lib/masks/masks.h, fm_masks_saliency).
+ */
+#include "lib/learn/trainer.h"
+
+static int begin_saliency(struct fm_trainer *t, struct fm_err *err)
+{
+    const struct fm_ranking *r = &t->task.ranking;
+    return fm_masks_saliency(&t->masks, &t->actions, r->scores, r->order, &t->range.step,
+                             &t->range.until, t->options->granularity, err);
+}
+
+const struct fm_method fm_method_saliency = {
+    .name = "saliency",
+    .shapes = true,
+    .weighs = true,
+    .actions = FM_ACTIONS_TEN,
+    .begin = begin_saliency,
+};
