@@ -71,6 +71,7 @@ struct fm_estimate {
     double reach;                 /* largest budget that masks can have */
     double beyond;                /* by how much --budget may exceed that; 0: both are unknown */
     double flops;                 /* of the matrix products */
+    double making;                /* of these, those before the first measurement */
     double useful; /* FLOPs without recomputation: one forward, and each gradient once */
     struct {
         double flops;

@@ -18,18 +18,13 @@
 
 #include "formats/file/text.h"
 #include "formats/json/json.h"
-#include "lib/base/clock.h"
 #include "lib/base/mem.h"
 #include "lib/base/printable.h"
 #include "lib/block/storage.h"
-#include "lib/data/provenance.h"
 #include "lib/engine/reduction.h"
-#include "lib/learn/task.h"
+#include "lib/learn/runner.h"
 #include "lib/model/packed.h"
-#include "lib/state/journal.h"
-#include "lib/stage/stage.h"
 
-#define TOOL "fm-rank"
 #define GROUP_BATCHES 16
 #define KEPT_PART 16 /* memory / KEPT_PART bounds the scores kept for one exchange per group */
 #define GROUP_BYTES                                                                                \
@@ -39,9 +34,16 @@
 /* The run: sums over the batches so far, in the ranking's scores, and the slots of those being
  * scored. */
 struct scorer {
-    struct fm_task *task;
-    struct fm_ranking *ranking;
+    struct fm_runner runner;
+    struct fm_task task;
+    const struct fm_rank_options *options;
+    struct fm_rank_report *report;
+    struct fm_ranking ranking;
     enum fm_criterion criterion;
+    int batches;            /* of the run */
+    int group;              /* batches of one step */
+    uint64_t disk;          /* bytes of the stream, at most */
+    struct fm_sweep *sweep; /* of a group */
     struct fm_criterion_adder adder;
     double *slot;                  /* (slots, layer_size) */
     struct fm_reduction reduction; /* of the current layer, or of all layers */
@@ -51,9 +53,6 @@ struct scorer {
     struct fm_batch *batch;     /* of the group */
     struct fm_measure *measure; /* of the group */
     double ce;                  /* sum over batches of the mean loss */
-    int64_t next;               /* next batch */
-    struct fm_digest params;
-    struct fm_journal_clock clock;
 };
 
 void fm_rank_defaults(struct fm_rank_options *options)
@@ -73,21 +72,16 @@ static const char *order_name(enum fm_rank_order order)
     return order == FM_ORDER_SCORE ? "score" : "original";
 }
 
-static int batch_of(const struct fm_run_options *run)
-{
-    return run->inputs.batch > 0 ? run->inputs.batch : 1;
-}
-
 /* Number of scores of a layer: (E, I). */
 static size_t layer_size(const struct scorer *s)
 {
-    return (size_t)s->ranking->E * (size_t)s->ranking->I;
+    return (size_t)s->ranking.E * (size_t)s->ranking.I;
 }
 
 static void score_expert(void *self, const struct fm_expert_view *v)
 {
     struct scorer *s = self;
-    size_t I = (size_t)s->ranking->I, e = (size_t)v->expert;
+    size_t I = (size_t)s->ranking.I, e = (size_t)v->expert;
     double *slot = s->slot + (size_t)v->slot * layer_size(s);
     assert(v->width == (int)I && v->cap == (int)I);
     fm_criterion_add(&s->adder, slot + e * I, v);
@@ -96,20 +90,20 @@ static void score_expert(void *self, const struct fm_expert_view *v)
 /* Number of values in one reduction. */
 static size_t reduction_size(const struct scorer *s)
 {
-    return s->whole ? (size_t)s->ranking->M * layer_size(s) : layer_size(s);
+    return s->whole ? (size_t)s->ranking.M * layer_size(s) : layer_size(s);
 }
 
 /* Whether m is the layer that a sweep visits last or, if `last` is false, first. */
 static bool is_end(const struct scorer *s, int m, bool last)
 {
-    return m == (fm_criterion_backward(s->criterion) == last ? 0 : s->ranking->M - 1);
+    return m == (fm_criterion_backward(s->criterion) == last ? 0 : s->ranking.M - 1);
 }
 
 static int begin_layer(void *self, int m, struct fm_err *err)
 {
     (void)err;
     struct scorer *s = self;
-    double *sums = s->ranking->scores + (s->whole ? 0 : (size_t)m * layer_size(s));
+    double *sums = s->ranking.scores + (s->whole ? 0 : (size_t)m * layer_size(s));
     if (!s->whole || is_end(s, m, false))
         memcpy(s->reduction.sum, sums, reduction_size(s) * sizeof *sums);
     fm_reduction_layer(&s->reduction);
@@ -128,9 +122,9 @@ static void add_batch(void *self, int m, int batch, int lane, int slot)
 static int check_sums(const struct scorer *s, int m, const double *sums, size_t n,
                       struct fm_err *err)
 {
-    size_t I = (size_t)s->ranking->I, layer = layer_size(s);
+    size_t I = (size_t)s->ranking.I, layer = layer_size(s);
     for (size_t i = 0; i < n; i++) {
-        int l = s->task->config->moe[m + (int)(i / layer)];
+        int l = s->task.config->moe[m + (int)(i / layer)];
         size_t at = i % layer;
         if (isfinite(sums[i]))
             continue;
@@ -148,7 +142,7 @@ static int end_layer(void *self, int m, struct fm_err *err)
     if (s->whole && !is_end(s, m, true))
         return FM_OK;
     m = s->whole ? 0 : m;
-    double *sums = s->ranking->scores + (size_t)m * layer_size(s);
+    double *sums = s->ranking.scores + (size_t)m * layer_size(s);
     int rc = fm_reduction_end(&s->reduction, n, err);
     if (rc)
         return rc;
@@ -156,68 +150,41 @@ static int end_layer(void *self, int m, struct fm_err *err)
     return check_sums(s, m, sums, n, err);
 }
 
-static size_t list_state(struct fm_journal_item *item, struct scorer *s)
+static size_t list_state(void *self, struct fm_journal_item *item)
 {
-    uint64_t X = (uint64_t)s->ranking->M * (uint64_t)s->ranking->E;
-    item[0] = (struct fm_journal_item){.name = "scores",
-                                       .dtype = FM_F64,
-                                       .count = (uint64_t)s->ranking->M * layer_size(s),
-                                       .data = s->ranking->scores};
-    item[1] = (struct fm_journal_item){
-        .name = "tokens", .dtype = FM_I64, .count = X, .data = s->ranking->tokens};
-    item[2] = (struct fm_journal_item){.name = "ce", .dtype = FM_F64, .count = 1, .data = &s->ce};
-    item[3] =
-        (struct fm_journal_item){.name = "next", .dtype = FM_I64, .count = 1, .data = &s->next};
-    return 4;
+    struct scorer *s = self;
+    struct fm_ranking *r = &s->ranking;
+    size_t n = 0;
+    fm_runner_item(item, &n, "scores", FM_F64, (uint64_t)r->M * layer_size(s), r->scores);
+    fm_runner_item(item, &n, "tokens", FM_I64, (uint64_t)r->M * (uint64_t)r->E, r->tokens);
+    fm_runner_item(item, &n, "ce", FM_F64, 1, &s->ce);
+    fm_runner_item(item, &n, "next", FM_I64, 1, &s->runner.taken);
+    return n;
 }
 
 /* Gather the sums of all slices on rank 0. */
-static int gather(struct scorer *s, struct fm_err *err)
+static int gather(void *self, struct fm_err *err)
 {
-    size_t n = reduction_size(s), all = (size_t)s->ranking->M * layer_size(s);
+    struct scorer *s = self;
+    size_t n = reduction_size(s), all = (size_t)s->ranking.M * layer_size(s);
     int rc = FM_OK;
     for (size_t at = 0; !rc && at < all; at += n)
-        rc = fm_comm_gather(s->task->run->machine.comm, s->ranking->scores + at, sizeof(double), n,
+        rc = fm_comm_gather(s->task.run->machine.comm, s->ranking.scores + at, sizeof(double), n,
                             err);
     return rc;
 }
 
-static int save(struct scorer *s, struct fm_err *err)
+static int resumed(void *self, struct fm_err *err)
 {
-    struct fm_journal_item item[FM_JOURNAL_ITEMS_MAX];
-    double began = fm_clock_now();
-    int rc = gather(s, err);
-    if (!rc)
-        rc = fm_journal_save(s->task->run->machine.comm, s->task->run->outputs.state, TOOL,
-                             &s->params, item, list_state(item, s), err);
-    fm_journal_saved(&s->clock, began);
-    return rc;
-}
-
-static int resume(struct scorer *s, int batches, struct fm_err *err)
-{
-    struct fm_journal j;
-    bool found;
-    int rc = fm_journal_open(&j, s->task->run->machine.comm, s->task->run->outputs.state, TOOL,
-                             &s->params, &found, err);
-    if (rc || !found)
-        return rc;
-    struct fm_journal_item item[FM_JOURNAL_ITEMS_MAX];
-    rc = fm_journal_read(&j, item, list_state(item, s), err);
-    if (!rc && (s->next < 0 || s->next > batches))
-        rc = fm_fail(
-            err, FM_EFORMAT,
-            "state file '%s' is at batch %lld, but the run has %d; remove the file to start anew",
-            s->task->run->outputs.state, (long long)s->next, batches);
-    fm_journal_close(&j);
-    return rc;
+    (void)self, (void)err; /* the runner checks the number of batches */
+    return FM_OK;
 }
 
 /* Batches that one process computes per pass over the weights. */
-static int group_of(const struct fm_task *task, int batch, int batches)
+static int group_of(const struct fm_task *task, int batches)
 {
-    uint64_t one = ((uint64_t)task->config->L + 1) * (uint64_t)batch * (uint64_t)task->calib.T *
-                   (uint64_t)task->config->H * sizeof(float);
+    uint64_t one = ((uint64_t)task->config->L + 1) * (uint64_t)task->batch *
+                   (uint64_t)task->calib.T * (uint64_t)task->config->H * sizeof(float);
     uint64_t fit = GROUP_BYTES / one, group = fit < GROUP_BATCHES ? fit : GROUP_BATCHES;
     group = group < 1 ? 1 : group;
     return group > (uint64_t)batches ? batches : (int)group;
@@ -225,26 +192,31 @@ static int group_of(const struct fm_task *task, int batch, int batches)
 
 /* Batches that all ranks compute together: a multiple of one process's group, so that the leaves
  * are the same, and enough for each rank to have the leaves of half a group. */
-static int groups_of(const struct fm_task *task, int batch, int batches)
+static int groups_of(const struct fm_task *task, int batches)
 {
-    int group = group_of(task, batch, batches), ranks = fm_comm_size(task->run->machine.comm);
-    int64_t leaves = fm_sweep_leaves(group, batch * task->calib.T, 0), each = (leaves + 1) / 2;
+    int group = group_of(task, batches), ranks = fm_comm_size(task->run->machine.comm);
+    int64_t leaves = fm_sweep_leaves(group, task->batch * task->calib.T, 0),
+            each = (leaves + 1) / 2;
     int64_t groups = ranks > 1 ? (each * ranks + leaves - 1) / leaves : 1;
     return groups * group > batches ? batches : (int)(groups * group);
 }
 
-static int score_group(struct scorer *s, struct fm_sweep *sweep, int batch, int n,
-                       struct fm_err *err)
+/* Score a group of batches. */
+static int score_group(void *self, bool *done, struct fm_err *err)
 {
-    const struct fm_calib *calib = &s->task->calib;
-    size_t X = (size_t)s->ranking->M * (size_t)s->ranking->E,
-           ids = (size_t)batch * (size_t)calib->T;
+    (void)done;
+    struct scorer *s = self;
+    const struct fm_calib *calib = &s->task.calib;
+    int batch = s->task.batch, next = (int)s->runner.taken;
+    int n = s->batches - next < s->group ? s->batches - next : s->group;
+    size_t X = (size_t)s->ranking.M * (size_t)s->ranking.E, ids = (size_t)batch * (size_t)calib->T;
+    s->task.units = n;
     for (int i = 0; i < n; i++)
         s->batch[i] = (struct fm_batch){s->ids + (size_t)i * ids, batch, calib->T};
     bool backward = fm_criterion_backward(s->criterion);
     struct fm_lane lane = {.backward = backward, .teacher = -1, .ce = 1};
     /* In float32, and with biases, the scores of each batch are added separately. */
-    bool spans = backward && s->task->ops->operand != FM_F32 && !s->task->config->expert->bias;
+    bool spans = backward && s->task.ops->operand != FM_F32 && !s->task.config->expert->bias;
     struct fm_visitor visitor = {.self = s,
                                  .forward = !backward,
                                  .spans = spans,
@@ -253,23 +225,22 @@ static int score_group(struct scorer *s, struct fm_sweep *sweep, int batch, int 
                                  .commit = add_batch,
                                  .layer_end = end_layer};
     int64_t *counts = fm_alloc(X, sizeof *counts, "token counts", err);
-    int rc =
-        counts ? fm_calib_read(calib, (int)s->next * batch, n * batch, s->ids, err) : FM_ENOMEM;
+    int rc = counts ? fm_calib_read(calib, next * batch, n * batch, s->ids, err) : FM_ENOMEM;
     if (rc) {
         free(counts);
         return rc;
     }
     fm_reduction_begin(&s->reduction, 1);
-    size_t sums = (size_t)s->ranking->M * layer_size(s) * sizeof *s->ranking->scores;
-    memcpy(s->before, s->ranking->scores, sums);
-    rc = fm_sweep_run(sweep, s->batch, n, &lane, 1, &visitor, s->measure, counts, err);
+    size_t sums = (size_t)s->ranking.M * layer_size(s) * sizeof *s->ranking.scores;
+    memcpy(s->before, s->ranking.scores, sums);
+    rc = fm_sweep_run(s->sweep, s->batch, n, &lane, 1, &visitor, s->measure, counts, err);
     if (rc)
-        memcpy(s->ranking->scores, s->before, sums);
+        memcpy(s->ranking.scores, s->before, sums);
     for (int i = 0; !rc && i < n; i++)
         s->ce += s->measure[i].ce / (double)s->measure[i].n;
     for (size_t x = 0; !rc && x < X; x++)
-        s->ranking->tokens[x] += counts[x];
-    s->next += !rc ? n : 0;
+        s->ranking.tokens[x] += counts[x];
+    s->runner.taken += !rc ? n : 0;
     free(counts);
     return rc;
 }
@@ -278,158 +249,151 @@ static int score_group(struct scorer *s, struct fm_sweep *sweep, int batch, int 
  * progress; the sweep gets the rest of the memory. */
 static uint64_t sums_bytes(const struct scorer *s, int group)
 {
-    uint64_t layers = 2 * (uint64_t)s->task->config->L + (uint64_t)group;
+    uint64_t layers = 2 * (uint64_t)s->task.config->L + (uint64_t)group;
     return layers * layer_size(s) * sizeof(double);
 }
 
 /* Bytes in which a rank keeps its contributions to all layers until the end of a group.  0 if that
  * is too much for one of the ranks, or if there is only one process: layers are then reduced one by
  * one. */
-static int kept_bytes(uint64_t *bytes, const struct scorer *s, int batch, int batches,
-                      struct fm_err *err)
+static int kept_bytes(uint64_t *bytes, const struct scorer *s, struct fm_err *err)
 {
-    const struct fm_task *task = s->task;
-    int group = groups_of(task, batch, batches), rows = batch * task->calib.T, first, most;
-    int leaves = fm_sweep_leaves(group, rows, group_of(task, batch, batches));
+    const struct fm_task *task = &s->task;
+    int rows = task->batch * task->calib.T, first, most;
+    int leaves = fm_sweep_leaves(s->group, rows, group_of(task, s->batches));
     fm_comm_share(task->run->machine.comm, 0, leaves, &first, &most);
     uint64_t own = (uint64_t)most * (uint64_t)((FM_SWEEP_BLOCK_TOKENS - 1) / rows + 1);
-    *bytes = (own + 1) * (uint64_t)s->ranking->M * layer_size(s) * sizeof(double);
+    *bytes = (own + 1) * (uint64_t)s->ranking.M * layer_size(s) * sizeof(double);
     int fits = task->run->machine.comm && *bytes < task->memory / KEPT_PART;
     int rc = fm_comm_least(task->run->machine.comm, &fits, err);
     *bytes = fits ? *bytes : 0;
     return rc;
 }
 
-static int take_sums(struct scorer *s, const struct fm_sweep *sweep, struct fm_err *err)
+static int take_sums(struct scorer *s, struct fm_err *err)
 {
-    const struct fm_ops *ops = s->task->ops;
-    const struct fm_config *c = s->task->config;
+    const struct fm_ops *ops = s->task.ops;
+    const struct fm_config *c = s->task.config;
     size_t layer = layer_size(s) * sizeof(double),
            slots = layer * (size_t)(fm_criterion_backward(s->criterion)
-                                        ? fm_sweep_slots(sweep)
-                                        : fm_sweep_slots_forward(sweep));
+                                        ? fm_sweep_slots(s->sweep)
+                                        : fm_sweep_slots_forward(s->sweep));
     s->adder = (struct fm_criterion_adder){s->criterion, ops, c->I, c->H};
     s->slot = fm_alloc_large(slots, "scores of batches", err);
-    s->before = s->slot ? fm_alloc((size_t)s->ranking->M, layer, "scores", err) : NULL;
+    s->before = s->slot ? fm_alloc((size_t)s->ranking.M, layer, "scores", err) : NULL;
     if (s->slot)
         ops->zero(s->slot, slots);
-    return s->before
-               ? fm_reduction_init(&s->reduction, sweep, ops, FM_F64, 1, reduction_size(s), 1, err)
-               : err->code;
+    return s->before ? fm_reduction_init(&s->reduction, s->sweep, ops, FM_F64, 1, reduction_size(s),
+                                         1, err)
+                     : err->code;
 }
 
-static int take_group(struct scorer *s, int batch, int group, struct fm_err *err)
+static int take_group(struct scorer *s, struct fm_err *err)
 {
-    size_t n = (size_t)group, T = (size_t)s->task->calib.T;
-    s->ids = fm_alloc(n * (size_t)batch, T * sizeof *s->ids, "tokens of a group", err);
+    size_t n = (size_t)s->group, sequences = n * (size_t)s->task.batch;
+    s->ids = fm_alloc(sequences, (size_t)s->task.calib.T * sizeof *s->ids, "tokens", err);
     s->batch = fm_alloc(n, sizeof *s->batch, "batches", err);
     s->measure = fm_alloc(n, sizeof *s->measure, "measures", err);
     return s->ids && s->batch && s->measure ? FM_OK : FM_ENOMEM;
 }
 
-static int score_groups(struct scorer *s, struct fm_sweep *sweep, int batch, int group, int batches,
-                        struct fm_err *err)
+/* Templates beside the default one, which tokenizers save in a directory. */
+#define TEMPLATES "additional_chat_templates/"
+
+static void warn_templates(const struct fm_task *task)
 {
-    int rc = FM_OK;
-    s->clock.saved = fm_clock_now();
-    while (!rc && s->next < batches) {
-        int n = batches - (int)s->next < group ? batches - (int)s->next : group;
-        bool due = false;
-        fm_run_report(s->task->run, "rank", (uint64_t)s->next, (uint64_t)batches, "batches");
-        s->task->units = n;
-        rc = score_group(s, sweep, batch, n, err);
-        if (!rc)
-            rc = fm_task_due(s->task, &s->clock, &due, err);
-        if (!rc && due)
-            rc = save(s, err);
-        if (!rc && s->next < batches)
-            rc = fm_task_stopped(s->task, err);
-    }
-    return rc;
+    for (size_t i = 0; i < task->dir.left_count; i++)
+        if (strcmp(task->dir.left[i], TEMPLATES) == 0)
+            fm_run_warn(task->run,
+                        "%s is not carried: exports have only the default chat template; copy the "
+                        "directory into them",
+                        TEMPLATES);
 }
 
-static int score_all(struct scorer *s, int batch, int batches, struct fm_err *err)
+static int begin(void *self, struct fm_err *err)
 {
-    struct fm_task *task = s->task;
-    int group = groups_of(task, batch, batches);
-    struct fm_sweep *sweep = NULL;
-    uint64_t sums = sums_bytes(s, group), kept;
+    struct scorer *s = self;
+    struct fm_task *task = &s->task;
+    const struct fm_config *c = task->config;
+    char note[FM_EXTRA_NOTE] = "";
+    int group = s->ranking.group;
+    fm_extra_note(note, fm_model_extra(task->model), c);
+    if (note[0])
+        fm_run_warn(task->run, "%s", note);
+    warn_templates(task);
+    if (fm_ranking_init(&s->ranking, c->M, c->E, c->I, err))
+        return err->code;
+    s->ranking.group = group;
+    uint64_t sums = sums_bytes(s, s->group), kept;
     task->memory = task->memory > sums ? task->memory - sums : 0;
-    task->cut = group_of(task, batch, batches);
-    if (kept_bytes(&kept, s, batch, batches, err))
+    task->cut = group_of(task, s->batches);
+    if (kept_bytes(&kept, s, err))
         return err->code;
     task->memory -= kept;
     s->whole = kept > 0;
-    if (fm_task_sweep(&sweep, task, group, batch * task->calib.T, 1, err))
+    if (fm_task_sweep(&s->sweep, task, s->group, task->batch * task->calib.T, 1, err) ||
+        take_sums(s, err) || take_group(s, err))
         return err->code;
-    int rc = take_sums(s, sweep, err);
-    if (!rc)
-        rc = take_group(s, batch, group, err);
-    rc = fm_comm_agree(task->run->machine.comm, rc, err);
-    if (!rc)
-        rc = score_groups(s, sweep, batch, group, batches, err);
-    if (rc == FM_ESAVED && task->run->outputs.state) {
-        int saved = save(s, err);
-        rc = saved ? saved : FM_ESAVED;
-    }
-    fm_run_report(task->run, "rank", (uint64_t)s->next, (uint64_t)batches, "batches");
-    fm_sweep_free(sweep);
-    return rc;
+    return FM_OK;
 }
 
-static int finish_scores(struct scorer *s, enum fm_rank_order order, int batches,
-                         struct fm_err *err)
+static int finish(void *self, struct fm_err *err)
 {
-    struct fm_ranking *r = s->ranking;
-    fm_criterion_finish(s->criterion, r->scores, (size_t)r->M * (size_t)r->E, r->I, batches);
-    if (order == FM_ORDER_SCORE)
+    struct scorer *s = self;
+    fm_sweep_free(s->sweep);
+    s->sweep = NULL;
+    int rc = gather(s, err);
+    return rc ? rc : fm_task_same_weights(&s->task, err);
+}
+
+static int finish_scores(struct scorer *s, struct fm_err *err)
+{
+    struct fm_ranking *r = &s->ranking;
+    fm_criterion_finish(s->criterion, r->scores, (size_t)r->M * (size_t)r->E, r->I, s->batches);
+    if (s->options->order == FM_ORDER_SCORE)
         return fm_ranking_sort(r, err);
     fm_ranking_original(r);
     return FM_OK;
 }
 
-static void record(cJSON *manifest, struct scorer *s, enum fm_rank_order order, int batch,
-                   const struct fm_rank_report *report)
+static void print_params(void *self, struct fm_text *text)
 {
-    cJSON *entry = fm_stage_history(manifest, TOOL);
-    cJSON *options = fm_task_options(entry, s->task, batch);
-    fm_json_add_string(options, "order", order_name(order));
+    const struct scorer *s = self;
+    fm_text_printf(text, "batch %d", s->task.batch);
     if (s->criterion != FM_CRITERION_TAYLOR)
-        fm_json_add_string(options, "criterion", fm_criterion_name(s->criterion));
-    if (s->ranking->group > 1)
-        fm_json_add_uint(options, "channel_group", (uint64_t)s->ranking->group);
-    fm_provenance_tokens(entry, &s->task->calib);
-    fm_provenance_held_out(entry, &s->task->held);
-    cJSON *result = fm_json_add_object(entry, "result");
-    fm_json_add_uint(result, "batches", (uint64_t)report->batches);
-    fm_json_add_double(result, "ce", report->ce);
-    fm_json_add_uint(result, "experts_without_tokens", (uint64_t)report->coverage.unreached);
+        fm_text_printf(text, " criterion %s", fm_criterion_name(s->criterion));
+    if (s->ranking.group > 1)
+        fm_text_printf(text, " group %d", s->ranking.group);
 }
 
-static int write_stream(struct scorer *s, enum fm_rank_order order, int batch,
-                        const struct fm_rank_report *report, struct fm_err *err)
+static void record(void *self, cJSON *options)
 {
-    struct fm_task *task = s->task;
-    cJSON *model = NULL;
-    char dropped[FM_STAGE_DROPPED_BYTES];
+    const struct scorer *s = self;
+    fm_json_add_string(options, "order", order_name(s->options->order));
+    if (s->criterion != FM_CRITERION_TAYLOR)
+        fm_json_add_string(options, "criterion", fm_criterion_name(s->criterion));
+    if (s->ranking.group > 1)
+        fm_json_add_uint(options, "channel_group", (uint64_t)s->ranking.group);
+}
+
+static void record_result(void *self, cJSON *result)
+{
+    const struct scorer *s = self;
+    fm_json_add_uint(result, "batches", (uint64_t)s->report->batches);
+    fm_json_add_double(result, "ce", s->report->ce);
+    fm_json_add_uint(result, "experts_without_tokens", (uint64_t)s->report->coverage.unreached);
+}
+
+static int make_members(void *self, cJSON *manifest, struct fm_stage_member *member,
+                        size_t *members, struct fm_err *err)
+{
+    (void)manifest;
+    struct scorer *s = self;
     void *data = NULL;
-    size_t size = 0;
-    struct fm_weightsum sums;
-    int rc = FM_OK;
-    if (fm_model_sums(task->model, &sums, task->run->stop, err) ||
-        fm_stage_model_identity(&model, &task->dir, task->config, fm_model_dtype(task->model),
-                                &sums, err) ||
-        fm_ranking_pack(s->ranking, task->config->moe, &data, &size, err)) {
-        cJSON_Delete(model);
-        rc = err->code;
-        goto out;
-    }
-    cJSON *manifest = fm_stage_manifest(FM_STAGE_RANK, NULL, model, dropped);
-    record(manifest, s, order, batch, report);
-    struct fm_stage_member member = {FM_MEMBER_RANKING, data, size};
-    rc = fm_stage_write(task->run, FM_STAGE_RANK, manifest, NULL, &task->dir, &member, 1, err);
-out:
-    free(data);
+    member->name = FM_MEMBER_RANKING;
+    int rc = fm_ranking_pack(&s->ranking, s->task.config->moe, &data, &member->size, err);
+    member->data = data;
+    *members = 1;
     return rc;
 }
 
@@ -437,7 +401,7 @@ out:
  * batch. */
 static int count_batches(int *batches, const struct fm_task *task, struct fm_err *err)
 {
-    int batch = batch_of(task->run), count = task->calib.count;
+    int batch = task->batch, count = task->calib.count;
     *batches = count / batch;
     if (*batches < 1)
         return fm_fail(err, FM_EUSAGE, "--batch %d: '%s' has only %d sequences", batch,
@@ -487,29 +451,29 @@ static void say_codes(char text[FM_ESTIMATE_CODES], int group, const struct fm_m
 
 /* An upper bound on the bytes of the output: numbers in the manifest that are not known yet count
  * with their maximum length. */
-static int estimate_stream(uint64_t *bytes, struct scorer *s, enum fm_rank_order order, int batches,
-                           struct fm_err *err)
+static int estimate_stream(struct scorer *s, struct fm_err *err)
 {
-    struct fm_task *task = s->task;
+    struct fm_task *task = &s->task;
     const struct fm_config *c = task->config;
     struct fm_weightsum sums = {.L = c->L}; /* all digests have the same length */
-    struct fm_rank_report longest = {
-        .batches = batches, .ce = -1.0 / 3 * 1e-300, .coverage.unreached = c->M * c->E};
+    struct fm_rank_report *report = s->report, longest = {.batches = s->batches,
+                                                          .ce = -1.0 / 3 * 1e-300,
+                                                          .coverage.unreached = c->M * c->E};
     struct fm_stage_member member = {.name = FM_MEMBER_RANKING};
     struct fm_stage_parts parts = {0};
     struct fm_bundle_sizes sizes = {0};
     cJSON *model = NULL;
-    char dropped[FM_STAGE_DROPPED_BYTES];
     if (fm_stage_model_identity(&model, &task->dir, c, fm_model_dtype(task->model), &sums, err))
         return err->code;
-    cJSON *manifest = fm_stage_manifest(FM_STAGE_RANK, NULL, model, dropped);
-    record(manifest, s, order, batch_of(task->run), &longest);
+    s->report = &longest;
+    cJSON *manifest = fm_runner_manifest(&s->runner, model);
+    s->report = report;
     int rc = FM_OK;
-    if (fm_ranking_size(s->ranking, c->moe, &member.size, err) ||
+    if (fm_ranking_size(&s->ranking, c->moe, &member.size, err) ||
         fm_stage_parts_collect(&parts, FM_STAGE_RANK, NULL, &task->dir, &member, 1, err) ||
         fm_bundle_size(&sizes, 0, manifest, parts.part, parts.parts, err))
         rc = err->code;
-    *bytes = sizes.all;
+    s->disk = sizes.all;
     fm_stage_parts_release(&parts);
     cJSON_Delete(manifest);
     return rc;
@@ -531,18 +495,12 @@ static void estimate_carried(struct fm_estimate *estimate, const struct fm_hfdir
     estimate->left_more = (int)dir->left_more;
 }
 
-struct planned {
-    const struct scorer *scorer;
-    int batches;
-};
-
 static void estimate_scores(struct fm_estimate *estimate, struct fm_task *task, void *self)
 {
-    const struct planned *p = self;
-    const struct scorer *s = p->scorer;
-    int batches = p->batches;
+    const struct scorer *s = self;
+    int batches = s->batches;
     bool backward = fm_criterion_backward(s->criterion);
-    int batch = batch_of(task->run), group = group_of(task, batch, batches);
+    int batch = task->batch, group = group_of(task, batches);
     uint64_t rows = (uint64_t)batch * (uint64_t)task->calib.T;
     struct fm_estimate_sweep sweep = {
         .count = (uint64_t)(batches / group),
@@ -552,7 +510,7 @@ static void estimate_scores(struct fm_estimate *estimate, struct fm_task *task, 
         .backward = backward,
         .scores = backward,
         .kept = 1,
-        .leaves = fm_sweep_leaves(groups_of(task, batch, batches), batch * task->calib.T, group)};
+        .leaves = fm_sweep_leaves(groups_of(task, batches), batch * task->calib.T, group)};
     *estimate = (struct fm_estimate){0};
     for (int i = 0; i < task->calib.inputs; i++)
         estimate->held += task->calib.input[i].tokens;
@@ -567,6 +525,8 @@ static void estimate_scores(struct fm_estimate *estimate, struct fm_task *task, 
         fm_estimate_add(estimate, task->model, &sweep, memory);
     }
     estimate->memory += sums;
+    estimate->making = estimate->flops;
+    estimate->disk = s->disk;
 }
 
 /*
@@ -626,75 +586,32 @@ static int list_unreached(struct fm_coverage *y, const struct fm_ranking *r,
     return FM_OK;
 }
 
-/* Compute the result from all sums, and write it. */
-static int finish(struct scorer *s, enum fm_rank_order order, int batch,
-                  struct fm_rank_report *report, struct fm_err *err)
+static int fill_report(void *self, struct fm_err *err)
 {
-    if (finish_scores(s, order, report->batches, err) ||
-        list_unreached(&report->coverage, s->ranking, s->task, err))
-        return err->code;
-    return write_stream(s, order, batch, report, err);
-}
-
-static int run_task(struct scorer *s, const struct fm_rank_options *options,
-                    struct fm_rank_report *report, struct fm_err *err)
-{
-    struct fm_task *task = s->task;
-    enum fm_rank_order order = options->order;
+    struct scorer *s = self;
+    const struct fm_task *task = &s->task;
     const struct fm_config *c = task->config;
-    struct fm_estimate estimate;
-    int batch = batch_of(task->run), batches, group;
-    if (choose_group(&group, options->group, task->model, err) ||
-        count_batches(&batches, task, err))
-        return err->code;
-    *s->ranking = (struct fm_ranking){.M = c->M, .E = c->E, .I = c->I, .group = group};
-    fm_task_plan(&estimate, task, estimate_scores, &(struct planned){s, batches});
-    if (fm_comm_rank(task->run->machine.comm) == 0 &&
-        estimate_stream(&estimate.disk, s, order, batches, err))
-        return err->code;
-    if (fm_estimate_check(&estimate, task->run, 0, err))
-        return err->code;
-    *report = (struct fm_rank_report){
+    int used = s->batches * task->batch;
+    *s->report = (struct fm_rank_report){
         .criterion = s->criterion,
-        .group = group,
+        .group = s->ranking.group,
         .L = c->L,
         .M = c->M,
         .E = c->E,
         .I = c->I,
         .T = task->calib.T,
-        .sequences = batches * batch,
-        .batches = batches,
-        .dropped = task->calib.count - batches * batch,
-        .held_out = fm_inputs_evaluate(&task->run->inputs) ? 0 : task->held.count};
-    char text[64];
-    memcpy(report->moe, c->moe, sizeof report->moe);
-    int n = snprintf(text, sizeof text, "batch %d", batch);
-    if (s->criterion != FM_CRITERION_TAYLOR)
-        n += snprintf(text + n, sizeof text - (size_t)n, " criterion %s",
-                      fm_criterion_name(s->criterion));
-    if (group > 1)
-        snprintf(text + n, sizeof text - (size_t)n, " group %d", group);
-    if (fm_task_params(task, &s->params, text, err) ||
-        fm_ranking_init(s->ranking, c->M, c->E, c->I, err))
-        return err->code;
-    s->ranking->group = group;
-    if (resume(s, batches, err))
-        return err->code;
-    report->resumed = (int)s->next;
-    int rc = score_all(s, batch, batches, err);
-    if (rc)
-        return rc;
-    report->ce = s->ce / batches;
-    if (gather(s, err) || fm_task_same_weights(task, err) ||
-        fm_comm_share_tallies(task->run->machine.comm, err))
-        rc = err->code;
-    report->seconds = fm_clock_now() - task->began;
-    if (!rc && fm_comm_rank(task->run->machine.comm) == 0)
-        rc = finish(s, order, batch, report, err);
-    rc = fm_comm_agree(task->run->machine.comm, rc, err);
-    if (!rc)
-        fm_task_forget(task, TOOL);
-    return rc;
+        .sequences = used,
+        .batches = s->batches,
+        .dropped = task->calib.count - used,
+        .held_out = fm_inputs_evaluate(&task->run->inputs) ? 0 : task->held.count,
+        .ce = s->ce / s->batches,
+        .resumed = s->runner.resumed,
+        .seconds = s->runner.seconds};
+    memcpy(s->report->moe, c->moe, sizeof s->report->moe);
+    if (fm_comm_rank(task->run->machine.comm) != 0)
+        return FM_OK; /* it has no scores */
+    int rc = finish_scores(s, err);
+    return rc ? rc : list_unreached(&s->report->coverage, &s->ranking, task, err);
 }
 
 /* Find the checkpoint's files that the stream carries, including those of --carry. */
@@ -702,19 +619,6 @@ static int find_carried(struct fm_task *task, const char *const *pattern, struct
 {
     int rc = fm_carry_list(&task->dir, pattern, err);
     return rc == FM_EUSAGE ? fm_within(err, "--carry") : rc;
-}
-
-/* Templates beside the default one, which tokenizers save in a directory. */
-#define TEMPLATES "additional_chat_templates/"
-
-static void warn_templates(const struct fm_task *task)
-{
-    for (size_t i = 0; i < task->dir.left_count; i++)
-        if (strcmp(task->dir.left[i], TEMPLATES) == 0)
-            fm_run_warn(task->run,
-                        "%s is not carried: exports have only the default chat template; copy the "
-                        "directory into them",
-                        TEMPLATES);
 }
 
 /* List the files to carry, and check that all ranks have the same patterns; rank 0 writes its own
@@ -738,33 +642,21 @@ static int list_carried(struct fm_task *task, const char *const *pattern, struct
     return rc;
 }
 
-int fm_rank(const struct fm_run_options *run, const struct fm_rank_options *options,
-            struct fm_rank_report *report, struct fm_err *err)
+/* Choose the channel group and the number of batches, and list the files to carry. */
+static int open_inputs(void *self, struct fm_err *err)
 {
-    struct fm_task task;
-    struct fm_ranking ranking = {0};
-    struct scorer s = {.task = &task, .ranking = &ranking, .criterion = options->criterion};
-    char note[FM_EXTRA_NOTE] = "";
-    int rc = fm_task_open(&task, run, NULL, err);
-    if (rc)
-        goto out;
-    fm_extra_note(note, fm_model_extra(task.model), task.config);
-    if (note[0])
-        fm_run_warn(run, "%s", note);
-    rc = list_carried(&task, options->carry, err);
-    warn_templates(&task);
-    if (!rc)
-        rc = run_task(&s, options, report, err);
-out:
-    free(s.slot);
-    fm_reduction_release(&s.reduction);
-    free(s.before);
-    free(s.ids);
-    free(s.batch);
-    free(s.measure);
-    fm_ranking_release(&ranking);
-    fm_task_close(&task);
-    return rc;
+    struct scorer *s = self;
+    struct fm_task *task = &s->task;
+    const struct fm_config *c = task->config;
+    int group;
+    if (list_carried(task, s->options->carry, err) ||
+        choose_group(&group, s->options->group, task->model, err) ||
+        count_batches(&s->batches, task, err))
+        return err->code;
+    s->ranking = (struct fm_ranking){.M = c->M, .E = c->E, .I = c->I, .group = group};
+    s->group = groups_of(task, s->batches);
+    s->runner.steps = s->batches;
+    return fm_comm_rank(task->run->machine.comm) == 0 ? estimate_stream(s, err) : FM_OK;
 }
 
 /* The --max-tokens that leaves `used` sequences for the ranking; held-out sequences count towards
@@ -778,34 +670,74 @@ static uint64_t tokens_for(const struct fm_task *task, int used)
     return (uint64_t)all * (uint64_t)T;
 }
 
+static void forecast(void *self, struct fm_estimate *estimate)
+{
+    const struct scorer *s = self;
+    int half = s->batches / 2; /* a single batch cannot be halved */
+    if (half)
+        fm_estimate_suggest(estimate, estimate->flops * half / s->batches, "--max-tokens %" PRIu64,
+                            tokens_for(&s->task, half * s->task.batch));
+    estimate_carried(estimate, &s->task.dir);
+    say_codes(estimate->codes, s->ranking.group, s->task.model);
+}
+
+static const struct fm_work work = {
+    .tool = "fm-rank",
+    .stage = FM_STAGE_RANK,
+    .batch = 1,
+    .verb = "rank",
+    .unit = "batch",
+    .units = "batches",
+    .open = open_inputs,
+    .plan = estimate_scores,
+    .forecast = forecast,
+    .params = print_params,
+    .begin = begin,
+    .state = list_state,
+    .resumed = resumed,
+    .collect = gather,
+    .step = score_group,
+    .finish = finish,
+    .report = fill_report,
+    .record = record,
+    .result = record_result,
+    .members = make_members,
+};
+
+static struct scorer scorer_of(const struct fm_rank_options *options, struct fm_rank_report *report)
+{
+    return (struct scorer){.options = options, .report = report, .criterion = options->criterion};
+}
+
+static void release(struct scorer *s)
+{
+    fm_sweep_free(s->sweep);
+    free(s->slot);
+    fm_reduction_release(&s->reduction);
+    free(s->before);
+    free(s->ids);
+    free(s->batch);
+    free(s->measure);
+    fm_ranking_release(&s->ranking);
+    fm_task_close(&s->task);
+}
+
+int fm_rank(const struct fm_run_options *run, const struct fm_rank_options *options,
+            struct fm_rank_report *report, struct fm_err *err)
+{
+    struct scorer s = scorer_of(options, report);
+    s.runner = (struct fm_runner){.work = &work, .self = &s, .task = &s.task};
+    int rc = fm_runner_run(&s.runner, run, err);
+    release(&s);
+    return rc;
+}
+
 int fm_rank_estimate(const struct fm_run_options *run, const struct fm_rank_options *options,
                      struct fm_estimate *estimate, struct fm_err *err)
 {
-    struct fm_task task;
-    struct fm_ranking ranking;
-    struct scorer s = {.task = &task, .ranking = &ranking, .criterion = options->criterion};
-    int batches = 0, group = 1;
-    int rc = FM_OK;
-    if (fm_task_open_inputs(&task, run, true, err) ||
-        choose_group(&group, options->group, task.model, err) ||
-        find_carried(&task, options->carry, err) || count_batches(&batches, &task, err)) {
-        rc = err->code;
-        goto out;
-    }
-    const struct fm_config *c = task.config;
-    ranking = (struct fm_ranking){.M = c->M, .E = c->E, .I = c->I, .group = group};
-    fm_task_plan(estimate, &task, estimate_scores, &(struct planned){&s, batches});
-    rc = estimate_stream(&estimate->disk, &s, options->order, batches, err);
-    if (rc)
-        goto out;
-    int half = batches / 2; /* a single batch cannot be halved */
-    if (half)
-        fm_estimate_suggest(estimate, estimate->flops * half / batches, "--max-tokens %" PRIu64,
-                            tokens_for(&task, half * batch_of(run)));
-    estimate_carried(estimate, &task.dir);
-    say_codes(estimate->codes, group, task.model);
-    rc = fm_task_estimate_end(&task, FM_STAGE_RANK, estimate, err);
-out:
-    fm_task_close(&task);
+    struct scorer s = scorer_of(options, NULL);
+    s.runner = (struct fm_runner){.work = &work, .self = &s, .task = &s.task};
+    int rc = fm_runner_estimate(&s.runner, run, estimate, err);
+    release(&s);
     return rc;
 }

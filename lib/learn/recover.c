@@ -12,36 +12,30 @@
 #include <string.h>
 
 #include "formats/json/json.h"
-#include "lib/base/clock.h"
 #include "lib/base/mem.h"
 #include "lib/data/provenance.h"
 #include "lib/learn/quality.h"
+#include "lib/learn/runner.h"
 #include "lib/learn/tune.h"
 #include "lib/masks/choose.h"
-#include "lib/state/journal.h"
 #include "lib/stage/budgets.h"
 #include "lib/stage/lorafile.h"
-#include "lib/stage/stage.h"
 
-#define TOOL "fm-recover"
-#define BATCH 8
 /* Upper bounds on the bytes that an adapter takes in addition to its values: per tensor in the
  * header, and for the rest of the header and the adapter's part of the manifest. */
 #define ADAPTER_TENSOR 128
 #define ADAPTER_FILE 16384
 
 struct recovery {
+    struct fm_runner runner;
     struct fm_task task;
     const struct fm_recover_options *options;
     struct fm_decimal budget;
     struct fm_budgets budgets; /* of the stream; empty in a dry run without one */
     int mask;                  /* of these, the one to recover at */
     struct fm_tune tune;
-    double work_steps, work_measure; /* FLOPs, as estimated */
-    double *before, *after;          /* (masks, QUALITIES); positions 0: not measured yet */
-    struct fm_digest params;
-    struct fm_journal_clock clock;
-    int resumed;
+    double *before, *after; /* (masks, QUALITIES); positions 0: not measured yet */
+    struct fm_recover_report *report;
 };
 
 enum { CE, KL, AGREE, POSITIONS, KIND, QUALITIES = KIND + FM_KINDS_MAX };
@@ -76,15 +70,12 @@ static const char *strategy_name(enum fm_recover_strategy strategy)
     return strategy == FM_RECOVER_SINGLE ? "single" : "cross";
 }
 
-static int batch_of(const struct fm_run_options *run)
+static int check_options(void *self, struct fm_err *err)
 {
-    return run->inputs.batch > 0 ? run->inputs.batch : BATCH;
-}
-
-static int check_options(const struct fm_recover_options *o, struct fm_decimal *budget,
-                         struct fm_err *err)
-{
-    int rc = fm_decimal_parse(budget, o->budget ? o->budget : FM_RECOVER_BUDGET, "--budget", err);
+    struct recovery *r = self;
+    const struct fm_recover_options *o = r->options;
+    int rc =
+        fm_decimal_parse(&r->budget, o->budget ? o->budget : FM_RECOVER_BUDGET, "--budget", err);
     if (rc)
         return rc;
     if (o->rank < 1 || o->rank > FM_LORA_RANK_MAX)
@@ -101,18 +92,17 @@ static int check_options(const struct fm_recover_options *o, struct fm_decimal *
     return FM_OK;
 }
 
-static int digest_params(struct recovery *r, struct fm_err *err)
+static void print_params(void *self, struct fm_text *text)
 {
+    const struct recovery *r = self;
     const struct fm_recover_options *o = r->options;
-    char text[512];
-    snprintf(text, sizeof text,
-             "%smask %d strategy %s rank %d alpha %.17g steps %d lr %.17g task %.17g kl %.17g adam "
-             "%.17g %.17g %.17g %.17g middle %d balance %.17g batch %d",
-             o->train == FM_RECOVER_ROUTER ? "router " : "", r->tune.mask,
-             strategy_name(o->strategy), o->rank, o->alpha, o->steps, o->lr, o->w_task, o->w_kl,
-             o->beta1, o->beta2, o->eps, o->decay, o->middle, o->balance_eps,
-             batch_of(r->task.run));
-    return fm_task_params(&r->task, &r->params, text, err);
+    fm_text_printf(text,
+                   "%smask %d strategy %s rank %d alpha %.17g steps %d lr %.17g task %.17g kl "
+                   "%.17g adam %.17g %.17g %.17g %.17g middle %d balance %.17g batch %d",
+                   o->train == FM_RECOVER_ROUTER ? "router " : "", r->mask,
+                   strategy_name(o->strategy), o->rank, o->alpha, o->steps, o->lr, o->w_task,
+                   o->w_kl, o->beta1, o->beta2, o->eps, o->decay, o->middle, o->balance_eps,
+                   r->task.batch);
 }
 
 static void get_quality(double *to, const struct fm_quality *q)
@@ -131,63 +121,36 @@ static void set_quality(struct fm_quality *q, const double *from, bool recovered
     memcpy(q->kind, from + KIND, sizeof q->kind);
 }
 
-static struct fm_journal_item array(const char *name, enum fm_dtype dtype, uint64_t count,
-                                    void *data)
+static size_t list_state(void *self, struct fm_journal_item *item)
 {
-    return (struct fm_journal_item){.name = name, .dtype = dtype, .count = count, .data = data};
-}
-
-static size_t list_state(struct fm_journal_item *item, struct recovery *r)
-{
+    struct recovery *r = self;
     struct fm_tune *t = &r->tune;
     const struct fm_adapter *a = &t->adapter;
+    uint64_t values = (uint64_t)r->budgets.masks.count * QUALITIES;
     size_t n = 0;
-    item[n++] = array("taken", FM_I64, 1, &t->taken);
-    item[n++] = array("loss_first", FM_F64, 1, &t->loss_first);
-    item[n++] = array("loss", FM_F64, 1, &t->loss);
-    item[n++] = array("values", FM_F32, a->offset[(size_t)a->M * (size_t)a->E], a->values);
-    item[n++] = array("before", FM_F64, (uint64_t)r->budgets.masks.count * QUALITIES, r->before);
-    item[n++] = array("after", FM_F64, (uint64_t)r->budgets.masks.count * QUALITIES, r->after);
-    item[n++] = (struct fm_journal_item){.name = "moments",
-                                         .dtype = FM_F32,
-                                         .count = t->moments.count * t->moments.record / 4,
-                                         .store = &t->moments};
-    return n + fm_task_state_items(item + n, &r->task);
+    fm_runner_item(item, &n, "taken", FM_I64, 1, &t->taken);
+    fm_runner_item(item, &n, "loss_first", FM_F64, 1, &t->loss_first);
+    fm_runner_item(item, &n, "loss", FM_F64, 1, &t->loss);
+    fm_runner_item(item, &n, "values", FM_F32, a->offset[(size_t)a->M * (size_t)a->E], a->values);
+    fm_runner_item(item, &n, "before", FM_F64, values, r->before);
+    fm_runner_item(item, &n, "after", FM_F64, values, r->after);
+    fm_runner_item(item, &n, "moments", FM_F32, t->moments.count * t->moments.record / 4, NULL);
+    item[n - 1].store = &t->moments;
+    return n;
 }
 
-static int save(struct recovery *r, struct fm_err *err)
+static int gather(void *self, struct fm_err *err)
 {
-    struct fm_journal_item item[FM_JOURNAL_ITEMS_MAX];
-    double began = fm_clock_now();
-    int rc = fm_tune_gather(&r->tune, err);
-    if (!rc)
-        rc = fm_journal_save(r->task.run->machine.comm, r->task.run->outputs.state, TOOL,
-                             &r->params, item, list_state(item, r), err);
-    fm_journal_saved(&r->clock, began);
-    return rc;
+    struct recovery *r = self;
+    return fm_tune_gather(&r->tune, err);
 }
 
-static int resume(struct recovery *r, struct fm_err *err)
+static int resumed(void *self, struct fm_err *err)
 {
-    struct fm_journal j;
-    bool found;
-    const struct fm_run_options *run = r->task.run;
-    int rc =
-        fm_journal_open(&j, run->machine.comm, run->outputs.state, TOOL, &r->params, &found, err);
-    if (rc || !found)
-        return rc;
-    struct fm_journal_item item[FM_JOURNAL_ITEMS_MAX];
-    rc = fm_task_state_take(&r->task, &j, err);
-    if (!rc)
-        rc = fm_journal_read(&j, item, list_state(item, r), err);
-    if (!rc && (r->tune.taken < 0 || r->tune.taken > r->options->steps))
-        rc = fm_fail(
-            err, FM_EFORMAT,
-            "state file '%s' is at step %lld, but the run has %d; remove the file to start anew",
-            r->task.run->outputs.state, (long long)r->tune.taken, r->options->steps);
-    r->resumed = (int)r->tune.taken;
-    fm_journal_close(&j);
-    return rc;
+    (void)err;
+    struct recovery *r = self;
+    r->runner.taken = r->tune.taken;
+    return FM_OK;
 }
 
 /* Read the masks of the stream and choose the one to recover at. */
@@ -222,7 +185,7 @@ static bool is_measured(const struct fm_task *task)
 {
     const struct fm_bundle *in = &task->in;
     return !in->members ||
-           (!fm_stage_history_of(in, TOOL) &&
+           (!fm_stage_history_of(in, "fm-recover") &&
             fm_provenance_is_held_out(fm_stage_history_of(in, "fm-train"), &task->held));
 }
 
@@ -309,14 +272,14 @@ static void plan_sweeps(struct fm_estimate *estimate, const struct recovery *r, 
     uint64_t merged = router ? 0 : fm_estimate_merged(task->config);
     int group = fm_quality_group(task->model, &task->held, memory > merged ? memory - merged : 0);
     struct fm_estimate_sweep sweep = {.count = (uint64_t)o->steps,
-                                      .rows =
-                                          (uint64_t)batch_of(task->run) * (uint64_t)task->calib.T,
+                                      .rows = (uint64_t)task->batch * (uint64_t)task->calib.T,
                                       .T = task->calib.T,
                                       .lanes = lanes_of(o),
                                       .backward = cross ? 2 + o->middle : 1,
                                       .merged = router ? 0 : 1,
                                       .kept = cross ? 0.6 : adapter_size(r).kept};
     fm_estimate_add(estimate, task->model, &sweep, memory);
+    estimate->making = estimate->flops;
     sweep.count = is_measured(task) ? 1 : 2;
     sweep.rows = (uint64_t)task->held.count * (uint64_t)task->held.T;
     sweep.T = task->held.T;
@@ -342,7 +305,7 @@ struct shares {
 static struct shares share_memory(struct fm_estimate *estimate, const struct recovery *r)
 {
     const struct fm_task *task = &r->task;
-    int T = task->calib.T, batch = batch_of(task->run), micro = fm_sweep_micro(batch, T);
+    int T = task->calib.T, batch = task->batch, micro = fm_sweep_micro(batch, T);
     struct size size = adapter_size(r);
     uint64_t slots =
         (uint64_t)fm_sweep_turns(batch / micro, micro * T, task->cut, lanes_of(r->options));
@@ -366,8 +329,9 @@ static struct shares share_memory(struct fm_estimate *estimate, const struct rec
     return s;
 }
 
-static int prepare(struct recovery *r, struct fm_err *err)
+static int begin(void *self, struct fm_err *err)
 {
+    struct recovery *r = self;
     struct fm_task *task = &r->task;
     const struct fm_masks *masks = &r->budgets.masks;
     struct fm_estimate estimate;
@@ -378,39 +342,21 @@ static int prepare(struct recovery *r, struct fm_err *err)
                                .options = r->options,
                                .masks = masks,
                                .mask = r->mask,
-                               .batch = batch_of(task->run)};
+                               .batch = task->batch};
     r->before = fm_alloc((size_t)masks->count, QUALITIES * sizeof *r->before, "quality", err);
     r->after = fm_alloc((size_t)masks->count, QUALITIES * sizeof *r->after, "quality", err);
-    int rc = r->before && r->after ? digest_params(r, err) : FM_ENOMEM;
-    if (!rc)
-        take_measured(r);
-    if (!rc)
-        rc = fm_tune_init(&r->tune, err);
-    return rc ? rc : resume(r, err);
+    if (!r->before || !r->after)
+        return FM_ENOMEM;
+    take_measured(r);
+    return fm_tune_init(&r->tune, err);
 }
 
-static int save_if_due(struct recovery *r, struct fm_err *err)
+static int step(void *self, bool *done, struct fm_err *err)
 {
-    bool due = false;
-    int rc = fm_task_due(&r->task, &r->clock, &due, err);
-    return !rc && due ? save(r, err) : rc;
-}
-
-static int run_steps(struct recovery *r, struct fm_err *err)
-{
-    const struct fm_run_options *run = r->task.run;
-    uint64_t steps = (uint64_t)r->options->steps;
-    int rc = FM_OK;
-    fm_run_phase(run, r->work_steps, r->work_measure);
-    while (!rc && (uint64_t)r->tune.taken < steps) {
-        fm_run_report(run, "recover", (uint64_t)r->tune.taken, steps, "steps");
-        rc = fm_task_stopped(&r->task, err);
-        if (!rc)
-            rc = fm_tune_step(&r->tune, err);
-        if (!rc)
-            rc = save_if_due(r, err);
-    }
-    fm_run_report(run, "recover", (uint64_t)r->tune.taken, steps, "steps");
+    (void)done;
+    struct recovery *r = self;
+    int rc = fm_tune_step(&r->tune, err);
+    r->runner.taken = r->tune.taken;
     return rc;
 }
 
@@ -436,7 +382,7 @@ static int take_figures(void *self, const int *number, const struct fm_quality *
     const struct figures *x = self;
     for (int i = 0; i < n; i++)
         get_quality(x->to + (size_t)number[i] * QUALITIES, &quality[i]);
-    return save_if_due(x->r, err);
+    return fm_runner_due(&x->r->runner, err);
 }
 
 /* Measure the masks that have no figures in `to`: on merged and rounded weights, or without an
@@ -455,30 +401,26 @@ static int run_measure(struct recovery *r, double *to, const struct fm_adapter *
                                        : rc;
 }
 
-static int run_all(struct recovery *r, struct fm_recover_report *report, struct fm_err *err)
+static int finish(void *self, struct fm_err *err)
 {
-    double began = r->clock.saved = fm_clock_now();
-    int rc = run_steps(r, err);
+    struct recovery *r = self;
+    double measuring = r->runner.work_measure, half = is_measured(&r->task) ? 0 : measuring / 2;
+    int rc = FM_OK;
     fm_tune_finish(&r->tune); /* measuring makes another sweep */
-    int steps = (int)r->tune.taken - r->resumed;
-    report->seconds_step = steps > 0 ? (fm_clock_now() - began) / steps : 0;
-    double half = is_measured(&r->task) ? 0 : r->work_measure / 2;
-    if (!rc && half > 0) {
+    if (half > 0) {
         fm_run_phase(r->task.run, half, half);
         rc = run_measure(r, r->before, NULL, err);
     }
-    if (!rc) {
-        fm_run_phase(r->task.run, r->work_measure - half, 0);
-        rc = run_measure(r, r->after, &r->tune.adapter, err);
-    }
-    if (rc != FM_ESAVED || !r->task.run->outputs.state)
+    if (rc)
         return rc;
-    int saved = save(r, err);
-    return saved ? saved : FM_ESAVED;
+    fm_run_phase(r->task.run, measuring - half, 0);
+    return run_measure(r, r->after, &r->tune.adapter, err);
 }
 
-static int fill_report(struct recovery *r, struct fm_recover_report *report, struct fm_err *err)
+static int fill_report(void *self, struct fm_err *err)
 {
+    struct recovery *r = self;
+    struct fm_recover_report *report = r->report;
     const struct fm_masks *f = &r->budgets.masks;
     fm_masks_init(&report->masks, f->M, f->E, f->I);
     report->masks.kinds = f->kinds;
@@ -493,18 +435,19 @@ static int fill_report(struct recovery *r, struct fm_recover_report *report, str
     }
     report->mask = r->tune.mask;
     report->steps = (int)r->tune.taken;
-    report->resumed = r->resumed;
+    report->resumed = r->runner.resumed;
+    report->seconds = r->runner.seconds;
+    report->seconds_step = r->runner.seconds_step;
     report->loss_first = r->tune.loss_first;
     report->loss_last = r->tune.loss;
     return rc;
 }
 
-static void record(cJSON *manifest, const struct recovery *r)
+static void record(void *self, cJSON *options)
 {
+    const struct recovery *r = self;
     const struct fm_recover_options *o = r->options;
     char text[FM_DECIMAL_TEXT];
-    cJSON *entry = fm_stage_history(manifest, TOOL);
-    cJSON *options = fm_task_options(entry, &r->task, batch_of(r->task.run));
     fm_decimal_print(text, &r->budget);
     fm_json_add_string(options, "budget", text);
     if (r->tune.adapter.router)
@@ -518,9 +461,11 @@ static void record(cJSON *manifest, const struct recovery *r)
     fm_json_add_double(options, "lr", o->lr);
     fm_json_add_double(options, "w_task", o->w_task);
     fm_json_add_double(options, "w_kl", o->w_kl);
-    fm_provenance_tokens(entry, &r->task.calib);
-    fm_provenance_held_out(entry, &r->task.held);
-    cJSON *result = fm_json_add_object(entry, "result");
+}
+
+static void record_result(void *self, cJSON *result)
+{
+    const struct recovery *r = self;
     fm_json_add_uint(result, "mask", (uint64_t)r->tune.mask);
     fm_json_add_double(result, "loss_first", r->tune.loss_first);
     fm_json_add_double(result, "loss_last", r->tune.loss);
@@ -541,43 +486,24 @@ static void record_adapter(cJSON *manifest, const struct recovery *r)
     fm_json_add_string(adapter, "strategy", strategy_name(r->options->strategy));
 }
 
-static int fill_manifest(cJSON *manifest, struct recovery *r, struct fm_stage_member *masks,
-                         struct fm_err *err)
+static int make_members(void *self, cJSON *manifest, struct fm_stage_member *member,
+                        size_t *members, struct fm_err *err)
 {
-    struct fm_task *task = &r->task;
+    struct recovery *r = self;
+    const struct fm_task *task = &r->task;
     struct fm_masks *f = &r->budgets.masks;
-    void *frame = NULL;
+    void *frame = NULL, *adapter = NULL;
     for (int b = 0; b < f->count; b++)
         set_quality(&f->mask[b].quality, r->after + (size_t)b * QUALITIES, true);
-    record(manifest, r);
     int rc = fm_budgets_pack(f, &r->budgets.actions, task->config,
                              fm_stage_tensor_bytes(&task->dir, task->config),
-                             fm_model_dtype(task->model), manifest, &frame, &masks->size, err);
-    masks->data = frame;
+                             fm_model_dtype(task->model), manifest, &frame, &member[0].size, err);
     record_adapter(manifest, r);
-    return rc;
-}
-
-static int write_stream(struct recovery *r, struct fm_err *err)
-{
-    struct fm_task *task = &r->task;
-    char dropped[FM_STAGE_DROPPED_BYTES] = "";
-    cJSON *manifest = fm_stage_manifest(FM_STAGE_RECOVER, &task->in, NULL, dropped);
-    void *adapter = NULL;
-    struct fm_stage_member member[2] = {{.name = FM_MEMBER_MASKS}, {.name = FM_MEMBER_ADAPTER}};
-    if (dropped[0])
-        fm_run_warn(task->run, "%s", dropped);
-    int rc = fill_manifest(manifest, r, &member[0], err);
     if (!rc)
         rc = fm_lorafile_pack(&r->tune.adapter, task->config->moe, &adapter, &member[1].size, err);
-    member[1].data = adapter;
-    if (!rc) {
-        rc = fm_stage_write(task->run, FM_STAGE_RECOVER, manifest, &task->in, NULL, member, 2, err);
-        manifest = NULL;
-    }
-    cJSON_Delete(manifest);
-    free((void *)(uintptr_t)member[0].data);
-    free(adapter);
+    member[0] = (struct fm_stage_member){FM_MEMBER_MASKS, frame, member[0].size};
+    member[1] = (struct fm_stage_member){FM_MEMBER_ADAPTER, adapter, member[1].size};
+    *members = 2;
     return rc;
 }
 
@@ -593,52 +519,67 @@ static void estimate_steps(struct fm_estimate *estimate, struct fm_task *task, v
         size.all + ADAPTER_FILE + (uint64_t)c->M * (uint64_t)c->E * FM_LORA_PARTS * ADAPTER_TENSOR;
 }
 
-static int make_all(struct recovery *r, struct fm_recover_report *report, struct fm_err *err)
+static void forecast(void *self, struct fm_estimate *estimate)
 {
-    int rc = run_all(r, report, err);
-    if (!rc)
-        rc = fill_report(r, report, err);
-    rc = fm_comm_agree(r->task.run->machine.comm, rc, err);
-    if (!rc)
-        rc = fm_comm_share_tallies(r->task.run->machine.comm, err);
-    report->seconds = fm_clock_now() - r->task.began;
-    return rc || fm_comm_rank(r->task.run->machine.comm) != 0 ? rc : write_stream(r, err);
+    struct recovery *r = self;
+    const struct fm_recover_options *all = r->options;
+    struct fm_recover_options half = *all;
+    struct fm_estimate changed;
+    half.steps = (all->steps + 1) / 2;
+    r->options = &half;
+    estimate_steps(&changed, &r->task, r);
+    r->options = all;
+    fm_estimate_suggest(estimate, changed.flops, "--steps %d", half.steps);
 }
 
-static int run_task(struct recovery *r, struct fm_recover_report *report, struct fm_err *err)
+static int open_inputs(void *self, struct fm_err *err)
 {
-    const struct fm_run_options *run = r->task.run;
-    struct fm_estimate estimate;
-    int rc = open_masks(r, err);
-    if (rc)
-        return rc;
-    fm_task_plan(&estimate, &r->task, estimate_steps, r);
-    r->work_steps = estimate.kind[0].flops;
-    r->work_measure = estimate.flops - r->work_steps;
-    if (fm_estimate_check(&estimate, run, fm_stage_copied_bytes(FM_STAGE_RECOVER, &r->task.in),
-                          err) ||
-        prepare(r, err))
-        return err->code;
-    return make_all(r, report, err);
+    struct recovery *r = self;
+    r->runner.steps = r->options->steps;
+    return r->task.in.members ? open_masks(r, err) : FM_OK;
+}
+
+static const struct fm_work work = {
+    .tool = "fm-recover",
+    .stage = FM_STAGE_RECOVER,
+    .needs = FM_MEMBER_MASKS,
+    .batch = 8,
+    .verb = "recover",
+    .unit = "step",
+    .units = "steps",
+    .check = check_options,
+    .open = open_inputs,
+    .plan = estimate_steps,
+    .forecast = forecast,
+    .params = print_params,
+    .begin = begin,
+    .state = list_state,
+    .resumed = resumed,
+    .collect = gather,
+    .step = step,
+    .finish = finish,
+    .report = fill_report,
+    .record = record,
+    .result = record_result,
+    .members = make_members,
+};
+
+static void release(struct recovery *r)
+{
+    fm_tune_release(&r->tune);
+    fm_budgets_release(&r->budgets);
+    free(r->before);
+    free(r->after);
+    fm_task_close(&r->task);
 }
 
 int fm_recover(const struct fm_run_options *run, const struct fm_recover_options *options,
                struct fm_recover_report *report, struct fm_err *err)
 {
-    struct recovery r = {.options = options};
-    int rc = FM_OK;
-    if (check_options(options, &r.budget, err) || fm_task_open(&r.task, run, FM_MEMBER_MASKS, err))
-        rc = err->code;
-    else
-        rc = run_task(&r, report, err);
-    rc = fm_comm_agree(run->machine.comm, rc, err);
-    fm_tune_release(&r.tune);
-    fm_budgets_release(&r.budgets);
-    free(r.before);
-    free(r.after);
-    if (!rc)
-        fm_task_forget(&r.task, TOOL);
-    fm_task_close(&r.task);
+    struct recovery r = {.options = options, .report = report};
+    r.runner = (struct fm_runner){.work = &work, .self = &r, .task = &r.task};
+    int rc = fm_runner_run(&r.runner, run, err);
+    release(&r);
     return rc;
 }
 
@@ -646,24 +587,8 @@ int fm_recover_estimate(const struct fm_run_options *run, const struct fm_recove
                         struct fm_estimate *estimate, struct fm_err *err)
 {
     struct recovery r = {.options = options};
-    struct fm_task *task = &r.task;
-    int rc = FM_OK;
-    if (check_options(options, &r.budget, err) || fm_task_open_inputs(task, run, true, err) ||
-        fm_task_open_named(task, FM_MEMBER_MASKS, err) ||
-        (task->in.members && open_masks(&r, err))) {
-        rc = err->code;
-        goto out;
-    }
-    fm_task_plan(estimate, task, estimate_steps, &r);
-    struct fm_recover_options half = *options;
-    struct fm_estimate changed;
-    half.steps = (options->steps + 1) / 2;
-    r.options = &half;
-    estimate_steps(&changed, task, &r);
-    fm_estimate_suggest(estimate, changed.flops, "--steps %d", half.steps);
-    rc = fm_task_estimate_end(task, FM_STAGE_RECOVER, estimate, err);
-out:
-    fm_budgets_release(&r.budgets);
-    fm_task_close(task);
+    r.runner = (struct fm_runner){.work = &work, .self = &r, .task = &r.task};
+    int rc = fm_runner_estimate(&r.runner, run, estimate, err);
+    release(&r);
     return rc;
 }

@@ -303,10 +303,10 @@ int fm_task_draw(struct fm_task *task, int32_t *ids, uint64_t at, int n, struct 
     return FM_OK;
 }
 
-cJSON *fm_task_options(cJSON *entry, const struct fm_task *task, int batch)
+cJSON *fm_task_options(cJSON *entry, const struct fm_task *task)
 {
     cJSON *o = fm_json_add_object(entry, "options");
-    fm_json_add_uint(o, "batch", (uint64_t)batch);
+    fm_json_add_uint(o, "batch", (uint64_t)task->batch);
     fm_json_add_bool(o, "shuffle", task->run->inputs.shuffle);
     fm_json_add_uint(o, "seed", task->run->inputs.seed);
     fm_json_add_string(o, "device", task->ops->name);
@@ -472,14 +472,6 @@ int fm_task_measure(struct fm_task *task, const struct fm_masks *f, const int *n
     free(quality);
     free(widths);
     return rc;
-}
-
-int fm_task_due(const struct fm_task *task, const struct fm_journal_clock *clock, bool *due,
-                struct fm_err *err)
-{
-    *due = task->run->outputs.state && fm_journal_due(clock);
-    return task->run->outputs.state ? fm_comm_tell(task->run->machine.comm, due, sizeof *due, err)
-                                    : FM_OK;
 }
 
 int fm_task_same_weights(const struct fm_task *task, struct fm_err *err)

@@ -2,8 +2,8 @@
  * This room, lib/learn: the tools that compute scores (rank), masks (train) and adapters (recover).
  * Each is a visitor of lib/engine's sweep, and a loop around the sweep whose state can be saved and
  * resumed.  Layers are computed in lib/engine, and members are read and written in lib/stage.  In
- * reading order: this header, criterion, rank; quality, trainer, train; maskgrad, probe (for
- * methods, lib/methods); loragrad, tune, recover; estimate and forecast (the cost of a run).
+ * reading order: this header, runner; criterion, rank; quality, trainer, train; maskgrad, probe
+ * (for methods, lib/methods); loragrad, tune, recover; estimate and forecast (the cost of a run).
  *
  * Shared by rank, train and recover: opening a run's inputs and checking that they fit together;
  * drawing sequences; and the options that every history entry records.
@@ -47,6 +47,7 @@ struct fm_task {
     struct fm_weightsum wanted;  /* the weights that the stream was made from */
     struct fm_lock lock;         /* on run->outputs.state */
     uint64_t memory;             /* bytes for everything; resident layers take at most half */
+    int batch;                   /* sequences of a step; the runner sets it */
     int cut;                     /* see struct fm_sweep_options */
     double units;                /* of the stage that is reported: what the current sweep completes;
                                     0: one */
@@ -105,16 +106,10 @@ void fm_task_warn_idle(const struct fm_task *task, int batches, int rows);
 int fm_task_draw(struct fm_task *task, int32_t *ids, uint64_t at, int n, struct fm_err *err);
 
 /* "options" of a history entry, borrowed: {"batch", "shuffle", "seed", "device", "precision"}. */
-cJSON *fm_task_options(cJSON *entry, const struct fm_task *task, int batch);
+cJSON *fm_task_options(cJSON *entry, const struct fm_task *task);
 
-/*
- * To be called by all ranks between two steps.  fm_task_stopped returns FM_ESAVED if one of them
- * was asked to stop.  fm_task_due sets *due to whether the state must be saved now, by rank 0's
- * clock; false without a state file.
- */
+/* To be called by all ranks between two steps: FM_ESAVED if one of them was asked to stop. */
 int fm_task_stopped(const struct fm_task *task, struct fm_err *err);
-int fm_task_due(const struct fm_task *task, const struct fm_journal_clock *clock, bool *due,
-                struct fm_err *err);
 
 /* Tokens of a part of the held-out sequences, for the estimate: all if there is no state file. */
 uint64_t fm_task_part(const struct fm_task *task, uint64_t masks);

@@ -5,27 +5,20 @@
  */
 #include "lib/learn/train.h"
 
-#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "formats/json/json.h"
-#include "lib/base/clock.h"
 #include "lib/base/mem.h"
-#include "lib/data/provenance.h"
 #include "lib/learn/criterion.h"
 #include "lib/learn/quality.h"
 #include "lib/learn/trainer.h"
 #include "lib/masks/gaps.h"
 #include "lib/masks/stepcost.h"
-#include "lib/state/journal.h"
 #include "lib/stage/budgets.h"
-#include "lib/stage/stage.h"
 
-#define TOOL "fm-train"
-#define BATCH 8
 /* Upper bounds on the bytes that a run adds to the manifest: its history, each mask, and each
  * mask's loss on one kind of text. */
 #define MANIFEST_RUN 8192
@@ -60,9 +53,11 @@ void fm_train_report_release(struct fm_train_report *report)
     *report = (struct fm_train_report){0};
 }
 
-static int check_options(const struct fm_train_options *o, struct fm_trainer_range *range,
-                         struct fm_err *err)
+static int check_options(void *self, struct fm_err *err)
 {
+    struct fm_trainer *t = self;
+    const struct fm_train_options *o = t->options;
+    struct fm_trainer_range *range = &t->range;
     struct fm_decimal *step = &range->step, *until = &range->until;
     if (fm_decimal_parse(step, o->budget_step, "--budget-step", err) ||
         fm_decimal_parse(until, o->until, "--until", err) ||
@@ -103,11 +98,6 @@ int fm_trainer_around(const struct fm_calib *calib, const struct fm_train_option
     return take < calib->count ? take : calib->count;
 }
 
-int fm_trainer_batch(const struct fm_run_options *run)
-{
-    return run->inputs.batch > 0 ? run->inputs.batch : BATCH;
-}
-
 /* Students keep all channels at the start and 1 - until at the end. */
 static double mean_kept(const struct fm_decimal *until)
 {
@@ -129,6 +119,7 @@ static void estimate_run(struct fm_estimate *estimate, const struct fm_train_opt
     if (o->method->cost) {
         o->method->cost(&sweep, &(struct fm_trainer_plan){o, task, range});
         fm_estimate_add(estimate, task->model, &sweep, memory);
+        estimate->making = estimate->flops;
     }
     sweep.count = 1;
     sweep.rows = (uint64_t)task->held.count * (uint64_t)task->held.T;
@@ -143,15 +134,10 @@ static void estimate_run(struct fm_estimate *estimate, const struct fm_train_opt
                      MANIFEST_RUN;
 }
 
-struct planned {
-    const struct fm_train_options *options;
-    const struct fm_trainer_range *range;
-};
-
 static void plan_run(struct fm_estimate *estimate, struct fm_task *task, void *self)
 {
-    const struct planned *p = self;
-    estimate_run(estimate, p->options, task, p->range);
+    const struct fm_trainer *t = self;
+    estimate_run(estimate, t->options, task, &t->range);
 }
 
 /* Suggest measuring less: fewer members, or fewer tokens. */
@@ -204,15 +190,6 @@ static void suggest_less(struct fm_estimate *estimate, const struct fm_train_opt
     suggest_measures(estimate, o, task, range);
 }
 
-/* Copy the work of each part from the estimate, in the order in which estimate_run added them. */
-static void take_work(struct fm_trainer *t, const struct fm_estimate *estimate)
-{
-    int at = 0;
-    t->work.make = t->method->cost ? estimate->kind[at++].flops : 0;
-    for (; at < estimate->kinds; at++)
-        t->work.measure += estimate->kind[at].flops;
-}
-
 /* ---- the state file ---- */
 
 /*
@@ -221,23 +198,22 @@ static void take_work(struct fm_trainer *t, const struct fm_estimate *estimate)
  * damaged file must not yield an index out of range.
  */
 
-void fm_trainer_item(struct fm_journal_item *item, size_t *items, const char *name,
-                     enum fm_dtype dtype, uint64_t count, void *data)
-{
-    item[(*items)++] =
-        (struct fm_journal_item){.name = name, .dtype = dtype, .count = count, .data = data};
-}
-
-/* The arrays of the family in the state file, in addition to its widths. */
-struct packed {
-    int64_t *steps;  /* (count) */
-    double *quality; /* (count, QUALITIES) */
-};
-
 enum { CE, KL, AGREE, POSITIONS, METHOD, KIND, QUALITIES = KIND + FM_KINDS_MAX };
 
-static int pack_family(struct packed *p, const struct fm_masks *f, struct fm_err *err)
+static void release_packed(struct fm_trainer_packed *packed)
 {
+    free(packed->steps);
+    free(packed->quality);
+    *packed = (struct fm_trainer_packed){0};
+}
+
+/* Set t->packed to the arrays of the family that the state file has in addition to its widths. */
+static int pack_family(void *self, struct fm_err *err)
+{
+    struct fm_trainer *t = self;
+    struct fm_trainer_packed *p = &t->packed;
+    const struct fm_masks *f = &t->masks;
+    release_packed(p);
     p->steps = fm_alloc((size_t)f->count, sizeof *p->steps, "state", err);
     p->quality = fm_alloc((size_t)f->count, QUALITIES * sizeof *p->quality, "state", err);
     if (!p->steps || !p->quality)
@@ -256,13 +232,7 @@ static int pack_family(struct packed *p, const struct fm_masks *f, struct fm_err
     return FM_OK;
 }
 
-static void release_packed(struct packed *packed)
-{
-    free(packed->steps);
-    free(packed->quality);
-}
-
-static void unpack_family(struct fm_masks *f, const struct packed *p)
+static void unpack_family(struct fm_masks *f, const struct fm_trainer_packed *p)
 {
     for (int b = 0; b < f->count; b++) {
         const double *q = p->quality + (size_t)b * QUALITIES;
@@ -275,44 +245,24 @@ static void unpack_family(struct fm_masks *f, const struct packed *p)
     }
 }
 
-static size_t list_state(struct fm_journal_item *item, struct fm_trainer *t,
-                         const struct packed *packed)
+static size_t list_state(void *self, struct fm_journal_item *item)
 {
+    struct fm_trainer *t = self;
     size_t items = 0;
     uint64_t X = (uint64_t)t->task.config->M * (uint64_t)t->task.config->E;
     uint64_t count = (uint64_t)t->masks.count;
     if (t->method->save)
         t->method->save(item, &items, t);
-    fm_trainer_item(item, &items, "widths", FM_U32, count * X, t->masks.widths);
-    fm_trainer_item(item, &items, "steps", FM_I64, count, packed->steps);
-    fm_trainer_item(item, &items, "quality", FM_F64, count * QUALITIES, packed->quality);
-    return items + fm_task_state_items(item + items, &t->task);
-}
-
-static int save_state(struct fm_trainer *t, struct fm_err *err)
-{
-    struct fm_journal_item item[FM_JOURNAL_ITEMS_MAX];
-    struct packed packed = {0};
-    double began = fm_clock_now();
-    int rc = pack_family(&packed, &t->masks, err);
-    if (!rc)
-        rc = fm_journal_save(t->task.run->machine.comm, t->task.run->outputs.state, TOOL,
-                             &t->params, item, list_state(item, t, &packed), err);
-    release_packed(&packed);
-    fm_journal_saved(&t->clock, began);
-    return rc;
-}
-
-static int save_if_due(struct fm_trainer *t, struct fm_err *err)
-{
-    bool due = false;
-    int rc = fm_task_due(&t->task, &t->clock, &due, err);
-    return !rc && due ? save_state(t, err) : rc;
+    fm_runner_item(item, &items, "widths", FM_U32, count * X, t->masks.widths);
+    fm_runner_item(item, &items, "steps", FM_I64, count, t->packed.steps);
+    fm_runner_item(item, &items, "quality", FM_F64, count * QUALITIES, t->packed.quality);
+    return items;
 }
 
 /* Grow the family to its size in the state file. */
-static int size_family(struct fm_trainer *t, const struct fm_journal *j, struct fm_err *err)
+static int size_family(void *self, const struct fm_journal *j, struct fm_err *err)
 {
+    struct fm_trainer *t = self;
     struct fm_masks *f = &t->masks;
     uint64_t count = fm_journal_count(j, "steps");
     if (count == 0 || count > FM_BUDGETS_MAX)
@@ -325,7 +275,7 @@ static int size_family(struct fm_trainer *t, const struct fm_journal *j, struct 
     for (uint64_t b = (uint64_t)f->count; b < count; b++)
         f->mask[b] = full;
     f->count = (int)count;
-    return FM_OK;
+    return pack_family(t, err);
 }
 
 static int check_widths(const struct fm_trainer *t, struct fm_err *err)
@@ -339,7 +289,8 @@ static int check_widths(const struct fm_trainer *t, struct fm_err *err)
     return FM_OK;
 }
 
-static int check_methods(const struct fm_trainer *t, const struct packed *p, struct fm_err *err)
+static int check_methods(const struct fm_trainer *t, const struct fm_trainer_packed *p,
+                         struct fm_err *err)
 {
     int methods = 0;
     while (fm_methods[methods])
@@ -354,41 +305,15 @@ static int check_methods(const struct fm_trainer *t, const struct packed *p, str
     return FM_OK;
 }
 
-static int read_state(struct fm_trainer *t, const struct fm_journal *j, struct fm_err *err)
+static int resumed(void *self, struct fm_err *err)
 {
-    struct fm_journal_item item[FM_JOURNAL_ITEMS_MAX];
-    struct packed packed = {0};
-    int rc = FM_OK;
-    if (size_family(t, j, err) || fm_task_state_take(&t->task, j, err) ||
-        pack_family(&packed, &t->masks, err) ||
-        fm_journal_read(j, item, list_state(item, t, &packed), err) || check_widths(t, err) ||
-        check_methods(t, &packed, err)) {
-        rc = err->code;
-        goto out;
-    }
-    unpack_family(&t->masks, &packed);
+    struct fm_trainer *t = self;
+    if (check_widths(t, err) || check_methods(t, &t->packed, err))
+        return err->code;
+    unpack_family(&t->masks, &t->packed);
     if (t->method->resumed)
         t->method->resumed(t);
-    t->resumed = (int)t->taken;
-out:
-    release_packed(&packed);
-    return rc;
-}
-
-/* Read run->outputs.state, if there is one, after the method has begun.  FM_ECONFIG if it belongs
- * to a different run. */
-static int resume(struct fm_trainer *t, struct fm_err *err)
-{
-    struct fm_journal j;
-    bool found;
-    const struct fm_run_options *run = t->task.run;
-    int rc =
-        fm_journal_open(&j, run->machine.comm, run->outputs.state, TOOL, &t->params, &found, err);
-    if (!rc && found) {
-        rc = read_state(t, &j, err);
-        fm_journal_close(&j);
-    }
-    return rc;
+    return FM_OK;
 }
 
 /* ---- finishing a family, for all methods ---- */
@@ -415,7 +340,7 @@ static int take_figures(void *self, const int *number, const struct fm_quality *
     struct fm_trainer *t = self;
     for (int i = 0; i < n; i++)
         t->masks.mask[number[i]].quality = quality[i];
-    return save_if_due(t, err);
+    return fm_runner_due(&t->runner, err);
 }
 
 /* Measure the masks without figures, in pieces between which the state can be saved. */
@@ -424,7 +349,7 @@ static int measure_family(struct fm_trainer *t, struct fm_err *err)
     struct fm_masks *f = &t->masks;
     int *number = fm_alloc((size_t)f->count, sizeof *number, "quality", err);
     int unmeasured = number ? list_unmeasured(number, t, f, err) : -1, rc = FM_ENOMEM;
-    fm_run_phase(t->task.run, t->work.measure, 0);
+    fm_run_phase(t->task.run, t->runner.work_measure, 0);
     if (unmeasured >= 0)
         rc = fm_task_measure(&t->task, f, number, unmeasured, NULL, take_figures, t, err);
     free(number);
@@ -580,83 +505,68 @@ static int choose_actions(struct fm_trainer *t, struct fm_err *err)
 
 /* ---- a run ---- */
 
-/* Set t->params, for the state file: the digest of everything that affects the result. */
-static int digest_params(struct fm_trainer *t, struct fm_err *err)
+static void print_params(void *self, struct fm_text *text)
 {
+    const struct fm_trainer *t = self;
     const struct fm_train_options *o = t->options;
-    char text[1024];
-    int n = snprintf(text, sizeof text,
-                     "method %s granularity %s step %s until %s steps %d samples %d prior %.17g "
-                     "adam %.17g %.17g %.17g tau %.17g %.17g entropy %.17g %.17g gain %.17g "
-                     "around %d " FM_STEPCOST_RULE " batch %d measure %s widths",
-                     o->method->name, fm_granularity_name(o->granularity), o->budget_step, o->until,
-                     o->steps, o->samples, o->prior, o->lr, o->beta1, o->beta2, o->tau_first,
-                     o->tau_last, o->entropy_first, o->entropy_last, o->gain,
-                     fm_trainer_around(&t->task.calib, o), fm_trainer_batch(t->task.run),
-                     o->measure_step);
     struct fm_digest widths =
         fm_digest_of(t->actions.width, (size_t)t->actions.count * sizeof *t->actions.width);
     char hex[FM_DIGEST_HEX];
     fm_digest_hex(hex, &widths);
-    assert(n > 0 && (size_t)n + sizeof hex < sizeof text);
-    snprintf(text + n, sizeof text - (size_t)n, " %s", hex);
-    return fm_task_params(&t->task, &t->params, text, err);
+    fm_text_printf(text,
+                   "method %s granularity %s step %s until %s steps %d samples %d prior %.17g "
+                   "adam %.17g %.17g %.17g tau %.17g %.17g entropy %.17g %.17g gain %.17g "
+                   "around %d " FM_STEPCOST_RULE " batch %d measure %s widths %s",
+                   o->method->name, fm_granularity_name(o->granularity), o->budget_step, o->until,
+                   o->steps, o->samples, o->prior, o->lr, o->beta1, o->beta2, o->tau_first,
+                   o->tau_last, o->entropy_first, o->entropy_last, o->gain,
+                   fm_trainer_around(&t->task.calib, o), t->task.batch, o->measure_step, hex);
 }
 
-static int prepare(struct fm_trainer *t, struct fm_err *err)
+static int begin(void *self, struct fm_err *err)
 {
+    struct fm_trainer *t = self;
     const struct fm_config *c = t->task.config;
     fm_masks_init(&t->masks, c->M, c->E, c->I);
-    if (choose_actions(t, err) || digest_params(t, err) ||
-        fm_masks_full(&t->masks, t->method, err) || t->method->begin(t, err))
-        return err->code;
-    return resume(t, err);
+    return fm_masks_full(&t->masks, t->method, err) || t->method->begin(t, err) ? err->code : FM_OK;
 }
 
-static int take_steps(struct fm_trainer *t, struct fm_err *err)
+static int step(void *self, bool *done, struct fm_err *err)
 {
-    bool done = !t->method->step;
-    if (!done)
-        fm_run_phase(t->task.run, t->work.make, t->work.measure);
-    while (!done)
-        if (fm_task_stopped(&t->task, err) || t->method->step(t, &done, err) || save_if_due(t, err))
-            return err->code;
-    return FM_OK;
+    struct fm_trainer *t = self;
+    *done = !t->method->step;
+    return *done ? FM_OK : t->method->step(t, done, err);
 }
 
-static int run_all(struct fm_trainer *t, struct fm_train_report *report, struct fm_err *err)
+static int finish(void *self, struct fm_err *err)
 {
-    t->clock.saved = fm_clock_now();
-    double began = fm_clock_now();
-    int rc = take_steps(t, err);
-    int steps = (int)t->taken - t->resumed;
-    report->seconds_step = steps > 0 ? (fm_clock_now() - began) / steps : 0;
-    if (!rc)
-        rc = fill_family(t, err);
-    if (!rc)
-        rc = measure_family(t, err);
-    if (rc != FM_ESAVED || !t->task.run->outputs.state)
-        return rc;
-    int saved = save_state(t, err);
-    return saved ? saved : FM_ESAVED;
+    int rc = fill_family(self, err);
+    return rc ? rc : measure_family(self, err);
 }
 
 /* ---- the stream ---- */
 
 /* Move the result's arrays to the report. */
-static void fill_report(struct fm_train_report *report, struct fm_trainer *t)
+static int fill_report(void *self, struct fm_err *err)
 {
-    report->masks = t->masks;
+    (void)err;
+    struct fm_trainer *t = self;
+    struct fm_train_report *report = t->report;
+    *report = (struct fm_train_report){.masks = t->masks,
+                                       .actions = t->actions,
+                                       .steps = t->method->trains ? (int)t->runner.taken : 0,
+                                       .resumed = t->runner.resumed,
+                                       .seconds = t->runner.seconds,
+                                       .seconds_step = t->runner.seconds_step};
     fm_quality_kinds(&report->masks.kinds, &t->task.held);
     t->masks = (struct fm_masks){0};
-    report->actions = t->actions;
-    report->steps = t->method->trains ? (int)t->taken : 0;
-    report->resumed = t->resumed;
     report->reached = has_reached(t, &report->masks, &report->came_to);
+    return FM_OK;
 }
 
-static void record_options(cJSON *to, const struct fm_trainer *t)
+static void record(void *self, cJSON *to)
 {
+    const struct fm_trainer *t = self;
     const struct fm_train_options *o = t->options;
     enum fm_granularity granularity = t->method->shapes ? o->granularity : FM_PER_MODEL;
     char step[FM_DECIMAL_TEXT], until[FM_DECIMAL_TEXT], measure[FM_DECIMAL_TEXT];
@@ -673,75 +583,29 @@ static void record_options(cJSON *to, const struct fm_trainer *t)
         t->method->record(to, t);
 }
 
-static void record(cJSON *manifest, const struct fm_trainer *t,
-                   const struct fm_train_report *report)
+static void record_result(void *self, cJSON *result)
 {
-    cJSON *entry = fm_stage_history(manifest, TOOL);
-    record_options(fm_task_options(entry, &t->task, fm_trainer_batch(t->task.run)), t);
-    fm_provenance_tokens(entry, &t->task.calib);
-    fm_provenance_held_out(entry, &t->task.held);
-    cJSON *result = fm_json_add_object(entry, "result");
-    fm_json_add_uint(result, "masks", (uint64_t)report->masks.count);
-    fm_json_add_uint(result, "steps", (uint64_t)report->steps);
-    if (!report->reached) {
+    const struct fm_trainer *t = self;
+    fm_json_add_uint(result, "masks", (uint64_t)t->report->masks.count);
+    fm_json_add_uint(result, "steps", (uint64_t)t->report->steps);
+    if (!t->report->reached) {
         fm_json_add_bool(result, "reached", false);
-        fm_json_add_double(result, "came_to", report->came_to);
+        fm_json_add_double(result, "came_to", t->report->came_to);
     }
 }
 
-static int write_stream(struct fm_trainer *t, const struct fm_train_report *report,
-                        struct fm_err *err)
+static int make_members(void *self, cJSON *manifest, struct fm_stage_member *member,
+                        size_t *members, struct fm_err *err)
 {
-    struct fm_task *task = &t->task;
-    char dropped[FM_STAGE_DROPPED_BYTES] = "";
-    cJSON *manifest = fm_stage_manifest(FM_STAGE_TRAIN, &task->in, NULL, dropped);
+    const struct fm_trainer *t = self;
+    const struct fm_task *task = &t->task;
     void *frame = NULL;
-    size_t size = 0;
-    if (dropped[0])
-        fm_run_warn(task->run, "%s", dropped);
-    record(manifest, t, report);
-    if (fm_budgets_pack(&report->masks, &report->actions, task->config,
-                        fm_stage_tensor_bytes(&task->dir, task->config),
-                        fm_model_dtype(task->model), manifest, &frame, &size, err)) {
-        cJSON_Delete(manifest);
-        return err->code;
-    }
-    struct fm_stage_member member = {FM_MEMBER_MASKS, frame, size};
-    int rc = fm_stage_write(task->run, FM_STAGE_TRAIN, manifest, &task->in, NULL, &member, 1, err);
-    free(frame);
-    return rc;
-}
-
-/* Make the masks, unless the output is up to date. */
-static int make_masks(struct fm_trainer *t, struct fm_train_report *report, struct fm_err *err)
-{
-    struct fm_estimate estimate;
-    fm_task_plan(&estimate, &t->task, plan_run, &(struct planned){t->options, &t->range});
-    if (fm_estimate_check(&estimate, t->task.run,
-                          fm_stage_copied_bytes(FM_STAGE_TRAIN, &t->task.in), err))
-        return err->code;
-    take_work(t, &estimate);
-    int rc = prepare(t, err);
-    if (!rc)
-        rc = run_all(t, report, err);
-    if (!rc)
-        fill_report(report, t);
-    return rc;
-}
-
-static int run_trainer(struct fm_trainer *t, struct fm_train_report *report, struct fm_err *err)
-{
-    struct fm_comm *comm = t->task.run->machine.comm;
-    int rc = fm_comm_agree(comm, make_masks(t, report, err), err);
-    if (rc)
-        return rc;
-    rc = fm_comm_share_tallies(comm, err);
-    report->seconds = fm_clock_now() - t->task.began;
-    if (!rc && fm_comm_rank(comm) == 0)
-        rc = write_stream(t, report, err);
-    rc = fm_comm_agree(comm, rc, err);
-    if (!rc)
-        fm_task_forget(&t->task, TOOL);
+    member->name = FM_MEMBER_MASKS;
+    int rc = fm_budgets_pack(&t->report->masks, &t->report->actions, task->config,
+                             fm_stage_tensor_bytes(&task->dir, task->config),
+                             fm_model_dtype(task->model), manifest, &frame, &member->size, err);
+    member->data = frame;
+    *members = 1;
     return rc;
 }
 
@@ -787,42 +651,18 @@ static int choose_multiple(struct fm_train_options *o, const struct fm_task *tas
                    o->width_multiple, group, group);
 }
 
-int fm_train(const struct fm_run_options *run, const struct fm_train_options *given,
-             struct fm_train_report *report, struct fm_err *err)
-{
-    struct fm_train_options own = *given, *options = &own;
-    struct fm_trainer t = {.options = options, .method = options->method};
-    int rc = FM_OK;
-    if (check_options(options, &t.range, err) ||
-        fm_task_open(&t.task, run, FM_MEMBER_RANKING, err) ||
-        check_criterion(options, &t.task, err) || choose_multiple(options, &t.task, err))
-        rc = err->code;
-    else
-        rc = run_trainer(&t, report, err);
-    if (t.own && t.method->release)
-        t.method->release(&t);
-    free(t.own);
-    fm_masks_release(&t.masks);
-    fm_task_close(&t.task);
-    return rc;
-}
-
 /* Set *reach to the last mask's budget: `until`, or that of the narrowest widths if it is smaller.
  * Set *beyond to the distance beyond *reach up to which --budget is accepted (lib/masks/choose.h).
  * With one width for the whole model, the first action that removes `until` is the last mask; for
  * `uniform` it is the last one that does not remove more.  With other granularities, the last mask
  * may exceed `until` by one action step of a group, and the mask before it is at most a budget step
  * and an action step away.  `learned` can skip actions, so its steps may be larger. */
-static int estimate_reach(double *reach, double *beyond, struct fm_trainer *t,
-                          struct fm_train_options *o, struct fm_err *err)
+static void forecast_reach(double *reach, double *beyond, const struct fm_trainer *t)
 {
+    const struct fm_train_options *o = t->options;
     const struct fm_config *c = t->task.config;
     const struct fm_actions *actions = &t->actions;
     const struct fm_decimal *until = &t->range.until;
-    if (o->width_multiple == 0)
-        o->width_multiple = 1;
-    if (choose_actions(t, err))
-        return err->code;
     bool skips = t->method->trains, shaped = t->method->shapes;
     bool together = !shaped || o->granularity == FM_PER_MODEL;
     uint64_t I = (uint64_t)c->I;
@@ -848,31 +688,84 @@ static int estimate_reach(double *reach, double *beyond, struct fm_trainer *t,
     double share = (double)most / c->I * size / ((double)c->M * c->E);
     *reach = together || last < to ? last : to;
     *beyond = together ? fmax(step, share) : step + 2 * share;
-    return FM_OK;
 }
 
-int fm_train_estimate(const struct fm_run_options *run, const struct fm_train_options *given,
+static void forecast(void *self, struct fm_estimate *estimate)
+{
+    struct fm_trainer *t = self;
+    suggest_less(estimate, t->options, &t->task, &t->range);
+    forecast_reach(&estimate->reach, &estimate->beyond, t);
+    estimate->method = t->method->name;
+}
+
+/* Choose the width multiple and the actions. */
+static int open_inputs(void *self, struct fm_err *err)
+{
+    struct fm_trainer *t = self;
+    if (t->task.in.members &&
+        (check_criterion(t->options, &t->task, err) || choose_multiple(&t->given, &t->task, err)))
+        return err->code;
+    if (t->given.width_multiple == 0)
+        t->given.width_multiple = 1;
+    return choose_actions(t, err);
+}
+
+static const struct fm_work work = {
+    .tool = "fm-train",
+    .stage = FM_STAGE_TRAIN,
+    .needs = FM_MEMBER_RANKING,
+    .batch = 8,
+    .check = check_options,
+    .open = open_inputs,
+    .plan = plan_run,
+    .forecast = forecast,
+    .params = print_params,
+    .begin = begin,
+    .state = list_state,
+    .size = size_family,
+    .resumed = resumed,
+    .collect = pack_family,
+    .step = step,
+    .finish = finish,
+    .report = fill_report,
+    .record = record,
+    .result = record_result,
+    .members = make_members,
+};
+
+static void start(struct fm_trainer *t, const struct fm_train_options *options)
+{
+    *t = (struct fm_trainer){.given = *options, .options = &t->given, .method = options->method};
+    t->runner = (struct fm_runner){.work = &work, .self = t, .task = &t->task};
+}
+
+static void release(struct fm_trainer *t)
+{
+    if (t->own && t->method->release)
+        t->method->release(t);
+    free(t->own);
+    release_packed(&t->packed);
+    fm_masks_release(&t->masks);
+    fm_task_close(&t->task);
+}
+
+int fm_train(const struct fm_run_options *run, const struct fm_train_options *options,
+             struct fm_train_report *report, struct fm_err *err)
+{
+    struct fm_trainer t;
+    start(&t, options);
+    t.report = report;
+    int rc = fm_runner_run(&t.runner, run, err);
+    release(&t);
+    return rc;
+}
+
+int fm_train_estimate(const struct fm_run_options *run, const struct fm_train_options *options,
                       struct fm_estimate *estimate, struct fm_err *err)
 {
-    struct fm_train_options own = *given, *options = &own;
-    struct fm_trainer t = {.options = options, .method = options->method};
-    double reach = 0, beyond = 0;
-    int rc = FM_OK;
-    if (check_options(options, &t.range, err) || fm_task_open_inputs(&t.task, run, true, err) ||
-        fm_task_open_named(&t.task, FM_MEMBER_RANKING, err) ||
-        (t.task.in.members &&
-         (check_criterion(options, &t.task, err) || choose_multiple(options, &t.task, err))) ||
-        estimate_reach(&reach, &beyond, &t, options, err)) {
-        rc = err->code;
-        goto out;
-    }
-    fm_task_plan(estimate, &t.task, plan_run, &(struct planned){options, &t.range});
-    suggest_less(estimate, options, &t.task, &t.range);
-    estimate->reach = reach;
-    estimate->beyond = beyond;
-    estimate->method = options->method->name;
-    rc = fm_task_estimate_end(&t.task, FM_STAGE_TRAIN, estimate, err);
-out:
-    fm_task_close(&t.task);
+    struct fm_trainer t;
+    start(&t, options);
+    int rc = fm_runner_estimate(&t.runner, run, estimate, err);
+    release(&t);
     return rc;
 }

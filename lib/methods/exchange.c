@@ -209,7 +209,7 @@ static int begin_exchange(struct fm_trainer *t, struct fm_err *err)
 
 static void resumed_exchange(struct fm_trainer *t)
 {
-    t->taken = t->masks.count - 1;
+    t->runner.taken = t->masks.count - 1;
 }
 
 static int step_exchange(struct fm_trainer *t, bool *done, struct fm_err *err)
@@ -241,8 +241,8 @@ static void save_exchange(struct fm_journal_item *item, size_t *items, struct fm
 {
     struct exchange *x = t->own;
     uint64_t values = 2 * (uint64_t)x->stepcost.X * (uint64_t)t->actions.count;
-    fm_trainer_item(item, items, "worth", FM_F64, values, x->stepcost.value);
-    fm_trainer_item(item, items, "worth.scale", FM_F64, 2, x->stepcost.scale);
+    fm_runner_item(item, items, "worth", FM_F64, values, x->stepcost.value);
+    fm_runner_item(item, items, "worth.scale", FM_F64, 2, x->stepcost.scale);
 }
 
 static void release_exchange(struct fm_trainer *t)

@@ -297,7 +297,7 @@ static int begin_learned(struct fm_trainer *t, struct fm_err *err)
                           .actions = &t->actions,
                           .step = t->range.step,
                           .until = t->range.until,
-                          .batch = fm_trainer_batch(t->task.run)};
+                          .batch = t->task.batch};
     return start(n, err);
 }
 
@@ -307,13 +307,13 @@ static int step_learned(struct fm_trainer *t, bool *done, struct fm_err *err)
     struct learned *n = t->own;
     uint64_t taken = (uint64_t)n->taken, steps = (uint64_t)t->options->steps;
     if (taken == steps)
-        fm_run_phase(run, t->work.make, t->work.measure);
+        fm_run_phase(run, t->runner.work_steps, t->runner.work_measure);
     if (taken < steps)
         fm_run_report(run, "learn", taken, steps, "steps");
     else
         fm_run_report(run, "catch up", taken - steps, steps, "steps at most");
     int rc = take_step(n, &t->masks, done, err);
-    t->taken = n->taken;
+    t->runner.taken = n->taken;
     return rc;
 }
 
@@ -325,7 +325,7 @@ static uint64_t removed_learned(const struct fm_trainer *t, const struct fm_mask
 static void cost_learned(struct fm_estimate_sweep *sweep, const struct fm_trainer_plan *p)
 {
     sweep->count = (uint64_t)p->options->steps;
-    sweep->rows = (uint64_t)fm_trainer_batch(p->task->run) * (uint64_t)p->task->calib.T;
+    sweep->rows = (uint64_t)p->task->batch * (uint64_t)p->task->calib.T;
     sweep->lanes = 1 + p->options->samples;
     sweep->backward = p->options->samples;
 }
@@ -343,18 +343,18 @@ static void save_learned(struct fm_journal_item *item, size_t *items, struct fm_
     struct learned *n = t->own;
     uint64_t X = (uint64_t)t->task.config->M * (uint64_t)t->task.config->E;
     uint64_t logits = (uint64_t)n->logits.X * (uint64_t)t->actions.count;
-    fm_trainer_item(item, items, "taken", FM_I64, 1, &n->taken);
-    fm_trainer_item(item, items, "lambda", FM_F64, 1, &n->lambda);
-    fm_trainer_item(item, items, "alpha", FM_F64, logits, n->logits.alpha);
-    fm_trainer_item(item, items, "m", FM_F64, logits, n->logits.m);
-    fm_trainer_item(item, items, "v", FM_F64, logits, n->logits.v);
-    fm_trainer_item(item, items, "q", FM_F64, X, n->q);
+    fm_runner_item(item, items, "taken", FM_I64, 1, &n->taken);
+    fm_runner_item(item, items, "lambda", FM_F64, 1, &n->lambda);
+    fm_runner_item(item, items, "alpha", FM_F64, logits, n->logits.alpha);
+    fm_runner_item(item, items, "m", FM_F64, logits, n->logits.m);
+    fm_runner_item(item, items, "v", FM_F64, logits, n->logits.v);
+    fm_runner_item(item, items, "q", FM_F64, X, n->q);
 }
 
 static void resumed_learned(struct fm_trainer *t)
 {
     struct learned *n = t->own;
-    t->taken = n->taken;
+    t->runner.taken = n->taken;
     fm_logits_refresh(&n->logits);
 }
 

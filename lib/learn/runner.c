@@ -1,0 +1,244 @@
+/*
+ * Ranks: every rank makes the same calls, and fm_comm_agree after those that may fail on one rank
+ * only.  Rank 0 saves the state and writes the stream.
+ */
+#include "lib/learn/runner.h"
+
+#include <stdlib.h>
+
+#include "formats/json/json.h"
+#include "lib/base/clock.h"
+#include "lib/data/provenance.h"
+
+void fm_runner_item(struct fm_journal_item *item, size_t *items, const char *name,
+                    enum fm_dtype dtype, uint64_t count, void *data)
+{
+    item[(*items)++] =
+        (struct fm_journal_item){.name = name, .dtype = dtype, .count = count, .data = data};
+}
+
+static struct fm_comm *comm_of(const struct fm_runner *r)
+{
+    return r->task->run->machine.comm;
+}
+
+/* ---- the state file ---- */
+
+static size_t list_state(struct fm_journal_item *item, struct fm_runner *r)
+{
+    size_t n = r->work->state(r->self, item);
+    return n + fm_task_state_items(item + n, r->task);
+}
+
+static int save(struct fm_runner *r, struct fm_err *err)
+{
+    struct fm_journal_item item[FM_JOURNAL_ITEMS_MAX];
+    double began = fm_clock_now();
+    int rc = r->work->collect ? r->work->collect(r->self, err) : FM_OK;
+    if (!rc)
+        rc = fm_journal_save(comm_of(r), r->task->run->outputs.state, r->work->tool, &r->params,
+                             item, list_state(item, r), err);
+    fm_journal_saved(&r->clock, began);
+    return rc;
+}
+
+int fm_runner_due(struct fm_runner *r, struct fm_err *err)
+{
+    bool due = r->task->run->outputs.state && fm_journal_due(&r->clock);
+    int rc = r->task->run->outputs.state ? fm_comm_tell(comm_of(r), &due, sizeof due, err) : FM_OK;
+    return !rc && due ? save(r, err) : rc;
+}
+
+static int check_taken(const struct fm_runner *r, struct fm_err *err)
+{
+    if (r->steps == 0 || (r->taken >= 0 && r->taken <= r->steps))
+        return FM_OK;
+    return fm_fail(
+        err, FM_EFORMAT,
+        "state file '%s' is at %s %lld, but the run has %lld; remove the file to start anew",
+        r->task->run->outputs.state, r->work->unit, (long long)r->taken, (long long)r->steps);
+}
+
+/* FM_ECONFIG if the state file belongs to a different run. */
+static int resume(struct fm_runner *r, struct fm_err *err)
+{
+    struct fm_journal_item item[FM_JOURNAL_ITEMS_MAX];
+    struct fm_journal j;
+    bool found;
+    int rc = fm_journal_open(&j, comm_of(r), r->task->run->outputs.state, r->work->tool, &r->params,
+                             &found, err);
+    if (rc || !found)
+        return rc;
+    if ((r->work->size && r->work->size(r->self, &j, err)) ||
+        fm_task_state_take(r->task, &j, err) ||
+        fm_journal_read(&j, item, list_state(item, r), err) || r->work->resumed(r->self, err) ||
+        check_taken(r, err))
+        rc = err->code;
+    r->resumed = (int)r->taken;
+    fm_journal_close(&j);
+    return rc;
+}
+
+/* ---- the steps ---- */
+
+static void report_steps(const struct fm_runner *r)
+{
+    if (r->work->verb)
+        fm_run_report(r->task->run, r->work->verb, (uint64_t)r->taken, (uint64_t)r->steps,
+                      r->work->units);
+}
+
+static int take_steps(struct fm_runner *r, struct fm_err *err)
+{
+    double began = r->clock.saved = fm_clock_now();
+    bool done = false;
+    int rc = FM_OK;
+    if (r->work_steps > 0)
+        fm_run_phase(r->task->run, r->work_steps, r->work_measure);
+    while (!rc && !done && (r->steps == 0 || r->taken < r->steps)) {
+        report_steps(r);
+        rc = fm_task_stopped(r->task, err);
+        if (!rc)
+            rc = r->work->step(r->self, &done, err);
+        if (!rc)
+            rc = fm_runner_due(r, err);
+    }
+    report_steps(r);
+    int64_t steps = r->taken - r->resumed;
+    r->seconds_step = steps > 0 ? (fm_clock_now() - began) / (double)steps : 0;
+    return rc;
+}
+
+/* Begin or resume, and compute everything. */
+static int make(struct fm_runner *r, struct fm_err *err)
+{
+    struct fm_text text = {0};
+    r->work->params(r->self, &text);
+    int rc = text.failed ? fm_fail(err, FM_ENOMEM, "no memory for the options")
+                         : fm_task_params(r->task, &r->params, text.data, err);
+    free(text.data);
+    if (!rc)
+        rc = r->work->begin(r->self, err);
+    rc = fm_comm_agree(comm_of(r), rc, err);
+    if (rc || resume(r, err))
+        return err->code;
+    rc = take_steps(r, err);
+    if (!rc)
+        rc = r->work->finish(r->self, err);
+    if (rc != FM_ESAVED || !r->task->run->outputs.state)
+        return rc;
+    int saved = save(r, err);
+    return saved ? saved : FM_ESAVED;
+}
+
+/* ---- the stream ---- */
+
+cJSON *fm_runner_manifest(struct fm_runner *r, cJSON *model)
+{
+    const struct fm_work *work = r->work;
+    char dropped[FM_STAGE_DROPPED_BYTES] = "";
+    cJSON *manifest =
+        fm_stage_manifest(work->stage, work->needs ? &r->task->in : NULL, model, dropped);
+    if (dropped[0])
+        fm_run_warn(r->task->run, "%s", dropped);
+    cJSON *entry = fm_stage_history(manifest, work->tool);
+    work->record(r->self, fm_task_options(entry, r->task));
+    fm_provenance_tokens(entry, &r->task->calib);
+    fm_provenance_held_out(entry, &r->task->held);
+    work->result(r->self, fm_json_add_object(entry, "result"));
+    return manifest;
+}
+
+/* The first stage writes the identity of the model; the others copy it. */
+static int identify(cJSON **model, const struct fm_runner *r, struct fm_err *err)
+{
+    const struct fm_task *task = r->task;
+    struct fm_weightsum sums;
+    if (r->work->needs)
+        return FM_OK;
+    int rc = fm_model_sums(task->model, &sums, task->run->stop, err);
+    return rc ? rc
+              : fm_stage_model_identity(model, &task->dir, task->config,
+                                        fm_model_dtype(task->model), &sums, err);
+}
+
+static int write_stream(struct fm_runner *r, struct fm_err *err)
+{
+    const struct fm_work *work = r->work;
+    struct fm_task *task = r->task;
+    struct fm_stage_member member[FM_WORK_MEMBERS] = {{0}};
+    size_t members = 0;
+    cJSON *model = NULL;
+    int rc = identify(&model, r, err);
+    if (rc)
+        return rc;
+    cJSON *manifest = fm_runner_manifest(r, model);
+    rc = work->members(r->self, manifest, member, &members, err);
+    if (rc)
+        cJSON_Delete(manifest);
+    else
+        rc = fm_stage_write(task->run, work->stage, manifest, work->needs ? &task->in : NULL,
+                            work->needs ? NULL : &task->dir, member, members, err);
+    for (size_t i = 0; i < FM_WORK_MEMBERS; i++)
+        free((void *)(uintptr_t)member[i].data);
+    return rc;
+}
+
+/* ---- a run ---- */
+
+static int open_run(struct fm_runner *r, const struct fm_run_options *run, bool dry,
+                    struct fm_err *err)
+{
+    const struct fm_work *work = r->work;
+    int rc = work->check ? work->check(r->self, err) : FM_OK;
+    if (rc)
+        return rc;
+    rc = dry ? fm_task_open_inputs(r->task, run, true, err)
+             : fm_task_open(r->task, run, work->needs, err);
+    if (!rc && dry && work->needs)
+        rc = fm_task_open_named(r->task, work->needs, err);
+    r->task->batch = run->inputs.batch > 0 ? run->inputs.batch : work->batch;
+    return rc ? rc : work->open(r->self, err);
+}
+
+int fm_runner_run(struct fm_runner *r, const struct fm_run_options *run, struct fm_err *err)
+{
+    const struct fm_work *work = r->work;
+    struct fm_comm *comm = run->machine.comm;
+    struct fm_task *task = r->task;
+    struct fm_estimate estimate;
+    int rc = open_run(r, run, false, err);
+    if (!rc) {
+        fm_task_plan(&estimate, task, work->plan, r->self);
+        r->work_steps = estimate.making;
+        r->work_measure = estimate.flops - estimate.making;
+        rc = fm_estimate_check(&estimate, run, fm_stage_copied_bytes(work->stage, &task->in), err);
+    }
+    rc = fm_comm_agree(comm, rc, err);
+    if (!rc)
+        rc = make(r, err);
+    if (!rc) {
+        r->seconds = fm_clock_now() - task->began;
+        rc = work->report(r->self, err);
+    }
+    rc = fm_comm_agree(comm, rc, err);
+    if (!rc)
+        rc = fm_comm_share_tallies(comm, err);
+    if (!rc && fm_comm_rank(comm) == 0)
+        rc = write_stream(r, err);
+    rc = fm_comm_agree(comm, rc, err);
+    if (!rc)
+        fm_task_forget(task, work->tool);
+    return rc;
+}
+
+int fm_runner_estimate(struct fm_runner *r, const struct fm_run_options *run,
+                       struct fm_estimate *estimate, struct fm_err *err)
+{
+    int rc = open_run(r, run, true, err);
+    if (rc)
+        return rc;
+    fm_task_plan(estimate, r->task, r->work->plan, r->self);
+    r->work->forecast(r->self, estimate);
+    return fm_task_estimate_end(r->task, r->work->stage, estimate, err);
+}
