@@ -27,8 +27,8 @@ static void describe(FILE *out, const void *report)
 {
     const struct fm_rank_report *r = report;
     fprintf(out, "ranked   %d layers of %d experts of %d channels", r->M, r->E, r->I);
-    if (r->criterion != FM_CRITERION_TAYLOR)
-        fprintf(out, " by %s", fm_criterion_name(r->criterion));
+    if (r->criterion != fm_criteria[0])
+        fprintf(out, " by %s", r->criterion->name);
     if (r->group > 1)
         fprintf(out, " in groups of %d", r->group);
     fputc('\n', out);
@@ -46,8 +46,8 @@ static cJSON *describe_json(const void *report)
 {
     const struct fm_rank_report *r = report;
     cJSON *o = fm_report_begin("fm-rank");
-    if (r->criterion != FM_CRITERION_TAYLOR)
-        fm_json_add_string(o, "criterion", fm_criterion_name(r->criterion));
+    if (r->criterion != fm_criteria[0])
+        fm_json_add_string(o, "criterion", r->criterion->name);
     if (r->group > 1)
         fm_json_add_uint(o, "channel_group", (uint64_t)r->group);
     fm_json_add_uint(o, "layers", (uint64_t)r->L);
@@ -95,11 +95,13 @@ static int work(const struct fm_cli *cli, const struct fm_rank_options *options,
 
 int fm_rank_main(int argc, char **argv)
 {
-    int order = FM_ORDER_SCORE, criterion = FM_CRITERION_TAYLOR;
+    int order = FM_ORDER_SCORE, criterion = 0;
     struct fm_rank_options options;
+    char criteria[64];
     fm_rank_defaults(&options);
+    fm_criterion_choices(criteria, sizeof criteria);
     const struct fm_cli_option own[] = {
-        {"criterion", 0, FM_CLI_CHOICE, &criterion, "taylor|energy|activation",
+        {"criterion", 0, FM_CLI_CHOICE, &criterion, criteria,
          "how channels are scored; the last two need no gradients (default: taylor)", 0, 0, 0},
         {"order", 0, FM_CLI_CHOICE, &order, "score|original",
          "best channel first, or in file order (default: score)", 0, 0, 0},
@@ -124,7 +126,7 @@ int fm_rank_main(int argc, char **argv)
     struct fm_rank_report report = {0};
     struct fm_err err = {0};
     options.order = (enum fm_rank_order)order;
-    options.criterion = (enum fm_criterion)criterion;
+    options.criterion = fm_criteria[criterion];
     int rc = work(&cli, &options, &report, &err);
     fm_rank_report_release(&report);
     return fm_cli_end(&cli, rc, &err);

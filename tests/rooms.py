@@ -55,7 +55,7 @@ ROOMS = {
     "lib/data": f"{LIB} {FORMATS} lib/run {MODEL}",
     "lib/stage": f"{LIB} {FORMATS} kernels/ops {ENGINE} lib/data",
     "lib/learn": f"{LIB} {FORMATS} kernels/ops lib/comm lib/state {ENGINE} lib/data lib/stage",
-    "lib/methods": f"{LIB} formats/json lib/masks lib/engine lib/learn",
+    "lib/methods": f"{LIB} formats/json kernels/ops lib/masks lib/engine lib/learn",
     "lib/pack": f"{LIB} {FORMATS} {ENGINE} lib/stage",
     "lib/export": f"{LIB} {FORMATS} formats/sign formats/runtime {ENGINE} lib/stage",
     "lib/export/layouts": f"{LIB} lib/model lib/export",

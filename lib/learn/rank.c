@@ -39,12 +39,11 @@ struct scorer {
     const struct fm_rank_options *options;
     struct fm_rank_report *report;
     struct fm_ranking ranking;
-    enum fm_criterion criterion;
-    int batches;            /* of the run */
-    int group;              /* batches of one step */
-    uint64_t disk;          /* bytes of the stream, at most */
-    struct fm_sweep *sweep; /* of a group */
-    struct fm_criterion_adder adder;
+    const struct fm_criterion *criterion;
+    int batches;                   /* of the run */
+    int group;                     /* batches of one step */
+    uint64_t disk;                 /* bytes of the stream, at most */
+    struct fm_sweep *sweep;        /* of a group */
     double *slot;                  /* (slots, layer_size) */
     struct fm_reduction reduction; /* of the current layer, or of all layers */
     bool whole;     /* the reduction is of all layers: ranks exchange scores once per group */
@@ -57,7 +56,7 @@ struct scorer {
 
 void fm_rank_defaults(struct fm_rank_options *options)
 {
-    *options = (struct fm_rank_options){.order = FM_ORDER_SCORE};
+    *options = (struct fm_rank_options){.order = FM_ORDER_SCORE, .criterion = fm_criteria[0]};
 }
 
 void fm_rank_report_release(struct fm_rank_report *report)
@@ -84,7 +83,7 @@ static void score_expert(void *self, const struct fm_expert_view *v)
     size_t I = (size_t)s->ranking.I, e = (size_t)v->expert;
     double *slot = s->slot + (size_t)v->slot * layer_size(s);
     assert(v->width == (int)I && v->cap == (int)I);
-    fm_criterion_add(&s->adder, slot + e * I, v);
+    s->criterion->add(slot + e * I, v, s->task.ops, (int)I, s->task.config->H);
 }
 
 /* Number of values in one reduction. */
@@ -96,7 +95,7 @@ static size_t reduction_size(const struct scorer *s)
 /* Whether m is the layer that a sweep visits last or, if `last` is false, first. */
 static bool is_end(const struct scorer *s, int m, bool last)
 {
-    return m == (fm_criterion_backward(s->criterion) == last ? 0 : s->ranking.M - 1);
+    return m == (s->criterion->backward == last ? 0 : s->ranking.M - 1);
 }
 
 static int begin_layer(void *self, int m, struct fm_err *err)
@@ -129,8 +128,8 @@ static int check_sums(const struct scorer *s, int m, const double *sums, size_t 
         if (isfinite(sums[i]))
             continue;
         return fm_fail(err, FM_EFORMAT, "layer %d: the %s of expert %d, channel %d is not finite",
-                       l, fm_criterion_backward(s->criterion) ? "weight gradient" : "score",
-                       (int)(at / I), (int)(at % I));
+                       l, s->criterion->backward ? "weight gradient" : "score", (int)(at / I),
+                       (int)(at % I));
     }
     return FM_OK;
 }
@@ -213,7 +212,7 @@ static int score_group(void *self, bool *done, struct fm_err *err)
     s->task.units = n;
     for (int i = 0; i < n; i++)
         s->batch[i] = (struct fm_batch){s->ids + (size_t)i * ids, batch, calib->T};
-    bool backward = fm_criterion_backward(s->criterion);
+    bool backward = s->criterion->backward;
     struct fm_lane lane = {.backward = backward, .teacher = -1, .ce = 1};
     /* In float32, and with biases, the scores of each batch are added separately. */
     bool spans = backward && s->task.ops->operand != FM_F32 && !s->task.config->expert->bias;
@@ -273,12 +272,9 @@ static int kept_bytes(uint64_t *bytes, const struct scorer *s, struct fm_err *er
 static int take_sums(struct scorer *s, struct fm_err *err)
 {
     const struct fm_ops *ops = s->task.ops;
-    const struct fm_config *c = s->task.config;
     size_t layer = layer_size(s) * sizeof(double),
-           slots = layer * (size_t)(fm_criterion_backward(s->criterion)
-                                        ? fm_sweep_slots(s->sweep)
-                                        : fm_sweep_slots_forward(s->sweep));
-    s->adder = (struct fm_criterion_adder){s->criterion, ops, c->I, c->H};
+           slots = layer * (size_t)(s->criterion->backward ? fm_sweep_slots(s->sweep)
+                                                           : fm_sweep_slots_forward(s->sweep));
     s->slot = fm_alloc_large(slots, "scores of batches", err);
     s->before = s->slot ? fm_alloc((size_t)s->ranking.M, layer, "scores", err) : NULL;
     if (s->slot)
@@ -349,7 +345,9 @@ static int finish(void *self, struct fm_err *err)
 static int finish_scores(struct scorer *s, struct fm_err *err)
 {
     struct fm_ranking *r = &s->ranking;
-    fm_criterion_finish(s->criterion, r->scores, (size_t)r->M * (size_t)r->E, r->I, s->batches);
+    size_t n = (size_t)r->M * layer_size(s);
+    for (size_t i = 0; s->criterion->score && i < n; i++)
+        r->scores[i] = s->criterion->score(r->scores[i], s->batches);
     if (s->options->order == FM_ORDER_SCORE)
         return fm_ranking_sort(r, err);
     fm_ranking_original(r);
@@ -360,8 +358,8 @@ static void print_params(void *self, struct fm_text *text)
 {
     const struct scorer *s = self;
     fm_text_printf(text, "batch %d", s->task.batch);
-    if (s->criterion != FM_CRITERION_TAYLOR)
-        fm_text_printf(text, " criterion %s", fm_criterion_name(s->criterion));
+    if (s->criterion != fm_criteria[0])
+        fm_text_printf(text, " criterion %s", s->criterion->name);
     if (s->ranking.group > 1)
         fm_text_printf(text, " group %d", s->ranking.group);
 }
@@ -370,8 +368,8 @@ static void record(void *self, cJSON *options)
 {
     const struct scorer *s = self;
     fm_json_add_string(options, "order", order_name(s->options->order));
-    if (s->criterion != FM_CRITERION_TAYLOR)
-        fm_json_add_string(options, "criterion", fm_criterion_name(s->criterion));
+    if (s->criterion != fm_criteria[0])
+        fm_json_add_string(options, "criterion", s->criterion->name);
     if (s->ranking.group > 1)
         fm_json_add_uint(options, "channel_group", (uint64_t)s->ranking.group);
 }
@@ -499,7 +497,7 @@ static void estimate_scores(struct fm_estimate *estimate, struct fm_task *task, 
 {
     const struct scorer *s = self;
     int batches = s->batches;
-    bool backward = fm_criterion_backward(s->criterion);
+    bool backward = s->criterion->backward;
     int batch = task->batch, group = group_of(task, batches);
     uint64_t rows = (uint64_t)batch * (uint64_t)task->calib.T;
     struct fm_estimate_sweep sweep = {

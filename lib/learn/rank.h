@@ -23,7 +23,7 @@ enum fm_rank_order {
 
 struct fm_rank_options {
     enum fm_rank_order order;
-    enum fm_criterion criterion; /* taylor */
+    const struct fm_criterion *criterion; /* taylor */
     int group; /* channels that are ranked together, a divisor of I; 0: the smallest that keeps
                   codes, or 1 */
     const char *carry[FM_CARRY_PATTERNS_MAX + 1]; /* --carry PATTERN, NULL after the last */
@@ -38,7 +38,7 @@ struct fm_coverage {
 };
 
 struct fm_rank_report {
-    enum fm_criterion criterion;
+    const struct fm_criterion *criterion;
     int group;
     int L, M, E, I, T;
     int16_t moe[FM_LAYERS_MAX]; /* (M) the layers with experts */

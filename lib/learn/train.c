@@ -609,18 +609,15 @@ static int make_members(void *self, cJSON *manifest, struct fm_stage_member *mem
     return rc;
 }
 
-/*
- * Taylor scores are squared estimates of changes of the loss, so they are comparable between
- * experts.  The scores of other criteria only order the channels of one expert, so methods that
- * compare experts by scores are refused for them (FM_ECONFIG).
- */
+/* Methods that compare experts by scores are refused for criteria whose scores only order the
+ * channels of one expert (FM_ECONFIG). */
 static int check_criterion(const struct fm_train_options *o, const struct fm_task *task,
                            struct fm_err *err)
 {
-    enum fm_criterion criterion;
+    const struct fm_criterion *criterion;
     char prior[32] = "";
     int rc = fm_criterion_read(&criterion, &task->in, err);
-    if (rc || criterion == FM_CRITERION_TAYLOR)
+    if (rc || criterion->comparable)
         return rc;
     const struct fm_method *m = o->method;
     if (!m->weighs || (m->trains && o->prior == 0))
@@ -630,8 +627,7 @@ static int check_criterion(const struct fm_train_options *o, const struct fm_tas
     return fm_fail(err, FM_ECONFIG,
                    "the channels were ranked by %s, but --method %s%s needs taylor scores: run "
                    "fm-rank with --criterion taylor, or use --method uniform or %s--prior 0",
-                   fm_criterion_name(criterion), o->method->name, prior,
-                   prior[0] ? "" : "learned with ");
+                   criterion->name, o->method->name, prior, prior[0] ? "" : "learned with ");
 }
 
 /* Widths must not split a channel group: by default the multiple is the ranking's group. */
