@@ -41,16 +41,20 @@ static int run(const struct fm_run_options *run, const void *options, void *repo
                     : fm_recover(run, options, report, err);
 }
 
-/* Modes of options: one bit for a strategy and one for what is trained. */
-enum { SINGLE = 1, CROSS = 2, EXPERTS = 4, ROUTER = 8 };
+/* Modes of options: one bit for a strategy and one for what is trained: an adapter that is merged,
+ * or another. */
+enum { SINGLE = 1, CROSS = 2, MERGED = 4, OTHER = 8 };
 
 static int work(const struct fm_cli *cli, const struct fm_recover_options *options,
                 struct fm_recover_report *report, struct fm_err *err)
 {
     const struct fm_show_tool tool = {options, report, run, describe, describe_json};
-    int strategies = SINGLE | CROSS, trains = EXPERTS | ROUTER;
+    int strategies = SINGLE | CROSS, trains = MERGED | OTHER;
+    int train = options->train->merges ? MERGED : OTHER;
+    char says[48];
+    snprintf(says, sizeof says, "with --train %s", options->train->name);
     if (fm_options_check(cli, trains | SINGLE << options->strategy, "with --strategy cross", err) ||
-        fm_options_check(cli, strategies | EXPERTS << options->train, "with --train router", err))
+        fm_options_check(cli, strategies | train, says, err))
         return err->code;
     return fm_show_tool(cli, &tool, err);
 }
@@ -58,20 +62,22 @@ static int work(const struct fm_cli *cli, const struct fm_recover_options *optio
 int fm_recover_main(int argc, char **argv)
 {
     struct fm_recover_options options;
-    fm_recover_defaults(&options, FM_RECOVER_EXPERTS);
-    int strategy = (int)options.strategy, train = (int)options.train;
+    fm_recover_defaults(&options, fm_recoveries[0]);
+    int strategy = (int)options.strategy, train = 0;
+    char trains[64];
+    fm_recovery_choices(trains, sizeof trains);
     const struct fm_cli_option own[] = {
         {"budget", 'b', FM_CLI_TEXT, &options.budget, "R",
          "train at the mask nearest to R (default: 0.40)", 0, 0, SINGLE},
-        {"train", 0, FM_CLI_CHOICE, &train, "experts|router",
+        {"train", 0, FM_CLI_CHOICE, &train, trains,
          "train adapters of the experts, or the routers (default: experts)", 0, 0, 0},
         {"strategy", 0, FM_CLI_CHOICE, &strategy, "single|cross",
          "train at one mask, or at many (default: single)", 0, 0, 0},
         {"lora-rank", 0, FM_CLI_INT, &options.rank, "N", "rank of the adapter (default: 16)", 1,
-         FM_LORA_RANK_MAX, EXPERTS},
+         FM_LORA_RANK_MAX, MERGED},
         {"lora-alpha", 0, FM_CLI_REAL, &options.alpha, "X",
          "the adapter is scaled by alpha / rank (default: 32)", FM_RECOVER_ALPHA_MIN,
-         FM_RECOVER_ALPHA_MAX, EXPERTS},
+         FM_RECOVER_ALPHA_MAX, MERGED},
         {"steps", 0, FM_CLI_INT, &options.steps, "N", "training steps (default: 200)", 1,
          FM_RECOVER_STEPS_MAX, 0},
         {"lr", 0, FM_CLI_REAL, &options.lr, "X", "learning rate (default: 1e-4)", FM_RECOVER_LR_MIN,
@@ -94,7 +100,7 @@ int fm_recover_main(int argc, char **argv)
         cli.run.inputs.stream = cli.operand[0];
     options.strategy = (enum fm_recover_strategy)strategy;
     struct fm_recover_options usual;
-    fm_recover_defaults(&usual, (enum fm_recover_train)train);
+    fm_recover_defaults(&usual, fm_recoveries[train]);
     options.train = usual.train;
     /* A cross step also trains the full model, with the cross-entropy as its only loss. */
     options.w_task = options.strategy == FM_RECOVER_CROSS ? 1 : usual.w_task;

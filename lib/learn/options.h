@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "lib/masks/masks.h"
+#include "lib/learn/recovery.h"
 #include "lib/masks/methods.h"
 
 /* Limits of the options; the library and the command line refuse values outside them. */
@@ -50,11 +51,6 @@ struct fm_train_options {
     int around_tokens;    /* minimum tokens of such a sweep: 2560 */
 };
 
-enum fm_recover_train {
-    FM_RECOVER_EXPERTS, /* low-rank adapters of the experts */
-    FM_RECOVER_ROUTER   /* the routers' weights, and the biases of their logits */
-};
-
 enum fm_recover_strategy {
     FM_RECOVER_SINGLE, /* one mask, teacher without adapter */
     FM_RECOVER_CROSS   /* sandwich rule: full model, smallest mask, random masks between */
@@ -63,7 +59,7 @@ enum fm_recover_strategy {
 struct fm_recover_options {
     const char *budget; /* "0.40": the mask is chosen as in lib/masks/choose.h; NULL: the mask
                            nearest to FM_RECOVER_BUDGET, even if the family ends before it */
-    enum fm_recover_train train;
+    const struct fm_recovery *train;
     enum fm_recover_strategy strategy;
     int rank;     /* 16; rank and alpha apply to adapters of experts */
     double alpha; /* 32 */
@@ -73,8 +69,7 @@ struct fm_recover_options {
                      where the adapter overfits the calibration text */
     /* Constants without an option. */
     double w_task, w_kl; /* weights of the cross-entropy and of the divergence from the full model:
-                            1 1; for routers at one mask 0 1, so that they route as in the full
-                            model */
+                            that of the descriptor, and 1 */
     double beta1, beta2, eps, decay; /* AdamW: 0.9 0.999 1e-8 0 */
     int middle;                      /* random masks of a cross step: 2 */
     double balance_eps; /* cross: a subnet's weight is |L_full| / (|L_sub| + eps): 1e-6 */

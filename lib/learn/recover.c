@@ -40,16 +40,15 @@ struct recovery {
 
 enum { CE, KL, AGREE, POSITIONS, KIND, QUALITIES = KIND + FM_KINDS_MAX };
 
-void fm_recover_defaults(struct fm_recover_options *options, enum fm_recover_train train)
+void fm_recover_defaults(struct fm_recover_options *options, const struct fm_recovery *train)
 {
-    bool router = train == FM_RECOVER_ROUTER;
     *options = (struct fm_recover_options){.train = train,
                                            .strategy = FM_RECOVER_SINGLE,
                                            .rank = 16,
                                            .alpha = 32,
                                            .steps = 200,
                                            .lr = 1e-4,
-                                           .w_task = router ? 0 : 1,
+                                           .w_task = train->w_task,
                                            .w_kl = 1,
                                            .beta1 = 0.9,
                                            .beta2 = 0.999,
@@ -96,10 +95,11 @@ static void print_params(void *self, struct fm_text *text)
 {
     const struct recovery *r = self;
     const struct fm_recover_options *o = r->options;
+    bool first = o->train == fm_recoveries[0];
     fm_text_printf(text,
-                   "%smask %d strategy %s rank %d alpha %.17g steps %d lr %.17g task %.17g kl "
+                   "%s%smask %d strategy %s rank %d alpha %.17g steps %d lr %.17g task %.17g kl "
                    "%.17g adam %.17g %.17g %.17g %.17g middle %d balance %.17g batch %d",
-                   o->train == FM_RECOVER_ROUTER ? "router " : "", r->mask,
+                   first ? "" : o->train->name, first ? "" : " ", r->mask,
                    strategy_name(o->strategy), o->rank, o->alpha, o->steps, o->lr, o->w_task,
                    o->w_kl, o->beta1, o->beta2, o->eps, o->decay, o->middle, o->balance_eps,
                    r->task.batch);
@@ -237,9 +237,7 @@ static struct size adapter_size(const struct recovery *r)
     struct size size = {0};
     for (int m = 0; m < c->M; m++) {
         double kept = layer_channels(r, m);
-        double floats = o->train == FM_RECOVER_ROUTER
-                            ? (double)c->E * (c->H + 1)
-                            : 3.0 * o->rank * ((double)c->E * c->H + kept);
+        double floats = o->train->floats(c, o, kept);
         uint64_t bytes = (uint64_t)(floats * sizeof(float));
         size.all += bytes;
         size.layer = bytes > size.layer ? bytes : size.layer;
@@ -267,16 +265,16 @@ static void plan_sweeps(struct fm_estimate *estimate, const struct recovery *r, 
 {
     const struct fm_task *task = &r->task;
     const struct fm_recover_options *o = r->options;
-    bool cross = o->strategy == FM_RECOVER_CROSS, router = o->train == FM_RECOVER_ROUTER;
+    bool cross = o->strategy == FM_RECOVER_CROSS, merges = o->train->merges;
     uint64_t masks = count_measured(&task->in);
-    uint64_t merged = router ? 0 : fm_estimate_merged(task->config);
+    uint64_t merged = merges ? fm_estimate_merged(task->config) : 0;
     int group = fm_quality_group(task->model, &task->held, memory > merged ? memory - merged : 0);
     struct fm_estimate_sweep sweep = {.count = (uint64_t)o->steps,
                                       .rows = (uint64_t)task->batch * (uint64_t)task->calib.T,
                                       .T = task->calib.T,
                                       .lanes = lanes_of(o),
                                       .backward = cross ? 2 + o->middle : 1,
-                                      .merged = router ? 0 : 1,
+                                      .merged = merges,
                                       .kept = cross ? 0.6 : adapter_size(r).kept};
     fm_estimate_add(estimate, task->model, &sweep, memory);
     estimate->making = estimate->flops;
@@ -450,10 +448,10 @@ static void record(void *self, cJSON *options)
     char text[FM_DECIMAL_TEXT];
     fm_decimal_print(text, &r->budget);
     fm_json_add_string(options, "budget", text);
-    if (r->tune.adapter.router)
-        fm_json_add_string(options, "train", FM_LORAFILE_ROUTER);
+    if (o->train != fm_recoveries[0])
+        fm_json_add_string(options, "train", o->train->name);
     fm_json_add_string(options, "strategy", strategy_name(o->strategy));
-    if (!r->tune.adapter.router) {
+    if (o->train->merges) {
         fm_json_add_uint(options, "lora_rank", (uint64_t)o->rank);
         fm_json_add_double(options, "lora_alpha", o->alpha);
     }
@@ -475,15 +473,16 @@ static void record_result(void *self, cJSON *result)
 
 static void record_adapter(cJSON *manifest, const struct recovery *r)
 {
+    const struct fm_recover_options *o = r->options;
     cJSON *adapter = fm_json_add_object(manifest, "adapter");
-    if (r->tune.adapter.router) {
-        fm_json_add_string(adapter, "train", FM_LORAFILE_ROUTER);
-    } else {
-        fm_json_add_uint(adapter, "rank", (uint64_t)r->options->rank);
-        fm_json_add_double(adapter, "alpha", r->options->alpha);
+    if (o->train != fm_recoveries[0])
+        fm_json_add_string(adapter, "train", o->train->name);
+    if (o->train->merges) {
+        fm_json_add_uint(adapter, "rank", (uint64_t)o->rank);
+        fm_json_add_double(adapter, "alpha", o->alpha);
     }
     fm_json_add_uint(adapter, "budget_index", (uint64_t)r->tune.mask);
-    fm_json_add_string(adapter, "strategy", strategy_name(r->options->strategy));
+    fm_json_add_string(adapter, "strategy", strategy_name(o->strategy));
 }
 
 static int make_members(void *self, cJSON *manifest, struct fm_stage_member *member,

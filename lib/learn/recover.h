@@ -21,7 +21,7 @@ struct fm_recover_report {
     double seconds, seconds_step;
 };
 
-void fm_recover_defaults(struct fm_recover_options *options, enum fm_recover_train train);
+void fm_recover_defaults(struct fm_recover_options *options, const struct fm_recovery *train);
 void fm_recover_report_release(struct fm_recover_report *report); /* zeroed struct is fine */
 
 /*

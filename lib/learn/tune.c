@@ -10,7 +10,6 @@
 
 #include "lib/base/mem.h"
 #include "lib/base/rng.h"
-#include "lib/learn/loragrad.h"
 
 static bool is_cross(const struct fm_tune *t)
 {
@@ -34,11 +33,7 @@ static int start_adapter(struct fm_tune *t, struct fm_err *err)
 {
     const struct fm_config *c = t->task->config;
     const uint32_t *widths = fm_masks_widths(t->masks, is_cross(t) ? 0 : t->mask);
-    int rc = t->options->train == FM_RECOVER_ROUTER
-                 ? fm_adapter_init_routers(&t->adapter, c->M, c->E, c->H,
-                                           fm_weights_biased_router(c), err)
-                 : fm_adapter_init(&t->adapter, c->M, c->E, c->H, t->options->rank,
-                                   (float)t->options->alpha, widths, err);
+    int rc = t->options->train->init(&t->adapter, c, t->options, widths, err);
     if (rc)
         return rc;
     fm_adapter_start(&t->adapter, t->task->run->inputs.seed);
@@ -125,13 +120,13 @@ static void add_expert(void *self, const struct fm_expert_view *v)
     const struct fm_adapter *a = &t->adapter;
     size_t at = a->offset[(size_t)v->layer * (size_t)a->E + (size_t)v->expert];
     float *slot = t->slot + (size_t)v->slot * t->floats;
-    fm_loragrad_add(a, t->task->ops, slot + (at - layer_at(a, v->layer)), v);
+    t->options->train->expert(a, t->task->ops, slot + (at - layer_at(a, v->layer)), v);
 }
 
 static void add_router(void *self, const struct fm_router_view *v)
 {
     struct fm_tune *t = self;
-    fm_loragrad_add_router(&t->adapter, t->task->ops, t->slot + (size_t)v->slot * t->floats, v);
+    t->options->train->router(&t->adapter, t->task->ops, t->slot + (size_t)v->slot * t->floats, v);
 }
 
 static void add_batch(void *self, int m, int batch, int lane, int slot)
@@ -232,8 +227,8 @@ static int sweep_once(struct fm_tune *t, struct fm_err *err)
                                  .narrow = true,
                                  .losses = weigh_lanes,
                                  .layer_begin = begin_layer,
-                                 .expert = t->adapter.router ? NULL : add_expert,
-                                 .router = t->adapter.router ? add_router : NULL,
+                                 .expert = t->options->train->expert ? add_expert : NULL,
+                                 .router = t->options->train->router ? add_router : NULL,
                                  .commit = add_batch,
                                  .layer_end = end_layer};
     struct fm_batch *batch = fm_alloc((size_t)batches, sizeof *batch, "batches", err);

@@ -47,7 +47,7 @@ static int step(struct fm_task *task, struct fm_err *err)
         return fm_fail(err, FM_ENOMEM, "no memory for widths");
     for (size_t i = 0; i < experts; i++)
         half[i] = (uint32_t)c->I / 2;
-    fm_recover_defaults(&options, FM_RECOVER_ROUTER);
+    fm_recover_defaults(&options, &fm_recovery_router);
     options.w_task = 1;
     fm_masks_init(&masks, c->M, c->E, c->I);
     struct fm_tune tune = {

@@ -41,7 +41,7 @@ static int make_stages(void **state)
     train.budget_step = "0.2";
     assert_ok(fm_train(&run_to("ranked", "trained")->run, &train, &trained, &err));
     fm_train_report_release(&trained);
-    fm_recover_defaults(&recover, FM_RECOVER_EXPERTS);
+    fm_recover_defaults(&recover, &fm_recovery_adapter);
     recover.steps = 1;
     assert_ok(fm_recover(&run_to("trained", "recovered")->run, &recover, &recovered, &err));
     fm_recover_report_release(&recovered);

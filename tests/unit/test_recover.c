@@ -45,7 +45,7 @@ static void open_fixture(struct fixture *f, const struct fm_ops *ops)
     fm_masks_init(&f->masks, L, E, I);
     assert_ok(fm_masks_full(&f->masks, &fm_method_learned, &err));
     assert_ok(fm_masks_append(&f->masks, (uint32_t *)f->widths, &fm_method_learned, 1, &err));
-    fm_recover_defaults(&f->options, FM_RECOVER_EXPERTS);
+    fm_recover_defaults(&f->options, &fm_recovery_adapter);
 }
 
 static void close_fixture(struct fixture *f)
@@ -213,7 +213,7 @@ TEST(divergence_falls_with_routers)
     struct fixture f;
     struct fm_tune tune;
     open_fixture(&f, fm_ops_ref());
-    fm_recover_defaults(&f.options, FM_RECOVER_ROUTER);
+    fm_recover_defaults(&f.options, &fm_recovery_router);
     assert_true(f.options.w_task == 0 && f.options.w_kl == 1);
     f.options.lr = 2e-3;
     start_tune(&tune, &f);
@@ -288,7 +288,7 @@ static int trained(void **unused)
 }
 
 static void start_training(struct runs *r, struct fm_recover_options *o,
-                           enum fm_recover_train train, const char *out)
+                           const struct fm_recovery *train, const char *out)
 {
     fm_recover_defaults(o, train);
     o->rank = 2;
@@ -301,7 +301,7 @@ static void start_training(struct runs *r, struct fm_recover_options *o,
 
 static void start_recover(struct runs *r, struct fm_recover_options *o, const char *out)
 {
-    start_training(r, o, FM_RECOVER_EXPERTS, out);
+    start_training(r, o, &fm_recovery_adapter, out);
 }
 
 static void must_recover(struct runs *r, const struct fm_recover_options *o,
@@ -350,7 +350,7 @@ TEST(the_stream_gets_the_adapter_and_new_figures)
     }
 }
 
-static void stop_and_go_on(enum fm_recover_train train)
+static void stop_and_go_on(const struct fm_recovery *train)
 {
     struct runs r;
     struct fm_err err = {0};
@@ -381,8 +381,8 @@ static void stop_and_go_on(enum fm_recover_train train)
 
 TEST(a_stopped_recovery_goes_on_to_the_same_bytes)
 {
-    stop_and_go_on(FM_RECOVER_EXPERTS);
-    stop_and_go_on(FM_RECOVER_ROUTER);
+    stop_and_go_on(&fm_recovery_adapter);
+    stop_and_go_on(&fm_recovery_router);
 }
 
 TEST(the_stream_gets_the_routers)
@@ -393,7 +393,7 @@ TEST(the_stream_gets_the_routers)
     struct fm_bundle b;
     struct fm_budgets budgets;
     struct fm_adapter adapter;
-    start_training(&r, &options, FM_RECOVER_ROUTER, "routed.fm");
+    start_training(&r, &options, &fm_recovery_router, "routed.fm");
     must_recover(&r, &options, &report);
     assert_true(report.after[report.mask].recovered);
     assert_true(report.after[report.mask].kl != report.masks.mask[report.mask].quality.kl);

@@ -1,8 +1,21 @@
 /*
- * The gradient of an adapter, from the view of one expert in the backward pass: two thin products
- * for each of A and B.  The gradient of a whole weight matrix is never formed.
+ * Recovery `experts`: low-rank adapters of the experts (fm-method(7)).  The gradient of an adapter,
+ * from the view of one expert in the backward pass, is two thin products for each of A and B.  The
+ * gradient of a whole weight matrix is never formed.
  */
-#include "lib/learn/loragrad.h"
+#include "lib/learn/options.h"
+#include "lib/learn/recovery.h"
+
+static double floats(const struct fm_config *c, const struct fm_recover_options *o, double kept)
+{
+    return 3.0 * o->rank * ((double)c->E * c->H + kept);
+}
+
+static int init(struct fm_adapter *a, const struct fm_config *c, const struct fm_recover_options *o,
+                const uint32_t *widths, struct fm_err *err)
+{
+    return fm_adapter_init(a, c->M, c->E, c->H, o->rank, (float)o->alpha, widths, err);
+}
 
 /* dA (r, H) += s (dy B)^T x and dB (k, r) += s dy^T (x A^T), for y = x (W + s B A)^T with
  * x (n, H) and dy (n, k): gate and up. */
@@ -34,8 +47,8 @@ static void add_gradient_down(const struct fm_ops *ops, float *dA, float *dB, co
     fm_scratch_release(mark);
 }
 
-void fm_loragrad_add(const struct fm_adapter *a, const struct fm_ops *ops, float *gradient,
-                     const struct fm_expert_view *v)
+static void add_expert(const struct fm_adapter *a, const struct fm_ops *ops, float *gradient,
+                       const struct fm_expert_view *v)
 {
     size_t i = (size_t)v->layer * (size_t)a->E + (size_t)v->expert;
     int k = (int)a->widths[i], kk = v->width < k ? v->width : k;
@@ -64,13 +77,11 @@ void fm_loragrad_add(const struct fm_adapter *a, const struct fm_ops *ops, float
     fm_scratch_release(mark);
 }
 
-void fm_loragrad_add_router(const struct fm_adapter *a, const struct fm_ops *ops, float *gradient,
-                            const struct fm_router_view *v)
-{
-    int E = a->E, H = a->H;
-    float *bias = gradient + (size_t)E * (size_t)H;
-    ops->f32->gemm(true, false, E, H, v->n, 1, fm_f32(v->dlogits), E, fm_f32(v->x), H, 1, gradient,
-                   H);
-    for (int i = 0; a->biased && i < v->n; i++)
-        ops->add(bias, v->dlogits + (size_t)i * (size_t)E, E);
-}
+const struct fm_recovery fm_recovery_adapter = {
+    .name = "experts",
+    .merges = true,
+    .w_task = 1,
+    .floats = floats,
+    .init = init,
+    .expert = add_expert,
+};

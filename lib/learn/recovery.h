@@ -1,0 +1,58 @@
+/*
+ * What fm-recover can train.  Each is one descriptor in its own file in lib/methods, and one row of
+ * the list below; lib/learn/tune.h takes the steps, and the values are a struct fm_adapter.
+ */
+#ifndef FM_RECOVERY_H
+#define FM_RECOVERY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "lib/engine/adapter.h"
+#include "lib/engine/sweep.h"
+
+struct fm_recover_options;
+
+struct fm_recovery {
+    const char *name; /* of --train, in manifests */
+    bool merges;      /* experts are computed with the adapter merged, which has --lora-rank and
+                         --lora-alpha */
+    double w_task;    /* the usual weight of the cross-entropy at one mask */
+    /* Number of values for one layer whose students keep `kept` channels, over all experts. */
+    double (*floats)(const struct fm_config *config, const struct fm_recover_options *options,
+                     double kept);
+    /* Make an adapter for widths (M, E). */
+    int (*init)(struct fm_adapter *adapter, const struct fm_config *config,
+                const struct fm_recover_options *options, const uint32_t *widths,
+                struct fm_err *err);
+    /*
+     * One of these; the other is NULL.  Add to `gradient` the gradient of the loss with respect to
+     * the adapter's part for the view: of an expert, offset[i + 1] - offset[i] floats, laid out as
+     * in a->values; of a layer's router, (E, H), then (E) if a->biased.  The view's weights include
+     * the adapter; its lane may be narrower or wider than the adapter.
+     */
+    void (*expert)(const struct fm_adapter *a, const struct fm_ops *ops, float *gradient,
+                   const struct fm_expert_view *view);
+    void (*router)(const struct fm_adapter *a, const struct fm_ops *ops, float *gradient,
+                   const struct fm_router_view *view);
+};
+
+/* The list, in the order of --help: a row NAME for each, whose file defines fm_recovery_NAME.  The
+ * first is the default, which manifests do not record. */
+/* clang-format off */
+#define FM_RECOVERY_ROWS(ROW) \
+    ROW(adapter)              \
+    ROW(router)
+/* clang-format on */
+
+#define FM_RECOVERY_DECLARE(name) extern const struct fm_recovery fm_recovery_##name;
+FM_RECOVERY_ROWS(FM_RECOVERY_DECLARE)
+
+/* All of them, in the order of the list; the last is NULL. */
+extern const struct fm_recovery *const fm_recoveries[];
+
+/* "experts|router", the choices of an option. */
+void fm_recovery_choices(char *text, size_t size);
+
+#endif
