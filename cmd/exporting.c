@@ -10,58 +10,16 @@
 #include "lib/base/units.h"
 #include "lib/run/report.h"
 
-static cJSON *export_json(const struct fm_cli *cli, const struct fm_export_options *options,
-                          const struct fm_export_report *r)
+/* Channels in addition to the mask's, in the JSON as channels_KEY and bytes_KEY. */
+static void describe_rounding(const struct fm_result *out, const char *would, const char *label,
+                              const char *const keys[2], uint64_t channels, uint64_t bytes,
+                              const char *why)
 {
-    cJSON *o = fm_report_begin("fm-pack");
-    fm_json_add_bool(o, "dry_run", cli->dry_run);
-    fm_json_add_string(o, "layout", r->layout->name);
-    if (r->layout->runtime)
-        fm_json_add_string(o, "for", r->layout->runtime);
-    fm_json_add_uint(o, "index", (uint64_t)r->index);
-    if (options->by == FM_BY_BUDGET)
-        fm_json_add_double(o, "budget_asked", options->budget);
-    fm_json_add_double(o, "budget", r->budget);
-    fm_json_add_uint(o, "width_uniform", r->width_uniform);
-    fm_json_add_double(o, "width_mean", r->width_mean);
-    fm_json_add_uint(o, "channels_layout", r->channels_layout);
-    fm_json_add_uint(o, "bytes_layout", r->bytes_layout);
-    fm_json_add_uint(o, "channels_pad", r->channels_pad);
-    fm_json_add_uint(o, "bytes_pad", r->bytes_pad);
-    if (r->layout->all_members) {
-        fm_json_add_uint(o, "members", (uint64_t)r->members);
-        fm_json_add_uint(o, "channels_freed", r->channels_freed);
-        fm_json_add_uint(o, "bytes_freed", r->bytes_freed);
-    }
-    fm_json_add_bool(o, "removes_nothing", r->removes_nothing);
-    fm_json_add_uint(o, "bytes_source", r->bytes_source);
-    fm_json_add_double(o, "break_even", r->break_even);
-    fm_json_add_uint(o, "bytes_weights", r->bytes_weights);
-    fm_json_add_uint(o, "bytes_out", r->bytes_out);
-    fm_json_add_uint(o, "bytes_memory", r->bytes_memory);
-    fm_json_add_uint(o, "bytes_free", r->bytes_free);
-    fm_json_add_uint(o, "files", (uint64_t)r->files);
-    if (options->quantise)
-        fm_json_add_string(o, "weights", options->quantise->name);
-    if (r->storage[0]) {
-        fm_json_add_string(o, "storage", r->storage);
-        fm_json_add_bool(o, "codes_kept", r->codes);
-    }
-    fm_extra_json(o, &r->extra);
-    if (r->extra.tensors)
-        fm_json_add_bool(o, "keep_extra", options->keep_extra);
-    fm_json_add_double(o, "seconds", r->seconds);
-    return o;
-}
-
-static void rounding_line(FILE *out, const char *would, const char *name, uint64_t channels,
-                          uint64_t bytes, const char *why)
-{
-    char text[32];
-    fm_units_bytes(text, bytes);
+    fm_json_add_uint(out->json, keys[0], channels);
+    fm_json_add_uint(out->json, keys[1], bytes);
     if (channels)
-        fprintf(out, "%-9s%12s  %sfor %llu channels in addition to the mask's: %s\n", name, text,
-                would, (unsigned long long)channels, why);
+        fm_row_bytes(out, label, NULL, bytes, "%sfor %llu channels in addition to the mask's: %s",
+                     would, (unsigned long long)channels, why);
 }
 
 /* Warn if the export removes nothing, or is not smaller than the original. */
@@ -91,44 +49,90 @@ static void source_lines(FILE *out, const char *would, const char *padding,
         fputs("this layout is larger at every budget\n", out);
 }
 
-static void export_text(FILE *out, bool dry_run, const struct fm_export_options *options,
-                        const struct fm_export_report *r)
+static void describe_member(const struct fm_result *out, const char *would,
+                            const struct fm_export_options *options,
+                            const struct fm_export_report *r)
 {
-    char all[32], freed[32];
+    cJSON *o = out->json;
+    fprintf(out->text, "export   %s%s, budget %.4f (mask %d)\n", would, r->layout->name, r->budget,
+            r->index);
+    fm_json_add_string(o, "layout", r->layout->name);
+    if (r->layout->runtime)
+        fm_json_add_string(o, "for", r->layout->runtime);
+    fm_json_add_uint(o, "index", (uint64_t)r->index);
+    if (options->by == FM_BY_BUDGET)
+        fm_json_add_double(o, "budget_asked", options->budget);
+    fm_json_add_double(o, "budget", r->budget);
+    if (r->layout->one_width)
+        fprintf(out->text,
+                "width    %s%u channels in every expert; the mask leaves %.1f on average\n", would,
+                r->width_uniform, r->width_mean);
+    fm_json_add_uint(o, "width_uniform", r->width_uniform);
+    fm_json_add_double(o, "width_mean", r->width_mean);
+}
+
+static void describe_codes(const struct fm_result *out, const char *would,
+                           const struct fm_export_options *options,
+                           const struct fm_export_report *r)
+{
+    if (options->quantise)
+        fm_row_word(out, "experts", NULL, options->quantise->name, "%s%s", would,
+                    options->quantise->about);
+    else if (r->storage[0])
+        fm_row_word(out, "codes", NULL, r->codes ? "kept" : "not kept", "%s%s", would, r->storage);
+}
+
+static void describe(const struct fm_result *out, bool dry_run,
+                     const struct fm_export_options *options, const struct fm_export_report *r)
+{
+    static const char *const layout[] = {"channels_layout", "bytes_layout"};
+    static const char *const pad[] = {"channels_pad", "bytes_pad"};
     const char *would = dry_run ? "would be " : "";
     const char *padding = options->devices > 1        ? "--tp"
                           : options->pad_multiple > 1 ? "--pad-multiple"
                                                       : "--weights";
-    fm_units_bytes(all, r->bytes_out);
-    fm_units_bytes(freed, r->bytes_freed);
-    fprintf(out, "export   %s%s, budget %.4f (mask %d)\n", would, r->layout->name, r->budget,
-            r->index);
-    if (r->layout->one_width)
-        fprintf(out, "width    %s%u channels in every expert; the mask leaves %.1f on average\n",
-                would, r->width_uniform, r->width_mean);
-    rounding_line(out, would, "layout", r->channels_layout, r->bytes_layout, r->layout->leveled);
+    cJSON *o = out->json;
+    fm_json_add_bool(o, "dry_run", dry_run);
+    describe_member(out, would, options, r);
+    describe_rounding(out, would, "layout", layout, r->channels_layout, r->bytes_layout,
+                      r->layout->leveled);
     if (options->load_cap)
-        fprintf(
-            out,
-            "%-9s%12s  %sof %llu channels that none of the exported budgets uses (budgets: %d)\n",
-            "freed", freed, dry_run ? "would be freed, " : "",
-            (unsigned long long)r->channels_freed, r->members);
-    rounding_line(out, would, "padding", r->channels_pad, r->bytes_pad, padding);
-    if (options->quantise)
-        fprintf(out, "%-9s%12s  %s%s\n", "experts", options->quantise->name, would,
-                options->quantise->about);
-    else if (r->storage[0])
-        fprintf(out, "%-9s%12s  %s%s\n", "codes", r->codes ? "kept" : "not kept", would,
-                r->storage);
-    fm_show_bytes(out, "weights", r->bytes_weights,
-                  dry_run ? "would be in weight files" : "of weight files");
+        fm_row_bytes(out, "freed", NULL, r->bytes_freed,
+                     "%sof %llu channels that none of the exported budgets uses (budgets: %d)",
+                     dry_run ? "would be freed, " : "", (unsigned long long)r->channels_freed,
+                     r->members);
+    describe_rounding(out, would, "padding", pad, r->channels_pad, r->bytes_pad, padding);
+    if (r->layout->all_members) {
+        fm_json_add_uint(o, "members", (uint64_t)r->members);
+        fm_json_add_uint(o, "channels_freed", r->channels_freed);
+        fm_json_add_uint(o, "bytes_freed", r->bytes_freed);
+    }
+    fm_json_add_bool(o, "removes_nothing", r->removes_nothing);
+    fm_json_add_uint(o, "bytes_source", r->bytes_source);
+    fm_json_add_double(o, "break_even", r->break_even);
+    describe_codes(out, would, options, r);
+    fm_row_bytes(out, "weights", "bytes_weights", r->bytes_weights, "%s",
+                 dry_run ? "would be in weight files" : "of weight files");
     fm_show_extra(out, &r->extra,
                   dry_run ? options->keep_extra ? "would be kept" : "would be left out"
                   : options->keep_extra ? "kept"
                                         : "left out");
-    fprintf(out, "%-9s%12s  %s all %d files\n", "all", all, dry_run ? "would be in" : "of",
-            r->files);
-    source_lines(out, would, padding, r);
+    fm_row_bytes(out, "all", "bytes_out", r->bytes_out, "%s all %d files",
+                 dry_run ? "would be in" : "of", r->files);
+    source_lines(out->text, would, padding, r);
+    fm_json_add_uint(o, "bytes_memory", r->bytes_memory);
+    fm_json_add_uint(o, "bytes_free", r->bytes_free);
+    fm_json_add_uint(o, "files", (uint64_t)r->files);
+    if (options->quantise)
+        fm_json_add_string(o, "weights", options->quantise->name);
+    if (r->storage[0]) {
+        fm_json_add_string(o, "storage", r->storage);
+        fm_json_add_bool(o, "codes_kept", r->codes);
+    }
+    fm_extra_json(o, &r->extra);
+    if (r->extra.tensors)
+        fm_json_add_bool(o, "keep_extra", options->keep_extra);
+    fm_json_add_double(o, "seconds", r->seconds);
 }
 
 struct shown {
@@ -143,8 +147,9 @@ static int show_report(void *self, struct fm_err *err)
     struct fm_cli_text text;
     if (fm_cli_text_open(&text, err))
         return err->code;
-    export_text(text.out, s->cli->dry_run, s->options, s->report);
-    return fm_cli_result(s->cli, &text, export_json(s->cli, s->options, s->report), err);
+    const struct fm_result result = {text.out, fm_report_begin("fm-pack")};
+    describe(&result, s->cli->dry_run, s->options, s->report);
+    return fm_cli_result(s->cli, &text, result.json, err);
 }
 
 int fm_exporting(const struct fm_cli *cli, const struct fm_export_options *options,

@@ -40,10 +40,8 @@ struct options {
  * JSON object. */
 static cJSON *with_cost(cJSON *json, FILE *out, const struct fm_estimate *dry)
 {
-    if (dry) {
-        fm_show_cost(out, dry);
-        fm_show_cost_json(json, dry);
-    }
+    if (dry)
+        fm_show_cost(&(struct fm_result){out, json}, dry);
     return json;
 }
 
@@ -207,16 +205,14 @@ static int say_page(const struct fm_cli *cli, const struct fm_page *page, struct
     struct fm_cli_text text;
     if (fm_cli_text_open(&text, err))
         return err->code;
-    fm_show_bytes(text.out, "page", page->size, "");
-    fprintf(text.out, "%-9s%12d  of %d in the family\n", "members", page->shown, page->budgets);
-    fprintf(text.out, "%-9s%12d  files of measurements\n", "figures", page->figures);
-    cJSON *o = fm_report_begin("fm-bench report");
-    fm_json_add_bool(o, "dry_run", cli->dry_run);
-    fm_json_add_uint(o, "bytes", page->size);
-    fm_json_add_uint(o, "budgets", (uint64_t)page->budgets);
-    fm_json_add_uint(o, "shown", (uint64_t)page->shown);
-    fm_json_add_uint(o, "figures", (uint64_t)page->figures);
-    return fm_cli_result(cli, &text, o, err);
+    const struct fm_result out = {text.out, fm_report_begin("fm-bench report")};
+    fm_json_add_bool(out.json, "dry_run", cli->dry_run);
+    fm_row_bytes(&out, "page", "bytes", page->size, "%s", "");
+    fm_json_add_uint(out.json, "budgets", (uint64_t)page->budgets);
+    fm_row_count(&out, "members", "shown", (uint64_t)page->shown, "of %d in the family",
+                 page->budgets);
+    fm_row_count(&out, "figures", "figures", (uint64_t)page->figures, "files of measurements");
+    return fm_cli_result(cli, &text, out.json, err);
 }
 
 static int report(const struct fm_cli *cli, const struct options *o, struct fm_err *err)

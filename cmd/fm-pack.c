@@ -29,50 +29,46 @@ static int show_report(void *self, struct fm_err *err)
     fm_units_bytes(largest, r->bytes_largest);
     if (fm_cli_text_open(&text, err))
         return err->code;
-    fm_show_bytes(text.out, "weights", r->bytes_in, dry ? "would be read" : "read");
-    fm_show_stored(text.out, r->storage, r->bytes_in, r->bytes_values);
-    if (r->storage[0])
-        fprintf(text.out, "%-9s%12s  %s%s\n", "codes", r->kept ? "kept" : "not kept",
-                dry ? "planned: " : "",
-                r->kept ? "with their scales, byte for byte as in the checkpoint" : r->why_not);
-    fm_show_bytes(text.out, "bundle", r->bytes_out,
-                  dry          ? r->adapter ? "would be written, with the adapter merged"
-                                            : "would be written, without an adapter"
-                  : r->adapter ? "adapter merged"
-                               : "no adapter");
-    if (dry)
-        fm_show_bytes(text.out, "export", export_most, "would be the size of one export, at most");
-    if (r->parts > 1)
-        fprintf(text.out,
-                "%-9s%12d  %s%s to %s, of at most %s each; give the first to other tools\n",
-                "parts", r->parts, dry ? "would be written: " : "", r->part_first, r->part_last,
-                largest);
-    fm_show_extra(text.out, &r->extra,
-                  dry ? "would be copied unchanged, without ranking"
-                      : "copied unchanged, without ranking");
-    fm_show_bytes(text.out, "memory", r->bytes_memory, dry ? "would be used at most" : "at most");
-    fprintf(text.out, "%-9s%12d  %sof %d layers of %d experts\n", "budgets", r->budgets,
-            dry ? "would be in the bundle, " : "", r->layers, r->experts);
     cJSON *o = fm_report_begin("fm-pack");
-    fm_json_add_bool(o, "dry_run", s->cli->dry_run);
-    fm_json_add_uint(o, "bytes_in", r->bytes_in);
-    fm_show_stored_json(o, r->storage, r->bytes_in, r->bytes_values);
-    if (r->storage[0])
+    const struct fm_result out = {text.out, o};
+    fm_json_add_bool(o, "dry_run", dry);
+    fm_row_bytes(&out, "weights", "bytes_in", r->bytes_in, dry ? "would be read" : "read");
+    fm_show_stored(&out, r->storage, r->bytes_in, r->bytes_values);
+    if (r->storage[0]) {
+        fm_row_word(&out, "codes", NULL, r->kept ? "kept" : "not kept", "%s%s",
+                    dry ? "planned: " : "",
+                    r->kept ? "with their scales, byte for byte as in the checkpoint" : r->why_not);
         fm_json_add_bool(o, "codes_kept", r->kept);
+    }
     if (r->why_not[0])
         fm_json_add_string(o, "codes_why_not", r->why_not);
-    fm_json_add_uint(o, "bytes_out", r->bytes_out);
+    fm_row_bytes(&out, "bundle", "bytes_out", r->bytes_out, "%s",
+                 dry          ? r->adapter ? "would be written, with the adapter merged"
+                                           : "would be written, without an adapter"
+                 : r->adapter ? "adapter merged"
+                              : "no adapter");
     fm_json_add_uint(o, "bytes_export", export_most);
+    if (dry)
+        fm_row_bytes(&out, "export", NULL, export_most, "would be the size of one export, at most");
     fm_json_add_uint(o, "parts", (uint64_t)r->parts);
     fm_json_add_uint(o, "bytes_largest", r->bytes_largest);
-    if (r->parts > 1)
+    if (r->parts > 1) {
+        fm_row_count(&out, "parts", NULL, (uint64_t)r->parts,
+                     "%s%s to %s, of at most %s each; give the first to other tools",
+                     dry ? "would be written: " : "", r->part_first, r->part_last, largest);
         fm_json_add_string(o, "part_first", r->part_first);
-    fm_json_add_uint(o, "bytes_memory", r->bytes_memory);
+    }
+    fm_show_extra(&out, &r->extra,
+                  dry ? "would be copied unchanged, without ranking"
+                      : "copied unchanged, without ranking");
+    fm_row_bytes(&out, "memory", "bytes_memory", r->bytes_memory,
+                 dry ? "would be used at most" : "at most");
     fm_json_add_uint(o, "bytes_free", r->bytes_free);
     fm_json_add_uint(o, "passes", (uint64_t)r->passes);
     fm_json_add_uint(o, "layers", (uint64_t)r->layers);
     fm_json_add_uint(o, "experts", (uint64_t)r->experts);
-    fm_json_add_uint(o, "budgets", (uint64_t)r->budgets);
+    fm_row_count(&out, "budgets", "budgets", (uint64_t)r->budgets, "%sof %d layers of %d experts",
+                 dry ? "would be in the bundle, " : "", r->layers, r->experts);
     fm_json_add_uint(o, "segments", (uint64_t)r->segments);
     fm_extra_json(o, &r->extra);
     fm_json_add_bool(o, "adapter", r->adapter);

@@ -23,9 +23,8 @@ static void describe_experts(FILE *out, const struct fm_rank_report *r)
     }
 }
 
-static void describe(FILE *out, const void *report)
+static void describe_text(FILE *out, const struct fm_rank_report *r)
 {
-    const struct fm_rank_report *r = report;
     fprintf(out, "ranked   %d layers of %d experts of %d channels", r->M, r->E, r->I);
     if (r->criterion != fm_criteria[0])
         fprintf(out, " by %s", r->criterion->name);
@@ -42,10 +41,11 @@ static void describe(FILE *out, const void *report)
     describe_experts(out, r);
 }
 
-static cJSON *describe_json(const void *report)
+static void describe(const struct fm_result *out, const void *report)
 {
     const struct fm_rank_report *r = report;
-    cJSON *o = fm_report_begin("fm-rank");
+    cJSON *o = out->json;
+    describe_text(out->text, r);
     if (r->criterion != fm_criteria[0])
         fm_json_add_string(o, "criterion", r->criterion->name);
     if (r->group > 1)
@@ -76,7 +76,6 @@ static cJSON *describe_json(const void *report)
     }
     fm_json_add_uint(o, "resumed", (uint64_t)r->resumed);
     fm_json_add_double(o, "seconds", r->seconds);
-    return o;
 }
 
 static int run(const struct fm_run_options *run, const void *options, void *report,
@@ -89,7 +88,7 @@ static int run(const struct fm_run_options *run, const void *options, void *repo
 static int work(const struct fm_cli *cli, const struct fm_rank_options *options,
                 struct fm_rank_report *report, struct fm_err *err)
 {
-    const struct fm_show_tool tool = {options, report, run, describe, describe_json};
+    const struct fm_show_tool tool = {options, report, run, describe};
     return fm_show_tool(cli, &tool, err);
 }
 

@@ -6,32 +6,24 @@
 #include "lib/run/report.h"
 #include "lib/stage/lorafile.h"
 
-static void describe(FILE *out, const void *report)
+static void describe(const struct fm_result *out, const void *report)
 {
     const struct fm_recover_report *r = report;
-    fprintf(out, "adapter  on mask %d, budget %.4f\n", r->mask,
-            fm_masks_budget(&r->masks, r->mask));
-    fprintf(out, "steps    %d", r->steps);
+    double budget = fm_masks_budget(&r->masks, r->mask);
+    fprintf(out->text, "adapter  on mask %d, budget %.4f\n", r->mask, budget);
+    fprintf(out->text, "steps    %d", r->steps);
     if (r->resumed)
-        fprintf(out, ", %d of them resumed", r->resumed);
-    fputc('\n', out);
-    fm_show_losses(out, &r->masks, r->after);
-}
-
-static cJSON *describe_json(const void *report)
-{
-    const struct fm_recover_report *r = report;
-    cJSON *o = fm_report_begin("fm-recover");
-    fm_json_add_uint(o, "mask", (uint64_t)r->mask);
-    fm_json_add_double(o, "budget", fm_masks_budget(&r->masks, r->mask));
-    fm_json_add_uint(o, "steps", (uint64_t)r->steps);
-    fm_json_add_uint(o, "resumed", (uint64_t)r->resumed);
-    fm_json_add_double(o, "loss_first", r->loss_first);
-    fm_json_add_double(o, "loss_last", r->loss_last);
-    fm_json_add(o, "budgets", fm_show_family(&r->masks, r->after));
-    fm_json_add_double(o, "seconds", r->seconds);
-    fm_json_add_double(o, "seconds_per_step", r->seconds_step);
-    return o;
+        fprintf(out->text, ", %d of them resumed", r->resumed);
+    fputc('\n', out->text);
+    fm_json_add_uint(out->json, "mask", (uint64_t)r->mask);
+    fm_json_add_double(out->json, "budget", budget);
+    fm_json_add_uint(out->json, "steps", (uint64_t)r->steps);
+    fm_json_add_uint(out->json, "resumed", (uint64_t)r->resumed);
+    fm_json_add_double(out->json, "loss_first", r->loss_first);
+    fm_json_add_double(out->json, "loss_last", r->loss_last);
+    fm_show_family(out, &r->masks, r->after);
+    fm_json_add_double(out->json, "seconds", r->seconds);
+    fm_json_add_double(out->json, "seconds_per_step", r->seconds_step);
 }
 
 static int run(const struct fm_run_options *run, const void *options, void *report,
@@ -48,7 +40,7 @@ enum { SINGLE = 1, CROSS = 2, MERGED = 4, OTHER = 8 };
 static int work(const struct fm_cli *cli, const struct fm_recover_options *options,
                 struct fm_recover_report *report, struct fm_err *err)
 {
-    const struct fm_show_tool tool = {options, report, run, describe, describe_json};
+    const struct fm_show_tool tool = {options, report, run, describe};
     int strategies = SINGLE | CROSS, trains = MERGED | OTHER;
     int train = options->train->merges ? MERGED : OTHER;
     char says[48];

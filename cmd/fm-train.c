@@ -6,29 +6,22 @@
 #include "lib/learn/train.h"
 #include "lib/run/report.h"
 
-static void describe(FILE *out, const void *report)
+static void describe(const struct fm_result *out, const void *report)
 {
     const struct fm_train_report *r = report;
     const struct fm_masks *f = &r->masks;
-    fprintf(out, "masks    %d, budgets 0 to %.4f\n", f->count, fm_masks_budget(f, f->count - 1));
+    fprintf(out->text, "masks    %d, budgets 0 to %.4f\n", f->count,
+            fm_masks_budget(f, f->count - 1));
     if (r->steps)
-        fprintf(out, "steps    %d, %d of them resumed\n", r->steps, r->resumed);
-    fm_show_losses(out, f, NULL);
-}
-
-static cJSON *describe_json(const void *report)
-{
-    const struct fm_train_report *r = report;
-    cJSON *o = fm_report_begin("fm-train");
-    fm_json_add_uint(o, "steps", (uint64_t)r->steps);
-    fm_json_add_uint(o, "resumed", (uint64_t)r->resumed);
-    fm_json_add_bool(o, "reached", r->reached);
-    fm_json_add(o, "budgets", fm_show_family(&r->masks, NULL));
+        fprintf(out->text, "steps    %d, %d of them resumed\n", r->steps, r->resumed);
+    fm_json_add_uint(out->json, "steps", (uint64_t)r->steps);
+    fm_json_add_uint(out->json, "resumed", (uint64_t)r->resumed);
+    fm_json_add_bool(out->json, "reached", r->reached);
+    fm_show_family(out, f, NULL);
     if (!r->reached)
-        fm_json_add_double(o, "came_to", r->came_to);
-    fm_json_add_double(o, "seconds", r->seconds);
-    fm_json_add_double(o, "seconds_per_step", r->seconds_step);
-    return o;
+        fm_json_add_double(out->json, "came_to", r->came_to);
+    fm_json_add_double(out->json, "seconds", r->seconds);
+    fm_json_add_double(out->json, "seconds_per_step", r->seconds_step);
 }
 
 /* Modes: one bit for each method, and one for a method without shapes whose actions were given:
@@ -99,7 +92,7 @@ static int run(const struct fm_run_options *run, const void *options, void *repo
 static int work(const struct fm_cli *cli, const struct fm_train_options *options,
                 struct fm_train_report *report, struct fm_err *err)
 {
-    const struct fm_show_tool tool = {options, report, run, describe, describe_json};
+    const struct fm_show_tool tool = {options, report, run, describe};
     if (check_method(cli, options, err))
         return err->code;
     return fm_show_tool(cli, &tool, err);

@@ -183,7 +183,8 @@ static void table(FILE *out, const struct fm_list *list)
         fprintf(out, "%d of them with ", list->M);
     fprintf(out, "%d experts (%d per token), hidden %d, channels %d, %s\n", list->experts,
             list->experts_per_token, list->hidden, list->channels, list->dtype);
-    fm_show_extra(out, &list->extra, "kept, and left out of exports without --keep-extra");
+    fm_show_extra(&(struct fm_result){.text = out}, &list->extra,
+                  "kept, and left out of exports without --keep-extra");
     if (list->storage[0]) {
         char stored[32], plain[32];
         fm_units_bytes(stored, list->bytes_stored);

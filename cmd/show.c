@@ -6,7 +6,6 @@
 #include "lib/base/printable.h"
 #include "lib/base/units.h"
 
-#include <inttypes.h>
 #include <string.h>
 
 #include "lib/learn/forecast.h"
@@ -14,88 +13,79 @@
 #include "lib/run/report.h"
 #include "lib/stage/budgets.h"
 
-void fm_show_bytes(FILE *out, const char *name, uint64_t bytes, const char *what)
+void fm_show_extra(const struct fm_result *r, const struct fm_extra *x, const char *what)
 {
-    char text[32];
-    fm_units_bytes(text, bytes);
-    fprintf(out, "%-9s%12s%s%s\n", name, text, *what ? "  " : "", what);
-}
-
-void fm_show_extra(FILE *out, const struct fm_extra *x, const char *what)
-{
-    char bytes[32], layers[FM_EXTRA_TEXT];
+    char layers[FM_EXTRA_TEXT];
     if (x->tensors == 0)
         return;
-    fm_units_bytes(bytes, x->bytes);
     fm_extra_print(layers, x);
-    fprintf(out, "%-9s%12s  in %llu tensors of ", "extra", bytes, (unsigned long long)x->tensors);
+    unsigned long long tensors = x->tensors;
     if (fm_extra_named(x))
-        fprintf(out, "other parts%s%s%s: %s\n", *layers ? " (" : "", layers, *layers ? ")" : "",
-                what);
+        fm_row_bytes(r, "extra", NULL, x->bytes, "in %llu tensors of other parts%s%s%s: %s",
+                     tensors, *layers ? " (" : "", layers, *layers ? ")" : "", what);
     else
-        fprintf(out, "layer%s %s, for multi-token prediction: %s\n",
-                fm_extra_layers(x) > 1 ? "s" : "", layers, what);
+        fm_row_bytes(r, "extra", NULL, x->bytes,
+                     "in %llu tensors of layer%s %s, for multi-token prediction: %s", tensors,
+                     fm_extra_layers(x) > 1 ? "s" : "", layers, what);
 }
 
-void fm_show_stored(FILE *out, const char *storage, uint64_t stored, uint64_t written)
+void fm_show_stored(const struct fm_result *r, const char *storage, uint64_t stored,
+                    uint64_t written)
 {
     if (!storage || !storage[0])
         return;
-    fm_show_bytes(out, "stored", stored, storage);
-    fm_show_bytes(out, "plain", written, "the same weights, decoded");
+    fm_json_add_string(r->json, "storage", storage);
+    fm_row_bytes(r, "stored", "bytes_stored", stored, "%s", storage);
+    fm_row_bytes(r, "plain", "bytes_plain", written, "the same weights, decoded");
 }
 
-void fm_show_stored_json(cJSON *o, const char *storage, uint64_t stored, uint64_t written)
-{
-    if (!storage || !storage[0])
-        return;
-    fm_json_add_string(o, "storage", storage);
-    fm_json_add_uint(o, "bytes_stored", stored);
-    fm_json_add_uint(o, "bytes_plain", written);
-}
-
-/* Print the time on more ranks like this one, as long as more ranks are faster. */
-static void ranks_text(FILE *out, const struct fm_estimate *p)
+/* The time on more ranks like this one, as long as more ranks are faster. */
+static void describe_ranks(const struct fm_result *r, const struct fm_estimate *p)
 {
     static const int ranks[] = {2, 8, 32};
     double before = p->forecast.seconds_most;
-    char most[32];
     for (int i = 0; p->kinds && i < 3; i++) {
         double now = fm_forecast_ranks(p, ranks[i]);
         if (!(now < before))
             return;
         before = now;
-        fm_units_time(most, now);
-        fprintf(out, "%-9s%12s  on %d machines like this one (fm-mpi(7))\n", "ranks", most,
-                ranks[i]);
+        fm_row_time(r, "ranks", NULL, now, "on %d machines like this one (fm-mpi(7))", ranks[i]);
     }
 }
 
-/* Print the time here and on common machines, and what would halve it. */
-static void forecast_text(FILE *out, const struct fm_estimate *p)
+/* The time here, as a range, and the rate that it was computed with. */
+static void describe_time(const struct fm_result *r, const struct fm_forecast *f)
+{
+    char least[32], most[32], slower[32] = "", range[72];
+    fm_units_time(least, f->seconds_least);
+    fm_units_time(most, f->seconds_most);
+    snprintf(range, sizeof range, strcmp(least, most) != 0 ? "%12s to %s" : "%12s", least, most);
+    if (f->rate_most > 1.05 * f->rate_least)
+        snprintf(slower, sizeof slower, "%.3g to ", f->rate_least * 1e-9);
+    fm_row_word(r, "time", NULL, range, "at %s%.3g GFLOP/s in a short probe, %d thread%s", slower,
+                f->rate_most * 1e-9, f->threads, f->threads == 1 ? "" : "s");
+    fm_json_add_double(r->json, "rate", f->rate_least);
+    fm_json_add_double(r->json, "rate_most", f->rate_most);
+    fm_json_add_double(r->json, "seconds", f->seconds_most);
+    fm_json_add_double(r->json, "seconds_least", f->seconds_least);
+}
+
+/* The time here and on common machines, and what would halve it. */
+static void describe_forecast(const struct fm_result *r, const struct fm_estimate *p)
 {
     const struct fm_forecast *f = &p->forecast;
     static const int cores[] = {2, 16, 64};
-    char least[32], most[32];
-    fm_units_time(least, f->seconds_least);
-    fm_units_time(most, f->seconds_most);
-    bool range = strcmp(least, most) != 0;
-    fprintf(out, "%-9s%12s%s%s  at ", "time", range ? least : most, range ? " to " : "",
-            range ? most : "");
-    if (f->rate_most > 1.05 * f->rate_least)
-        fprintf(out, "%.3g to ", f->rate_least * 1e-9);
-    fprintf(out, "%.3g GFLOP/s in a short probe, %d thread%s\n", f->rate_most * 1e-9, f->threads,
-            f->threads == 1 ? "" : "s");
-    for (int i = 0; f->ranks == 1 && i < 3; i++) {
-        fm_units_time(most, fm_forecast_cores(f, cores[i]));
-        fprintf(out, "%-9s%12s  on %d such cores\n", "machine", most, cores[i]);
-    }
+    describe_time(r, f);
+    for (int i = 0; f->ranks == 1 && i < 3; i++)
+        fm_row_time(r, "machine", NULL, fm_forecast_cores(f, cores[i]), "on %d such cores",
+                    cores[i]);
     if (f->ranks == 1)
-        ranks_text(out, p);
+        describe_ranks(r, p);
     if (!f->halved.options[0])
         return;
-    fm_units_time(most, f->halved_seconds);
-    fprintf(out, "%-9s%12s  with %s\n", "halved", most, f->halved.options);
+    const struct fm_result halved = {r->text, fm_json_add_object(r->json, "halved")};
+    fm_json_add_string(halved.json, "options", f->halved.options);
+    fm_row_time(&halved, "halved", "seconds", f->halved_seconds, "with %s", f->halved.options);
 }
 
 /* The number of leaves (lib/engine/sweep.h) of the kind of sweep with the most FLOPs. */
@@ -107,185 +97,138 @@ static int leaves_of(const struct fm_estimate *p)
     return p->kind[most].leaves;
 }
 
-static void separator_text(FILE *out, const struct fm_separator *s)
+static void describe_separator(const struct fm_result *r, const struct fm_separator *s)
 {
-    if (s->id >= 0)
-        fprintf(out, "%-9s%12" PRId32 "  after each document, %s\n", "separator", s->id, s->token);
-    else
-        fprintf(out, "%-9s%12s  %s\n", "separator", "none",
+    if (s->id >= 0) {
+        fm_row_count(r, "separator", "separator", (uint64_t)s->id, "after each document, %s",
+                     s->token);
+        fm_json_add_string(r->json, "separator_token", s->token);
+        return;
+    }
+    fm_json_add_null(r->json, "separator");
+    fm_row_word(r, "separator", NULL, "none", "%s",
                 s->unknown ? "because no file has an end-of-sequence token"
                            : "after each document");
 }
 
-/* The disk space for the bundle and for one export at full width.  Both hold the weights unchanged,
- * or decoded. */
-static uint64_t later(const struct fm_estimate *p)
+static void describe_read(const struct fm_result *r, const struct fm_estimate *p)
 {
-    return 2 * (p->written > p->stored ? p->written : p->stored);
-}
-
-static void read_text(FILE *out, const struct fm_estimate *p)
-{
-    char rate[32], what[112] = "weights read";
+    char rate[32], slow[80] = "";
     if (p->forecast.seconds_most >= 1) {
         fm_units_bytes(rate, (uint64_t)((double)p->read / p->forecast.seconds_most));
-        snprintf(what, sizeof what, "weights read; storage slower than %s/s makes the time longer",
-                 rate);
+        snprintf(slow, sizeof slow, "; storage slower than %s/s makes the time longer", rate);
     }
-    fm_show_bytes(out, "read", p->read, what);
+    fm_row_bytes(r, "read", "read", p->read, "weights read%s", slow);
 }
 
-void fm_show_cost(FILE *out, const struct fm_estimate *p)
+static void describe_work(const struct fm_result *r, const struct fm_estimate *p)
 {
-    fm_show_bytes(out, "memory", p->memory, "resident, at most");
-    fm_show_bytes(out, "spill", p->spill, "temporary files");
-    read_text(out, p);
-    fprintf(out, "%-9s%12llu  over the model\n", "sweeps", (unsigned long long)p->sweeps);
-    fprintf(out, "%-9s%12.3g  in matrix products, %s\n", "flops", p->flops, p->precision);
-    forecast_text(out, p);
+    fm_row_count(r, "sweeps", "sweeps", p->sweeps, "over the model");
+    fm_row_real(r, "flops", "flops", p->flops, 3, "in matrix products, %s", p->precision);
 }
 
-void fm_show_cost_json(cJSON *o, const struct fm_estimate *p)
+void fm_show_cost(const struct fm_result *r, const struct fm_estimate *p)
 {
-    fm_json_add_bool(o, "dry_run", 1);
-    fm_json_add_uint(o, "memory", p->memory);
-    fm_json_add_uint(o, "spill", p->spill);
-    fm_json_add_uint(o, "read", p->read);
-    fm_json_add_uint(o, "sweeps", p->sweeps);
-    fm_json_add_double(o, "flops", p->flops);
-    fm_json_add_double(o, "rate", p->forecast.rate_least);
-    fm_json_add_double(o, "rate_most", p->forecast.rate_most);
-    fm_json_add_double(o, "seconds", p->forecast.seconds_most);
-    fm_json_add_double(o, "seconds_least", p->forecast.seconds_least);
+    fm_json_add_bool(r->json, "dry_run", 1);
+    fm_row_bytes(r, "memory", "memory", p->memory, "resident, at most");
+    fm_row_bytes(r, "spill", "spill", p->spill, "temporary files");
+    describe_read(r, p);
+    describe_work(r, p);
+    describe_forecast(r, p);
 }
 
-/* How little memory suffices, if it is less than what the run uses. */
-static void enough_text(FILE *out, const struct fm_estimate *p)
+static void describe_tokens(const struct fm_result *r, const struct fm_estimate *p)
 {
-    char option[32], what[96];
-    if (p->enough == 0 || p->enough >= p->memory)
-        return;
-    fm_units_option(option, p->enough);
-    snprintf(what, sizeof what, "is enough: --memory %s, %.0f %% more operations than with all",
-             option, 100 * p->enough_more);
-    fm_show_bytes(out, "", p->enough, what);
-}
-
-static void estimate_text(FILE *out, const struct fm_estimate *p)
-{
-    if (p->method)
-        fprintf(out, "%-9s%12s  makes masks\n", "method", p->method);
-    if (p->beyond > 0)
-        fprintf(out, "%-9s%12.4f  is the largest that these options can reach\n", "budget",
-                p->reach);
-    if (p->held)
-        fprintf(out, "%-9s%12llu  of %llu in the files are used\n", "tokens",
-                (unsigned long long)p->used, (unsigned long long)p->held);
-    fprintf(out, "%-9s%12d  sequence%s of %d tokens, to measure quality on\n", "held out",
-            p->evaluated, p->evaluated == 1 ? "" : "s", p->evaluated_len);
-    if (p->exact)
-        fprintf(out, "%-9s%12d  tokens in a sequence at most, %s\n", "longest", p->longest,
-                p->exact);
-    if (p->text)
-        separator_text(out, &p->separator);
-    fm_show_bytes(out, "memory", p->memory, "resident, at most");
-    enough_text(out, p);
-    fm_show_bytes(out, "spill", p->spill, "temporary files");
-    read_text(out, p);
-    fm_show_stored(out, p->storage, p->stored, p->written);
-    if (p->codes[0])
-        fprintf(out, "%-9s%12s  %s\n", "codes", "", p->codes);
-    fm_show_bytes(out, "output", p->disk, "written");
-    if (p->state)
-        fm_show_bytes(out, "state", p->state, "state file; twice that while it is replaced");
-    fm_show_bytes(out, "later", later(p),
-                  "at most, estimated: fm-pack's bundle and one export of it");
-    for (int i = 0; i < p->carried_count; i++)
-        fm_show_bytes(out, "carried", p->carried[i].bytes, p->carried[i].name);
-    for (int i = 0; i < p->left_count; i++)
-        fprintf(out, "%-9s%12s  %s\n", "left out", "", p->left[i]);
-    if (p->left_more)
-        fprintf(out, "%-9s%12s  and %d more\n", "left out", "", p->left_more);
-    fprintf(out, "%-9s%12llu  over the model\n", "sweeps", (unsigned long long)p->sweeps);
-    fprintf(out, "%-9s%12.3g  in matrix products, %s\n", "flops", p->flops, p->precision);
-    if (p->kinds)
-        fprintf(out, "%-9s%12d  in a sweep; at most as many ranks can share it (fm-mpi(7))\n",
-                "leaves", leaves_of(p));
-    if (p->forecast.ranks > 1)
-        fprintf(out, "%-9s%12d  of %d have work in every sweep%s\n", "ranks", p->forecast.working,
-                p->forecast.ranks,
-                p->forecast.working < p->forecast.ranks ? "; give more --batch, or fewer ranks"
-                                                        : "");
-    forecast_text(out, p);
-}
-
-static cJSON *estimate_json(const struct fm_cli *cli, const struct fm_estimate *p)
-{
-    cJSON *o = fm_report_begin(cli->tool);
-    fm_json_add_bool(o, "dry_run", 1);
-    if (p->method)
-        fm_json_add_string(o, "method", p->method);
-    if (p->beyond > 0) {
-        fm_json_add_double(o, "budget_most", p->reach);
-        fm_json_add_double(o, "budget_beyond", p->beyond);
-    }
-    if (p->exact) {
-        fm_json_add_uint(o, "longest", (uint64_t)p->longest);
-        fm_json_add_string(o, "longest_why", p->exact);
-    }
-    fm_json_add_uint(o, "memory", p->memory);
-    if (p->enough)
-        fm_json_add_uint(o, "memory_enough", p->enough);
-    fm_json_add_uint(o, "spill", p->spill);
-    fm_json_add_uint(o, "read", p->read);
-    fm_show_stored_json(o, p->storage, p->stored, p->written);
-    if (p->codes[0])
-        fm_json_add_string(o, "codes", p->codes);
-    fm_json_add_uint(o, "output", p->disk);
-    if (p->state)
-        fm_json_add_uint(o, "state", p->state);
-    fm_json_add_uint(o, "later", later(p));
-    fm_json_add_uint(o, "sweeps", p->sweeps);
-    cJSON *carried = p->carried_count ? fm_json_add_array(o, "carried") : NULL;
-    for (int i = 0; carried && i < p->carried_count; i++) {
-        cJSON *file = fm_json_add_object(carried, NULL);
-        fm_json_add_string(file, "name", p->carried[i].name);
-        fm_json_add_uint(file, "bytes", p->carried[i].bytes);
-    }
-    cJSON *left = p->left_count ? fm_json_add_array(o, "left_out") : NULL;
-    for (int i = 0; left && i < p->left_count; i++)
-        fm_json_add_string(left, NULL, p->left[i]);
     if (p->held) {
-        fm_json_add_uint(o, "tokens_held", p->held);
-        fm_json_add_uint(o, "tokens_used", p->used);
+        fm_json_add_uint(r->json, "tokens_held", p->held);
+        fm_row_count(r, "tokens", "tokens_used", p->used, "of %llu in the files are used",
+                     (unsigned long long)p->held);
     }
-    fm_json_add_uint(o, "held_out", (uint64_t)p->evaluated);
-    fm_json_add_uint(o, "held_out_seq_len", (uint64_t)p->evaluated_len);
-    if (p->text && p->separator.id >= 0) {
-        fm_json_add_uint(o, "separator", (uint64_t)p->separator.id);
-        fm_json_add_string(o, "separator_token", p->separator.token);
-    } else if (p->text) {
-        fm_json_add_null(o, "separator");
+    fm_row_count(r, "held out", "held_out", (uint64_t)p->evaluated,
+                 "sequence%s of %d tokens, to measure quality on", p->evaluated == 1 ? "" : "s",
+                 p->evaluated_len);
+    fm_json_add_uint(r->json, "held_out_seq_len", (uint64_t)p->evaluated_len);
+    if (p->exact) {
+        fm_row_count(r, "longest", "longest", (uint64_t)p->longest,
+                     "tokens in a sequence at most, %s", p->exact);
+        fm_json_add_string(r->json, "longest_why", p->exact);
     }
+    if (p->text)
+        describe_separator(r, &p->separator);
+}
+
+/* Memory, and how little suffices, if that is less than what the run uses; disk space. */
+static void describe_space(const struct fm_result *r, const struct fm_estimate *p)
+{
+    char option[32];
+    /* The bundle, and one export at full width: both hold the weights unchanged, or decoded. */
+    uint64_t later = 2 * (p->written > p->stored ? p->written : p->stored);
+    fm_row_bytes(r, "memory", "memory", p->memory, "resident, at most");
+    fm_units_option(option, p->enough);
+    if (p->enough)
+        fm_json_add_uint(r->json, "memory_enough", p->enough);
+    if (p->enough && p->enough < p->memory)
+        fm_row_bytes(r, "", NULL, p->enough,
+                     "is enough: --memory %s, %.0f %% more operations than with all", option,
+                     100 * p->enough_more);
+    fm_row_bytes(r, "spill", "spill", p->spill, "temporary files");
+    describe_read(r, p);
+    fm_show_stored(r, p->storage, p->stored, p->written);
+    if (p->codes[0]) {
+        fm_json_add_string(r->json, "codes", p->codes);
+        fm_row_word(r, "codes", NULL, "", "%s", p->codes);
+    }
+    fm_row_bytes(r, "output", "output", p->disk, "written");
+    if (p->state)
+        fm_row_bytes(r, "state", "state", p->state, "state file; twice that while it is replaced");
+    fm_row_bytes(r, "later", "later", later,
+                 "at most, estimated: fm-pack's bundle and one export of it");
+}
+
+static void describe_carried(const struct fm_result *r, const struct fm_estimate *p)
+{
+    cJSON *carried = p->carried_count ? fm_json_add_array(r->json, "carried") : NULL;
+    for (int i = 0; i < p->carried_count; i++) {
+        const struct fm_result file = {r->text, fm_json_add_object(carried, NULL)};
+        fm_json_add_string(file.json, "name", p->carried[i].name);
+        fm_row_bytes(&file, "carried", "bytes", p->carried[i].bytes, "%s", p->carried[i].name);
+    }
+    cJSON *left = p->left_count ? fm_json_add_array(r->json, "left_out") : NULL;
+    for (int i = 0; i < p->left_count; i++) {
+        fm_json_add_string(left, NULL, p->left[i]);
+        fm_row_word(r, "left out", NULL, "", "%s", p->left[i]);
+    }
+    if (p->left_more)
+        fm_row_word(r, "left out", NULL, "", "and %d more", p->left_more);
+}
+
+static void describe_estimate(const struct fm_result *r, const struct fm_estimate *p)
+{
+    const struct fm_forecast *f = &p->forecast;
+    fm_json_add_bool(r->json, "dry_run", 1);
+    if (p->method)
+        fm_row_word(r, "method", "method", p->method, "makes masks");
+    if (p->beyond > 0) {
+        fm_row_real(r, "budget", "budget_most", p->reach, -4,
+                    "is the largest that these options can reach");
+        fm_json_add_double(r->json, "budget_beyond", p->beyond);
+    }
+    describe_tokens(r, p);
+    describe_space(r, p);
+    describe_carried(r, p);
+    describe_work(r, p);
+    fm_json_add_string(r->json, "precision", p->precision);
+    fm_json_add_uint(r->json, "tokens", p->tokens);
     if (p->kinds)
-        fm_json_add_uint(o, "leaves", (uint64_t)leaves_of(p));
-    if (p->forecast.ranks > 1) {
-        fm_json_add_uint(o, "ranks", (uint64_t)p->forecast.ranks);
-        fm_json_add_uint(o, "ranks_working", (uint64_t)p->forecast.working);
+        fm_row_count(r, "leaves", "leaves", (uint64_t)leaves_of(p),
+                     "in a sweep; at most as many ranks can share it (fm-mpi(7))");
+    if (f->ranks > 1) {
+        fm_json_add_uint(r->json, "ranks", (uint64_t)f->ranks);
+        fm_row_count(r, "ranks", "ranks_working", (uint64_t)f->working,
+                     "of %d have work in every sweep%s", f->ranks,
+                     f->working < f->ranks ? "; give more --batch, or fewer ranks" : "");
     }
-    fm_json_add_uint(o, "tokens", p->tokens);
-    fm_json_add_double(o, "flops", p->flops);
-    fm_json_add_string(o, "precision", p->precision);
-    fm_json_add_double(o, "rate", p->forecast.rate_least);
-    fm_json_add_double(o, "rate_most", p->forecast.rate_most);
-    fm_json_add_double(o, "seconds", p->forecast.seconds_most);
-    fm_json_add_double(o, "seconds_least", p->forecast.seconds_least);
-    if (p->forecast.halved.options[0]) {
-        cJSON *halved = fm_json_add_object(o, "halved");
-        fm_json_add_string(halved, "options", p->forecast.halved.options);
-        fm_json_add_double(halved, "seconds", p->forecast.halved_seconds);
-    }
-    return o;
+    describe_forecast(r, p);
 }
 
 /* Print the whole output of a --dry-run. */
@@ -295,8 +238,9 @@ static int show_estimate(const struct fm_cli *cli, const struct fm_estimate *est
     struct fm_cli_text text;
     if (fm_cli_text_open(&text, err))
         return err->code;
-    estimate_text(text.out, estimate);
-    return fm_cli_result(cli, &text, estimate_json(cli, estimate), err);
+    const struct fm_result result = {text.out, fm_report_begin(cli->tool)};
+    describe_estimate(&result, estimate);
+    return fm_cli_result(cli, &text, result.json, err);
 }
 
 /* Work of each rank, if there are several. */
@@ -329,10 +273,10 @@ static int show_report(void *self, struct fm_err *err)
     struct fm_cli_text text;
     if (fm_cli_text_open(&text, err))
         return err->code;
-    tool->text(text.out, tool->report);
-    cJSON *json = tool->json(tool->report);
-    add_ranks(json, shown->cli->run.machine.comm);
-    return fm_cli_result(shown->cli, &text, json, err);
+    const struct fm_result result = {text.out, fm_report_begin(shown->cli->tool)};
+    tool->describe(&result, tool->report);
+    add_ranks(result.json, shown->cli->run.machine.comm);
+    return fm_cli_result(shown->cli, &text, result.json, err);
 }
 
 int fm_show_tool(const struct fm_cli *cli, const struct fm_show_tool *tool, struct fm_err *err)
@@ -380,12 +324,6 @@ static void show_losses(FILE *out, const struct fm_masks *masks, const struct fm
         fprintf(out, "%s\n", after ? ", without -> with the adapter" : "");
 }
 
-void fm_show_losses(FILE *out, const struct fm_masks *masks, const struct fm_quality *after)
-{
-    for (int kind = -1; kind < masks->kinds.count; kind++)
-        show_losses(out, masks, after, kind);
-}
-
 cJSON *fm_show_quality(const struct fm_quality *q, const struct fm_kinds *kinds)
 {
     if (q->positions == 0)
@@ -400,7 +338,7 @@ cJSON *fm_show_quality(const struct fm_quality *q, const struct fm_kinds *kinds)
     return o;
 }
 
-cJSON *fm_show_family(const struct fm_masks *masks, const struct fm_quality *after)
+static cJSON *list_masks(const struct fm_masks *masks, const struct fm_quality *after)
 {
     cJSON *list = cJSON_CreateArray();
     for (int b = 0; b < masks->count; b++) {
@@ -416,4 +354,12 @@ cJSON *fm_show_family(const struct fm_masks *masks, const struct fm_quality *aft
             fm_json_add(o, "recovered", fm_show_quality(&after[b], &masks->kinds));
     }
     return list;
+}
+
+void fm_show_family(const struct fm_result *r, const struct fm_masks *masks,
+                    const struct fm_quality *after)
+{
+    for (int kind = -1; kind < masks->kinds.count; kind++)
+        show_losses(r->text, masks, after, kind);
+    fm_json_add(r->json, "budgets", list_masks(masks, after));
 }

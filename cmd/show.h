@@ -5,9 +5,8 @@
 #ifndef FM_SHOW_H
 #define FM_SHOW_H
 
-#include <stdio.h>
-
 #include "cmd/cli.h"
+#include "cmd/result.h"
 #include "lib/family/extra.h"
 #include "lib/learn/estimate.h"
 #include "lib/masks/masks.h"
@@ -19,40 +18,35 @@ struct fm_show_tool {
     /* If `estimate` is not NULL, fill only that. */
     int (*run)(const struct fm_run_options *run, const void *options, void *report,
                struct fm_estimate *estimate, struct fm_err *err);
-    void (*text)(FILE *out, const void *report);
-    cJSON *(*json)(const void *report);
+    void (*describe)(const struct fm_result *r, const void *report);
 };
 
-/* A line "memory        1.5 GB  at most"; `what` may be "". */
-void fm_show_bytes(FILE *out, const char *name, uint64_t bytes, const char *what);
-
-/* A line about the tensors that the decoder does not use (lib/family/extra.h), if there are any. */
-void fm_show_extra(FILE *out, const struct fm_extra *extra, const char *what);
+/* A row about the tensors that the decoder does not use (lib/family/extra.h), if there are any. */
+void fm_show_extra(const struct fm_result *r, const struct fm_extra *extra, const char *what);
 
 /* For a quantised checkpoint (`storage` is "fp8" or similar; NULL or "": not quantised, and nothing
  * is printed): bytes as stored, and of the same weights in bundles and exports. */
-void fm_show_stored(FILE *out, const char *storage, uint64_t stored, uint64_t written);
-void fm_show_stored_json(cJSON *o, const char *storage, uint64_t stored, uint64_t written);
+void fm_show_stored(const struct fm_result *r, const char *storage, uint64_t stored,
+                    uint64_t written);
 
-/* The cost of a measurement: as lines of text, and as fields of a JSON object, which also gets
- * "dry_run": true. */
-void fm_show_cost(FILE *out, const struct fm_estimate *estimate);
-void fm_show_cost_json(cJSON *o, const struct fm_estimate *estimate);
+/* The cost of a measurement, with "dry_run": true. */
+void fm_show_cost(const struct fm_result *r, const struct fm_estimate *estimate);
 
 /* With --dry-run print the estimate; otherwise check the output and run the tool.  Its result is
  * printed before the output gets its final name. */
 int fm_show_tool(const struct fm_cli *cli, const struct fm_show_tool *tool, struct fm_err *err);
 
-/* A line "held out CE 1.8341 at 0.000, 1.8466 at 0.200, ..." for the masks nearest to budgets 0,
- * 0.2, ..., 0.8; with `after` (masks->count), also the figures with an adapter, "1.8890 -> 1.8712
- * at 0.400"; and a line for each kind of held-out text. */
-void fm_show_losses(FILE *out, const struct fm_masks *masks, const struct fm_quality *after);
-
 /* {"ce", "kl", "agree", "positions", "recovered"}, and "kinds" if there are several; null if
  * nothing was measured. kinds may be NULL. */
 cJSON *fm_show_quality(const struct fm_quality *q, const struct fm_kinds *kinds);
 
-/* An array: one object per mask, with "quality" and, with `after`, "recovered". */
-cJSON *fm_show_family(const struct fm_masks *masks, const struct fm_quality *after);
+/*
+ * The masks of a family.  In the text, a line "held out CE 1.8341 at 0.000, 1.8466 at 0.200, ..."
+ * of those nearest to budgets 0, 0.2, ..., 0.8; with `after` (masks->count), also the figures with
+ * an adapter, "1.8890 -> 1.8712 at 0.400"; and a line for each kind of held-out text.  In the JSON,
+ * "budgets" has an object per mask, with "quality" and, with `after`, "recovered".
+ */
+void fm_show_family(const struct fm_result *r, const struct fm_masks *masks,
+                    const struct fm_quality *after);
 
 #endif

@@ -1,0 +1,36 @@
+/*
+ * A result, described once for people and for programs.  A row is a line of text,
+ * "memory        1.5 GB  at most", and a member of a JSON object, "memory": 1500000000: its
+ * description states the label, the key, the value with its unit, and a remark.
+ *
+ * Rows appear in both outputs in the order of the calls.  A row without a key (NULL) is only in the
+ * text.  What is only in the JSON is added with the functions of formats/json/json.h, and a
+ * sentence that is only in the text is printed to it.
+ */
+#ifndef FM_RESULT_H
+#define FM_RESULT_H
+
+#include <stdio.h>
+
+#include "lib/run/report.h"
+
+struct fm_result {
+    FILE *text;
+    cJSON *json;
+};
+
+/* The remark is printed with printf(3); "" adds nothing to the line. */
+void fm_row_bytes(const struct fm_result *r, const char *label, const char *key, uint64_t bytes,
+                  const char *remark, ...) FM_PRINTF(5, 6);
+void fm_row_count(const struct fm_result *r, const char *label, const char *key, uint64_t n,
+                  const char *remark, ...) FM_PRINTF(5, 6);
+void fm_row_word(const struct fm_result *r, const char *label, const char *key, const char *word,
+                 const char *remark, ...) FM_PRINTF(5, 6);
+/* In the text, `digits` significant ones or, if negative, that many after the point. */
+void fm_row_real(const struct fm_result *r, const char *label, const char *key, double x,
+                 int digits, const char *remark, ...) FM_PRINTF(6, 7);
+/* Seconds in the JSON; days, hours, minutes in the text. */
+void fm_row_time(const struct fm_result *r, const char *label, const char *key, double seconds,
+                 const char *remark, ...) FM_PRINTF(5, 6);
+
+#endif
