@@ -5,8 +5,7 @@
 #
 #   tests/gpu/gpu-check.sh [PART...]      all parts, in this order, or those named:
 #
-#   tiny       a few small cases (seconds)
-#   small      small and odd cases of the fused path
+#   small      small and odd cases of the library's own path
 #   replays    2,000 graph replays over random ids and widths, two streams on one layer
 #   edges      one token, one slot, one expert, a layer of more than 2^31 numbers
 #   model      the modelling file of exports on CUDA tensors
@@ -67,10 +66,10 @@ case $? in
     exit 1
     ;;
 esac
-[ $# -gt 0 ] || set -- tiny small replays edges model baselines memcheck
+[ $# -gt 0 ] || set -- small replays edges model baselines memcheck
 for part; do
     case $part in
-    tiny | small | edges | baselines) run "$part" 60 "$check" "$part" ;;
+    small | edges | baselines) run "$part" 60 "$check" "$part" ;;
     replays) run replays 60 "$check" replays 2000 ;;
     model) run model 60 python3 tests/gpu/gpu_model.py "$BUILD/libfm_clip.so" ;;
     memcheck)

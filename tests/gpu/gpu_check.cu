@@ -3,8 +3,7 @@
  * (gpu_define.cu), which in turn is compared with fm_clip_reference on the host.
  *
  *   gpu_check there           only checks whether there is a GPU
- *   gpu_check tiny            a few cases, for the slow tools of compute-sanitizer
- *   gpu_check small           small and odd cases of the fused paths
+ *   gpu_check small           small and odd cases of the library's own path
  *   gpu_check replays N       N replays of a graph, over random ids and widths
  *   gpu_check edges           one token, one slot, one expert, a layer of more than 2^31 numbers
  *   gpu_check baselines       some of these small cases on the benchmark's baselines
@@ -171,12 +170,13 @@ static void absent_ids(const path_name &path, int type, int H)
     check("absent ids, a range of experts, duplicates, 64-bit ids", path, l, c, 2, 1000);
 }
 
-static void nan_stays_in_its_row(const path_name &path, int type, int H)
+static void nan_stays_in_its_row()
 {
+    const int type = FM_CLIP_BF16, H = 136;
     test_layer l = odd_layer(type, H);
     l.set_budget(2);
     test_call c(l, 30, 2, 0.4);
-    prepared p(l, path.path);
+    prepared p(l, own.path);
     if (p.code != FM_CLIP_OK || !forward(p, l, c, c.N))
         return;
     std::vector<uint8_t> clean = c.out.read();
@@ -191,13 +191,14 @@ static void nan_stays_in_its_row(const path_name &path, int type, int H)
         double v = number_at(out.data(), type, (int64_t)11 * H + j);
         nan = nan && v != v;
     }
-    report(same && nan, std::string(path.name) + ", a NaN row stays in its row",
+    report(same && nan, std::string(own.name) + ", a NaN row stays in its row",
            same ? nan ? "" : "numbers in the row itself" : "other rows changed");
 }
 
 /* If each expert is loaded only up to the width in use, the bits are the same. */
-static void freed_tails(const path_name &path, int type, int H)
+static void freed_tails()
 {
+    const int type = FM_CLIP_BF16, H = 136;
     test_layer whole = odd_layer(type, H);
     std::vector<int32_t> used = used_of(whole, {1});
     test_layer freed(type, H, 200, 5, used, used, 0);
@@ -212,30 +213,31 @@ static void freed_tails(const path_name &path, int type, int H)
     }
     test_call c(whole, 45, 2, 0.3);
     whole.set_budget(1);
-    prepared a(whole, path.path), b(freed, path.path);
+    prepared a(whole, own.path), b(freed, own.path);
     if (a.code != FM_CLIP_OK || b.code != FM_CLIP_OK || !forward(a, whole, c, c.N))
         return;
     std::vector<uint8_t> first = c.out.read();
     bool ran = forward(b, freed, c, c.N);
-    report(ran && c.out.read() == first,
-           std::string(path.name) + ", freed tails give the same bits", "");
+    report(ran && c.out.read() == first, std::string(own.name) + ", freed tails give the same bits",
+           "");
 }
 
 /* A width and a budget out of range are clamped, and status reports them once. */
-static void faults_are_told(const path_name &path, int type, int H)
+static void faults_are_told()
 {
+    const int type = FM_CLIP_BF16, H = 136;
     test_layer l = odd_layer(type, H);
     l.set_budget(9);
     l.d_widths.write({70, 0, 1, 63, 199, 17, 33, 1, 64, 65, 70, 33, 1, 64, 201});
     test_call c(l, 12, 2, 0);
-    prepared p(l, path.path);
+    prepared p(l, own.path);
     if (p.code != FM_CLIP_OK || !forward(p, l, c, c.N))
         return;
     bool good = false;
-    std::string detail = compare(l, c, define(l, c, some_tokens(c.N, 1000), 2), path.path, &good);
+    std::string detail = compare(l, c, define(l, c, some_tokens(c.N, 1000), 2), own.path, &good);
     int32_t faults = fm_clip_status(p.clip, &p.error), after = fm_clip_status(p.clip, &p.error);
     report(good && faults == (FM_CLIP_FAULT_WIDTH | FM_CLIP_FAULT_BUDGET) && after == 0,
-           std::string(path.name) + ", faults are reported once", detail.c_str());
+           std::string(own.name) + ", faults are reported once", detail.c_str());
 }
 
 /* Compare the definition on the device with fm_clip_reference on the host. */
@@ -290,50 +292,40 @@ static void paths_are_there()
 }
 
 /* Widths of one channel and of one less than a step; all other channels are NaN. */
-static void tails(const path_name &path)
+static void tails()
 {
     for (int width : {1, 63}) {
         test_layer l(FM_CLIP_BF16, 64, 128, 2, {128, 128}, {width, width}, 0);
         test_call c(l, 3, 1, 0), crowd(l, 90, 1, 1);
         l.spoil({width, width});
         std::string what = "a width of " + std::to_string(width);
-        check(what.c_str(), path, l, c, 0, 1000);
-        check((what + ", many rows").c_str(), path, l, crowd, 0, 1000);
+        check(what.c_str(), own, l, c, 0, 1000);
+        check((what + ", many rows").c_str(), own, l, crowd, 0, 1000);
     }
 }
 
-static void tiny_cases()
+static void small_cases()
 {
-    for (const path_name &path : paths) {
-        if (is_baseline(path.path))
-            continue;
-        test_layer l = odd_layer(FM_CLIP_BF16, 72);
-        test_call few(l, 5, 2, 0), many(l, 70, 2, 1);
-        check("few rows", path, l, few, 1, 1000);
-        check("many rows", path, l, many, 2, 1000);
-        tails(path);
+    paths_are_there();
+    definitions_agree();
+    for (int type : {FM_CLIP_BF16, FM_CLIP_F16}) {
+        odd_sizes(own, type, 136);
+        absent_ids(own, type, 136);
     }
+    tails();
+    nan_stays_in_its_row();
+    freed_tails();
+    faults_are_told();
 }
 
-static void small_cases(bool baselines)
+static void baseline_cases()
 {
-    if (!baselines) {
-        paths_are_there();
-        definitions_agree();
-    }
     for (const path_name &path : paths)
-        for (int type : {FM_CLIP_BF16, FM_CLIP_F16}) {
-            if (is_baseline(path.path) != baselines)
-                continue;
-            const int H = 136;
-            odd_sizes(path, type, H);
-            absent_ids(path, type, H);
-            if (type == FM_CLIP_F16 || baselines)
-                continue;
-            nan_stays_in_its_row(path, type, H);
-            freed_tails(path, type, H);
-            faults_are_told(path, type, H);
-        }
+        for (int type : {FM_CLIP_BF16, FM_CLIP_F16})
+            if (is_baseline(path.path)) {
+                odd_sizes(path, type, 136);
+                absent_ids(path, type, 136);
+            }
 }
 
 /* --- real sizes */
@@ -367,10 +359,10 @@ static void real_sizes()
 
 static int run_part(const std::string &mode, const char *word)
 {
-    if (mode == "tiny")
-        tiny_cases();
-    else if (mode == "small" || mode == "baselines")
-        small_cases(mode == "baselines");
+    if (mode == "small")
+        small_cases();
+    else if (mode == "baselines")
+        baseline_cases();
     else if (mode == "replays" && word)
         check_replays(atoi(word));
     else if (mode == "edges")
@@ -378,7 +370,7 @@ static int run_part(const std::string &mode, const char *word)
     else if (mode == "real")
         real_sizes();
     else {
-        fprintf(stderr, "usage: gpu_check there|tiny|small|replays N|edges|baselines|real\n");
+        fprintf(stderr, "usage: gpu_check there|small|replays N|edges|baselines|real\n");
         return 2;
     }
     printf("%d checks, %d failures; cases per path:", checks, failures);

@@ -248,12 +248,13 @@ definition define(const test_layer &l, const test_call &c, const std::vector<int
 std::string compare(const test_layer &l, const test_call &c, const definition &d, int path,
                     bool *good);
 
-/* The implementations by path. */
+/* The implementations by path; the first is the library's own, the others are baselines. */
 struct path_name {
     int path;
     const char *name;
 };
 extern const path_name paths[3];
+inline const path_name &own = paths[0];
 
 inline bool is_baseline(int path)
 {

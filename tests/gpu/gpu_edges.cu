@@ -15,7 +15,7 @@ static bool has_memory(size_t wanted, const char *what)
 }
 
 /* More than 2^31 numbers in gate_up, and rows that only 64-bit offsets reach. */
-static void huge_layer(const path_name &path)
+static void huge_layer()
 {
     const int H = 4096, gap = 135000;
     if (!has_memory((size_t)3 * H * 2 * 3 * gap + ((size_t)1 << 30), "a huge layer"))
@@ -23,30 +23,26 @@ static void huge_layer(const path_name &path)
     test_layer l(FM_CLIP_BF16, H, 256, 2, {256, 250}, {256, 200}, gap);
     for (int N : {9, 150}) {
         test_call c(l, N, 1, 0);
-        check("a layer of more than 2^31 numbers", path, l, c, 0, 24);
+        check("a layer of more than 2^31 numbers", own, l, c, 0, 24);
     }
 }
 
-static void fewest(const path_name &path)
+static void fewest()
 {
     test_layer l = odd_layer(FM_CLIP_BF16, 136);
     test_call one(l, 1, 1, 1), slot(l, 70, 1, 0), token(l, 1, 5, 0);
-    check("one token, one slot", path, l, one, 2, 1000);
-    check("one slot a token", path, l, slot, 2, 1000);
-    check("one token on every expert", path, l, token, 2, 1000);
+    check("one token, one slot", own, l, one, 2, 1000);
+    check("one slot a token", own, l, slot, 2, 1000);
+    check("one token on every expert", own, l, token, 2, 1000);
     test_layer lone(FM_CLIP_BF16, 64, 128, 1, {128}, {77}, 0);
     test_call all(lone, 5, 1, 1);
-    check("one expert", path, lone, all, 0, 1000);
+    check("one expert", own, lone, all, 0, 1000);
 }
 
 void check_edges()
 {
-    for (const path_name &path : paths) {
-        if (is_baseline(path.path))
-            continue;
-        fewest(path);
-        huge_layer(path);
-    }
+    fewest();
+    huge_layer();
 }
 
 /* --- replays */
@@ -102,8 +98,7 @@ static void end_replays(replayed *r)
 
 /* The number of replays whose bits differ from the direct call's, or whose errors exceed the bounds
  * (checked for every hundredth). */
-static int wrong_replays(replayed *r, prepared &p, test_layer &l, test_call &c, int path,
-                         int replays)
+static int wrong_replays(replayed *r, prepared &p, test_layer &l, test_call &c, int replays)
 {
     int wrong = 0;
     for (int i = 0; i < replays; i++) {
@@ -122,7 +117,7 @@ static int wrong_replays(replayed *r, prepared &p, test_layer &l, test_call &c, 
             std::vector<int> tokens;
             for (int t = 0; t < c.N; t++)
                 tokens.push_back(t);
-            compare(l, c, define(l, c, tokens, budget), path, &good);
+            compare(l, c, define(l, c, tokens, budget), own.path, &good);
         }
         wrong += !good;
     }
@@ -131,24 +126,19 @@ static int wrong_replays(replayed *r, prepared &p, test_layer &l, test_call &c, 
 
 void check_replays(int replays)
 {
-    for (const path_name &path : paths) {
-        if (is_baseline(path.path))
-            continue;
-        test_layer l = odd_layer(FM_CLIP_BF16, 136);
-        test_call c(l, 75, 2, 0.5); /* experts with few rows and with many */
-        prepared p(l, path.path, "replays");
-        replayed r;
-        if (p.code != FM_CLIP_OK)
-            continue;
-        std::string what = std::string(path.name) + ", " + std::to_string(replays) +
-                           " replays during calls on another stream";
-        if (begin_replays(&r, p, l, c)) {
-            int wrong = wrong_replays(&r, p, l, c, path.path, replays);
-            report(wrong == 0, what,
-                   wrong ? (std::to_string(wrong) + " with different bits").c_str() : "");
-        } else {
-            report(false, what, p.error.text);
-        }
-        end_replays(&r);
+    test_layer l = odd_layer(FM_CLIP_BF16, 136);
+    test_call c(l, 75, 2, 0.5); /* experts with few rows and with many */
+    prepared p(l, own.path, "replays");
+    replayed r;
+    if (p.code != FM_CLIP_OK)
+        return;
+    std::string what = std::to_string(replays) + " replays during calls on another stream";
+    if (begin_replays(&r, p, l, c)) {
+        int wrong = wrong_replays(&r, p, l, c, replays);
+        report(wrong == 0, what,
+               wrong ? (std::to_string(wrong) + " with different bits").c_str() : "");
+    } else {
+        report(false, what, p.error.text);
     }
+    end_replays(&r);
 }

@@ -110,12 +110,6 @@ inline __half2 __floats2half2_rn(float x, float y)
 {
     return {__float2half_rn(x), __float2half_rn(y)};
 }
-inline uint32_t __float_as_uint(float x)
-{
-    uint32_t u;
-    memcpy(&u, &x, sizeof u);
-    return u;
-}
 inline float __expf(float x)
 {
     return expf(x);
