@@ -1,0 +1,38 @@
+/*
+ * The forms (lib/move/move.h) of an expert's channels: in a bundle, and in the files of a
+ * checkpoint or an export.
+ *
+ * A file has a cut of a part (lib/block/experts.h), in the values of the model or in a plane of
+ * codes (lib/model/packed.h).  The items of a cut are the same in both places, so the two forms of
+ * a cut differ only in their strides: fm_move takes items from either place to the other.  Several
+ * cuts, such as those of gate and up, fill the rows of one part.
+ */
+#ifndef FM_FORMS_H
+#define FM_FORMS_H
+
+#include "lib/block/experts.h"
+#include "lib/model/packed.h"
+#include "lib/move/move.h"
+
+struct fm_forms {
+    struct fm_box box; /* the channels of the cut */
+    struct fm_form part, file;
+    size_t part_first;     /* in the part: offset of the cut's first row in a group */
+    size_t part_group;     /* in the part: bytes of a channel group, with rows of all cuts */
+    size_t file_bytes;     /* in the file: bytes of the whole cut, with `stored` channels */
+    struct fm_box padding; /* the channels in the file after those of the cut */
+    size_t file_padding;   /* in the file: offset of the padding */
+};
+
+/*
+ * Set the forms of the first `channels` channels of a cut that has `stored` channels in the file.
+ * `plane` is a plane of the layer's codes, and both numbers are whole channel groups; or -1: the
+ * values, as elements of `element` bytes, in groups of one channel.  False if no file has the cut
+ * in that plane: the part has no such plane, or codes of gate and up would be columns of one
+ * matrix.
+ */
+bool fm_forms_of(struct fm_forms *f, const struct fm_config *config, const struct fm_packed *packed,
+                 int plane, size_t element, const struct fm_expert_cut *cut, uint64_t channels,
+                 uint64_t stored);
+
+#endif
