@@ -25,7 +25,7 @@ from pathlib import Path
 
 LIB = "lib/base"
 FORMATS = "formats/file formats/json formats/tensor formats/bundle formats/text"
-MODEL = "lib/block lib/family lib/model"
+MODEL = "lib/block lib/move lib/family lib/model"
 ENGINE = f"lib/masks lib/run {MODEL} lib/engine"
 
 # From the ground up: a room includes only rooms of rows above its own, and only those in its row.

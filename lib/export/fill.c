@@ -15,8 +15,8 @@
 #include "lib/base/dtype.h"
 #include "lib/base/pool.h"
 #include "lib/model/checkpoint.h"
-#include "lib/model/interleave.h"
 #include "lib/model/stored.h"
+#include "lib/move/move.h"
 
 static int check_digest(const struct fm_exportplan *p, const struct fm_opened_tensor *from,
                         const struct fm_digest *digest, struct fm_err *err)
@@ -50,10 +50,10 @@ static uint64_t cut_block(const struct fm_exportplan *p, const struct fm_planned
 {
     const struct fm_segments *seg = &p->from->seg;
     uint64_t all = fm_exportplan_block_bytes(p, b), cut = all;
-    uint64_t group = (uint64_t)packed_of(p, b)->group, unit = fm_exportplan_unit_bytes(p, b, group);
     const struct fm_expert_cut form = fm_expert_cut(p->from->config.expert, b->part);
     if (form.columns || all - from <= limit || is_rounded(p, b))
         return all;
+    uint64_t group = (uint64_t)packed_of(p, b)->group, unit = fm_exportplan_unit_bytes(p, b, group);
     if (seg->S == 0) /* without checksums, any channel group is a boundary */
         return from + (limit > unit ? limit / unit : 1) * unit;
     for (int s = seg->S; s > 0; s--) {
@@ -382,28 +382,6 @@ static int read_values(const struct fm_exportplan *p, const struct fm_planned_bl
     return rc;
 }
 
-/* The items (lib/model/packed.h) of a block: bytes of one, and their number in one row of a channel
- * group. */
-struct items {
-    size_t bytes;
-    int count;
-};
-
-static struct items items_of(const struct fm_exportplan *p, const struct fm_planned_block *b,
-                             const struct fm_expert_cut *cut)
-{
-    const struct fm_packed *packed = packed_of(p, b);
-    size_t element = (size_t)fm_dtype_bits(p->from->dtype) / 8;
-    if (b->plane >= 0) {
-        const struct fm_packed_part *part = fm_packed_find(packed, cut->of, b->plane);
-        return (struct items){part->item, (int)part->items};
-    }
-    if (cut->columns)
-        return (struct items){element, p->from->config.H};
-    return (struct items){(size_t)fm_expert_part_row(cut->of, p->from->config.H) * element,
-                          packed->group};
-}
-
 /* Write channels [first, first + count) of a part of the block's expert in the form of the block:
  * codes, scales, or values. */
 static int read_channels(const struct fm_exportplan *p, const struct fm_planned_block *b,
@@ -415,45 +393,23 @@ static int read_channels(const struct fm_exportplan *p, const struct fm_planned_
                      : read_values(p, b, of, first, count, dst, err);
 }
 
-/* Write channels [first, first + n) of a block whose channels are rows; those after the width
- * are blank. */
-static int fill_rows(const struct fm_exportplan *p, const struct fm_planned_block *b,
-                     const struct fm_expert_cut *cut, uint64_t first, uint64_t n, char *dst,
-                     struct fm_err *err)
+/* Write channels [first, first + n) of a block, from the values or the plane of the bundle; those
+ * after the width are blank.  A block of columns is written as a whole. */
+static int fill_moved(const struct fm_exportplan *p, const struct fm_planned_block *b,
+                      uint64_t first, uint64_t n, char *dst, struct fm_err *err)
 {
-    uint64_t k = fm_exportplan_kept(p, b), end = first + n,
-             group = (uint64_t)packed_of(p, b)->group;
+    uint64_t k = fm_exportplan_kept(p, b), end = first + n;
     uint64_t kept = k > first ? (end < k ? end : k) - first : 0;
-    size_t have = (size_t)fm_exportplan_unit_bytes(p, b, kept);
-    size_t all = (size_t)fm_exportplan_unit_bytes(p, b, n);
-    bool range = fm_expert_cut_is_range(p->from->config.expert, cut);
-    struct items items = items_of(p, b, cut);
+    const struct fm_forms f = fm_exportplan_forms(p, b, kept, n);
     struct fm_mark mark = fm_scratch_mark();
-    int rows = fm_expert_part_rows(p->from->config.expert, cut->of) / cut->rows;
-    char *part = range ? dst : fm_scratch((size_t)rows * have + 1);
-    int rc = kept ? read_channels(p, b, cut->of, first, kept, part, err) : FM_OK;
-    if (!rc && !range)
-        fm_interleave_undo(dst, part, cut->first, (int)(kept / group) * items.count,
-                           (int)items.bytes, 1);
+    bool same = fm_forms_same(&f);
+    char *part = same ? dst : fm_scratch(f.box.groups * f.part_group + 1);
+    enum fm_weight_part of = fm_expert_cut(p->from->config.expert, b->part).of;
+    int rc = kept ? read_channels(p, b, of, first, kept, part, err) : FM_OK;
+    if (!rc && !same)
+        fm_move(dst, &f.file, part + f.part_first, &f.part, &f.box, NULL);
     if (!rc)
-        memset(dst + have, fm_exportplan_blank(p, b), all - have);
-    fm_scratch_release(mark);
-    return rc;
-}
-
-/* Write (H, channels), or for codes (H, channel groups): the columns after the width are blank. */
-static int fill_columns(const struct fm_exportplan *p, const struct fm_planned_block *b,
-                        const struct fm_expert_cut *cut, char *dst, struct fm_err *err)
-{
-    uint32_t k = fm_exportplan_kept(p, b), stored = fm_exportplan_stored(p, b);
-    struct items items = items_of(p, b, cut);
-    int each = b->plane < 0 ? cut->rows : 1, per = b->plane < 0 ? 1 : packed_of(p, b)->group;
-    struct fm_mark mark = fm_scratch_mark();
-    char *ranked = fm_scratch((size_t)fm_exportplan_unit_bytes(p, b, k));
-    int rc = read_channels(p, b, cut->of, 0, k, ranked, err);
-    if (!rc)
-        fm_interleave_scatter(dst, ranked, each * (int)k / per, each * (int)stored / per,
-                              items.count, (int)items.bytes, fm_exportplan_blank(p, b));
+        fm_move_blank(dst + f.file_padding, &f.file, &f.padding, fm_exportplan_blank(p, b));
     fm_scratch_release(mark);
     return rc;
 }
@@ -465,15 +421,12 @@ static int fill_planes(const struct fm_exportplan *p, const struct fm_planned_bl
 static int fill_block(const struct fm_exportplan *p, const struct fm_planned_block *b,
                       uint64_t from, uint64_t size, char *dst, struct fm_err *err)
 {
-    const struct fm_expert_cut cut = fm_expert_cut(p->from->config.expert, b->part);
-    uint64_t group = (uint64_t)packed_of(p, b)->group;
+    uint64_t group = (uint64_t)packed_of(p, b)->group, unit;
     if (is_rounded(p, b))
         return fill_planes(p, b, dst, err);
-    uint64_t unit = fm_exportplan_unit_bytes(p, b, group);
+    unit = fm_exportplan_unit_bytes(p, b, group);
     assert(from % unit == 0 && size % unit == 0);
-    if (cut.columns)
-        return fill_columns(p, b, &cut, dst, err);
-    return fill_rows(p, b, &cut, from / unit * group, size / unit * group, dst, err);
+    return fill_moved(p, b, from / unit * group, size / unit * group, dst, err);
 }
 
 /* Fill the blocks, or parts of them, that are inside [from, from + size). */
@@ -559,6 +512,31 @@ static int read_own(const struct fm_exportplan *p, const struct fm_planned_tenso
     return rc ? rc : fm_fill_check(p, t, &digest, err);
 }
 
+struct fm_widened fm_fill_widened(const struct fm_planned_tensor *t)
+{
+    size_t rows = t->wider ? (size_t)t->t.shape[0] : 1, wide = (size_t)t->t.size / rows;
+    uint64_t all = t->t.shape[t->wider];
+    size_t row = wide / (size_t)all * (size_t)(all - t->by), one = t->again ? t->again : 1;
+    assert((wide - row) % one == 0 && row >= t->again);
+    return (struct fm_widened){.own = {rows, 1, 1, row},
+                               .padding = {rows, 1, (wide - row) / one, one},
+                               .narrow = {row, 0, 0},
+                               .wide = {wide, 0, one},
+                               .again = t->again,
+                               .blank = t->blank};
+}
+
+void fm_fill_widen(char *to, const char *own, const struct fm_widened *w)
+{
+    char *padding = to + w->own.size;
+    fm_move(to, &w->wide, own, &w->narrow, &w->own, NULL);
+    if (w->again) /* the same item again and again */
+        fm_move(padding, &w->wide, padding - w->again, &(struct fm_form){w->wide.group, 0, 0},
+                &w->padding, NULL);
+    else
+        fm_move_blank(padding, &w->wide, &w->padding, w->blank);
+}
+
 /*
  * Fill a whole tensor of the shared expert, whose channels are rows of gate and up and columns of
  * down: its own values, with zeros after each row, or after the last.  The digest covers only its
@@ -567,27 +545,14 @@ static int read_own(const struct fm_exportplan *p, const struct fm_planned_tenso
 static int fill_widened(const struct fm_exportplan *p, const struct fm_planned_tensor *t, char *dst,
                         struct fm_err *err)
 {
-    size_t rows, row, wide;
-    fm_fill_rows(t, &rows, &row, &wide);
-    size_t size = rows * row;
+    const struct fm_widened w = fm_fill_widened(t);
     struct fm_mark mark = fm_scratch_mark();
-    char *bytes = fm_scratch(size);
-    int rc = read_own(p, t, bytes, size, err);
-    for (size_t i = 0; i < rows && !rc; i++) {
-        memcpy(dst + i * wide, bytes + i * row, row);
-        memset(dst + i * wide + row, t->blank, wide - row);
-        for (size_t at = row; t->again && at < wide; at += t->again)
-            memcpy(dst + i * wide + at, dst + i * wide + row - t->again, t->again);
-    }
+    char *bytes = fm_scratch(fm_box_bytes(&w.own));
+    int rc = read_own(p, t, bytes, fm_box_bytes(&w.own), err);
+    if (!rc)
+        fm_fill_widen(dst, bytes, &w);
     fm_scratch_release(mark);
     return rc;
-}
-
-void fm_fill_rows(const struct fm_planned_tensor *t, size_t *rows, size_t *row, size_t *wide)
-{
-    *rows = t->wider ? (size_t)t->t.shape[0] : 1;
-    *wide = (size_t)t->t.size / *rows;
-    *row = *wide / (size_t)t->t.shape[t->wider] * (size_t)(t->t.shape[t->wider] - t->by);
 }
 
 static int fill_number(const struct fm_planned_tensor *t, uint64_t from, uint64_t size, char *dst)
@@ -615,7 +580,7 @@ static int read_matrix(struct fm_quantise_matrix *w, struct fm_quantise_matrix *
     size_t element = (size_t)fm_dtype_bits(p->from->dtype) / 8;
     char *bytes = fm_scratch(k * per * H * element + 1);
     assert(fm_exportplan_kept(p, b) == k);
-    if (cut.columns ? fill_columns(p, b, &cut, bytes, err)
+    if (cut.columns ? fill_moved(p, b, 0, k, bytes, err)
                     : k && read_channels(p, b, cut.of, 0, k, bytes, err))
         return err->code;
     *all = (struct fm_quantise_matrix){.at = bytes, .dtype = p->from->dtype};
@@ -671,30 +636,30 @@ static int fill_rounded(const struct fm_exportplan *p, const struct fm_planned_t
     return rc;
 }
 
-/* Write a block of codes or scales in the form of a bundle of codes (lib/model/packed.h). */
+/* Write a block of codes or scales in the form of a bundle of codes (lib/model/packed.h): round
+ * each of its matrices, and move the result there. */
 static int fill_planes(const struct fm_exportplan *p, const struct fm_planned_block *b, char *dst,
                        struct fm_err *err)
 {
-    const struct fm_packed *packed = fm_packed_at(&p->packed, b->m);
-    const struct fm_packed_part *part = fm_packed_find(packed, b->part, b->plane);
-    struct fm_planned_block rows = {.m = b->m, .e = b->e, .plane = -1};
-    size_t size = (size_t)fm_exportplan_block_bytes(p, b), half = size / (size_t)part->rows;
-    int groups = (int)(fm_exportplan_stored(p, b) / (uint32_t)packed->group);
+    bool down = b->part == FM_PART_DOWN_T;
+    struct fm_planned_block matrix = {
+        .m = b->m, .e = b->e, .part = down ? FM_PART_DOWN : FM_PART_GATE, .plane = -1};
+    uint32_t stored = fm_exportplan_stored(p, b);
     struct fm_mark mark = fm_scratch_mark();
-    char *own = fm_scratch(size + 1);
-    rows.part = b->part == FM_PART_DOWN_T ? FM_PART_DOWN : FM_PART_GATE;
     struct fm_quantise_matrix w, all;
-    int rc = size > 0 ? read_matrix(&w, &all, p, &rows, err) : FM_OK;
-    for (int i = 0; i < part->rows && size > 0 && !rc; i++) {
-        rc = round_matrix(own + (size_t)i * half, p, &rows,
-                          b->plane ? FM_FILL_SCALES : FM_FILL_CODES, &w, &all, err);
+    int rc = stored > 0 ? read_matrix(&w, &all, p, &matrix, err) : FM_OK;
+    for (int i = 0; i < (down ? 1 : 2) && stored > 0 && !rc; i++) {
+        struct fm_planned_block plane = matrix;
+        plane.plane = b->plane;
+        plane.part = i ? FM_PART_UP : matrix.part;
+        const struct fm_forms f = fm_exportplan_forms(p, &plane, stored, stored);
+        char *own = fm_scratch(f.file_bytes);
+        rc =
+            round_matrix(own, p, &matrix, b->plane ? FM_FILL_SCALES : FM_FILL_CODES, &w, &all, err);
+        if (!rc)
+            fm_move(dst + f.part_first, &f.part, own, &f.file, &f.box, NULL);
         w.at += all.stride; /* from the rows of gate to those of up */
     }
-    if (!rc && size > 0 && b->part == FM_PART_DOWN_T)
-        fm_interleave_gather(dst, own, NULL, groups, (int)part->items, (int)part->item);
-    else if (!rc && size > 0)
-        fm_interleave_rows(dst, own, own + half, NULL, groups * (int)part->items, (int)part->item,
-                           1);
     fm_scratch_release(mark);
     return rc;
 }

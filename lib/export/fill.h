@@ -21,9 +21,16 @@ int fm_fill_bytes(const struct fm_exportplan *p, const struct fm_planned_tensor 
  * is filled as a whole is not cut. */
 uint64_t fm_fill_cut(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
                      uint64_t from, uint64_t limit);
-/* Layout of a tensor that is wider in the export: it has `rows` rows of `row` bytes, each padded to
- * `wide` bytes. */
-void fm_fill_rows(const struct fm_planned_tensor *t, size_t *rows, size_t *row, size_t *wide);
+/* A tensor that is wider in the export (FM_FILL_WIDENED): its own rows, one after another and with
+ * padding after each.  The padding is the byte `blank`, or repeats the last `again` bytes. */
+struct fm_widened {
+    struct fm_box own, padding; /* rows are groups */
+    struct fm_form narrow, wide;
+    size_t again;
+    int blank;
+};
+struct fm_widened fm_fill_widened(const struct fm_planned_tensor *t);
+void fm_fill_widen(char *to, const char *own, const struct fm_widened *w);
 /* Bytes of the largest piece between two cuts. */
 uint64_t fm_fill_piece_max(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
                            uint64_t limit);

@@ -1026,12 +1026,16 @@ uint64_t fm_exportplan_block_bytes(const struct fm_exportplan *p, const struct f
 uint64_t fm_exportplan_unit_bytes(const struct fm_exportplan *p, const struct fm_planned_block *b,
                                   uint64_t channels)
 {
-    const struct fm_packed *packed = fm_packed_at(&p->packed, b->m);
-    const struct fm_expert_cut cut = fm_expert_cut(p->from->config.expert, b->part);
-    if (b->plane < 0)
-        return channels * fm_opened_channel_bytes(p->from, b->part);
-    const struct fm_packed_part *part = fm_packed_find(packed, cut.of, b->plane);
-    return fm_packed_bytes(packed, part, channels) / (uint64_t)part->rows * (uint64_t)cut.rows;
+    return fm_exportplan_forms(p, b, channels, channels).file_bytes;
+}
+
+struct fm_forms fm_exportplan_forms(const struct fm_exportplan *p, const struct fm_planned_block *b,
+                                    uint64_t channels, uint64_t stored)
+{
+    const struct fm_config *c = &p->from->config;
+    const struct fm_expert_cut cut = fm_expert_cut(c->expert, b->part);
+    return fm_forms_of(c, fm_packed_at(&p->packed, b->m), b->plane, p->from->dtype, &cut, channels,
+                       stored);
 }
 
 uint64_t fm_exportplan_channel_bytes(const struct fm_exportplan *p, uint64_t channels)

@@ -24,6 +24,7 @@
 #include "formats/tensor/safetensors.h"
 #include "lib/export/exportoptions.h"
 #include "lib/export/opened.h"
+#include "lib/model/forms.h"
 #include "lib/model/source.h"
 
 /* The source of a tensor's bytes. */
@@ -196,6 +197,10 @@ uint64_t fm_exportplan_stream_bytes(const struct fm_exportplan *p);
 uint64_t fm_exportplan_block_bytes(const struct fm_exportplan *p, const struct fm_planned_block *b);
 uint64_t fm_exportplan_unit_bytes(const struct fm_exportplan *p, const struct fm_planned_block *b,
                                   uint64_t channels);
+/* Where the first `channels` channels of a block are, if it has `stored`: in the block, and in the
+ * bundle's form of its part, in which a plane has the storage of `packed`. */
+struct fm_forms fm_exportplan_forms(const struct fm_exportplan *p, const struct fm_planned_block *b,
+                                    uint64_t channels, uint64_t stored);
 /* Bytes of that many channels of experts, with everything that belongs to them; for codes, whole
  * channel groups. */
 uint64_t fm_exportplan_channel_bytes(const struct fm_exportplan *p, uint64_t channels);

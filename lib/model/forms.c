@@ -8,41 +8,51 @@
 
 #include <assert.h>
 
-bool fm_forms_of(struct fm_forms *f, const struct fm_config *c, const struct fm_packed *packed,
-                 int plane, size_t element, const struct fm_expert_cut *cut, uint64_t channels,
-                 uint64_t stored)
+bool fm_forms_has(const struct fm_packed *packed, int plane, const struct fm_expert_cut *cut)
 {
-    size_t all = (size_t)fm_expert_part_rows(c->expert, cut->of), rows = (size_t)cut->rows;
-    size_t row = (size_t)fm_expert_part_row(cut->of, c->H), group = 1;
-    struct fm_box box = {.rows = rows, .items = 1, .size = row * element};
+    return plane < 0 ||
+           (fm_packed_find(packed, cut->of, plane) && !(cut->columns && cut->rows > 1));
+}
+
+/* The box of a cut's channels. */
+static struct fm_box box_of(const struct fm_config *c, const struct fm_packed *packed, int plane,
+                            enum fm_dtype dtype, const struct fm_expert_cut *cut, uint64_t channels)
+{
+    size_t rows = (size_t)cut->rows, row = (size_t)fm_expert_part_row(cut->of, c->H);
+    size_t element = (size_t)fm_dtype_bits(dtype) / 8;
     if (plane >= 0) {
         const struct fm_packed_part *part = fm_packed_find(packed, cut->of, plane);
-        if (!part || (cut->columns && rows > 1))
-            return false;
-        assert((size_t)part->rows == all);
-        group = (size_t)packed->group;
-        box.items = part->items;
-        box.size = part->item;
-    } else if (cut->columns) {
-        box.items = row;
-        box.size = element;
+        return (struct fm_box){(size_t)channels / (size_t)packed->group, rows, part->items,
+                               part->item};
     }
-    assert(channels <= stored && channels % group == 0 && stored % group == 0);
-    assert(cut->first + cut->rows <= (int)all && box.size > 0);
-    box.groups = (size_t)channels / group;
-    size_t s = box.size, groups = (size_t)stored / group, each = rows * box.items * s;
-    /* The elements of one row are adjacent in the part; whole rows are interleaved. */
-    size_t part_row = cut->columns ? box.items * s : s, part_item = cut->columns ? s : all * s;
-    *f = (struct fm_forms){.box = box,
-                           .part = {all * box.items * s, part_row, part_item},
-                           .file = {each, s, rows * s},
-                           .part_first = (size_t)cut->first * part_row,
-                           .part_group = all * box.items * s,
-                           .file_bytes = groups * each,
-                           .padding = box};
     if (cut->columns)
-        f->file = (struct fm_form){rows * s, s, groups * rows * s};
-    f->padding.groups = groups - box.groups;
-    f->file_padding = box.groups * f->file.group;
-    return true;
+        return (struct fm_box){(size_t)channels, rows, row, element};
+    return (struct fm_box){(size_t)channels, rows, 1, row * element};
+}
+
+struct fm_forms fm_forms_of(const struct fm_config *c, const struct fm_packed *packed, int plane,
+                            enum fm_dtype dtype, const struct fm_expert_cut *cut, uint64_t channels,
+                            uint64_t stored)
+{
+    assert(fm_forms_has(packed, plane, cut) && channels <= stored);
+    assert(plane < 0 ||
+           (channels % (uint64_t)packed->group == 0 && stored % (uint64_t)packed->group == 0));
+    const struct fm_box box = box_of(c, packed, plane, dtype, cut, channels);
+    size_t all = (size_t)fm_expert_part_rows(c->expert, cut->of), s = box.size;
+    assert(cut->first >= 0 && (size_t)cut->first + box.rows <= all && s > 0);
+    size_t groups = (size_t)stored / (plane < 0 ? 1 : (size_t)packed->group);
+    /* In the part, the elements of a row are adjacent, and whole rows are interleaved. */
+    size_t part_row = cut->columns ? box.items * s : s, part_item = cut->columns ? s : all * s;
+    struct fm_forms f = {.box = box,
+                         .part = {all * box.items * s, part_row, part_item},
+                         .file = {box.rows * box.items * s, s, box.rows * s},
+                         .part_first = (size_t)cut->first * part_row,
+                         .part_group = all * box.items * s,
+                         .file_bytes = groups * box.rows * box.items * s,
+                         .padding = box};
+    if (cut->columns)
+        f.file = (struct fm_form){box.rows * s, s, groups * box.rows * s};
+    f.padding.groups = groups - box.groups;
+    f.file_padding = box.groups * f.file.group;
+    return f;
 }

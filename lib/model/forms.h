@@ -10,6 +10,10 @@
 #ifndef FM_FORMS_H
 #define FM_FORMS_H
 
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
 #include "lib/block/experts.h"
 #include "lib/model/packed.h"
 #include "lib/move/move.h"
@@ -24,15 +28,24 @@ struct fm_forms {
     size_t file_padding;   /* in the file: offset of the padding */
 };
 
+/* Whether a file can have the cut in that plane of the layer's codes; -1, the values: always.  Not
+ * if the part has no such plane, nor if codes of gate and up were columns of one matrix. */
+bool fm_forms_has(const struct fm_packed *packed, int plane, const struct fm_expert_cut *cut);
+
 /*
- * Set the forms of the first `channels` channels of a cut that has `stored` channels in the file.
+ * The forms of the first `channels` channels of a cut that has `stored` channels in the file.
  * `plane` is a plane of the layer's codes, and both numbers are whole channel groups; or -1: the
- * values, as elements of `element` bytes, in groups of one channel.  False if no file has the cut
- * in that plane: the part has no such plane, or codes of gate and up would be columns of one
- * matrix.
+ * values, as `dtype`, in groups of one channel.
  */
-bool fm_forms_of(struct fm_forms *f, const struct fm_config *config, const struct fm_packed *packed,
-                 int plane, size_t element, const struct fm_expert_cut *cut, uint64_t channels,
-                 uint64_t stored);
+struct fm_forms fm_forms_of(const struct fm_config *config, const struct fm_packed *packed,
+                            int plane, enum fm_dtype dtype, const struct fm_expert_cut *cut,
+                            uint64_t channels, uint64_t stored);
+
+/* Whether the cut has the same bytes in both places. */
+static inline bool fm_forms_same(const struct fm_forms *f)
+{
+    return f->part_first == 0 && f->part.group == f->file.group && f->part.row == f->file.row &&
+           f->part.item == f->file.item;
+}
 
 #endif

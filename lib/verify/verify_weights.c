@@ -2,7 +2,7 @@
  * Compares the bytes of an export's tensors with the golden segment checksums of its bundle.  A
  * task checks one block of the plan, which is one expert in one tensor.  A block that is a prefix
  * of the expert's bytes in the bundle is hashed segment by segment.  A block in any other form is
- * first converted back to the bundle's order in memory, gate and up rows together.
+ * first moved back to the bundle's form in memory, gate and up rows together.
  */
 #include "lib/verify/verify_parts.h"
 
@@ -13,7 +13,7 @@
 #include "lib/base/mem.h"
 #include "lib/base/pool.h"
 #include "lib/export/fill.h"
-#include "lib/model/interleave.h"
+#include "lib/move/move.h"
 
 /* Number of segments that end at or before a width. */
 static size_t segments_below(const struct fm_segments *seg, uint32_t width)
@@ -214,31 +214,12 @@ static int check_rebuilt(struct place *p, const char *rows, struct fm_err *err)
 
 /* Read the bytes of a block from its file; *bytes is scratch. */
 static int read_block(const struct fm_verify_job *j, const struct fm_planned_block *b, char **bytes,
-                      size_t *size, struct fm_err *err)
+                      struct fm_err *err)
 {
-    *size = (size_t)fm_exportplan_block_bytes(&j->plan, b);
-    *bytes = fm_scratch(*size);
+    size_t size = (size_t)fm_exportplan_block_bytes(&j->plan, b);
+    *bytes = fm_scratch(size);
     return fm_file_read(&j->shard[j->plan.tensor[b->tensor].file].file, begin_of(j, b), *bytes,
-                        *size, err);
-}
-
-static int check_columns(struct place *p, const struct fm_expert_cut *cut, struct fm_err *err)
-{
-    const struct fm_verify_job *j = p->j;
-    char *columns;
-    size_t size;
-    int rc = read_block(j, p->b, &columns, &size, err);
-    if (rc)
-        return rc;
-    char *rows = fm_scratch(size);
-    int stored = (int)fm_exportplan_stored(&j->plan, p->b), element = (int)p->of->item;
-    bool codes = p->b->plane >= 0;
-    if (!codes) /* an item of a plain part is a whole channel; a column of it is one element */
-        element = fm_dtype_bits(p->t->t.dtype) / 8;
-    fm_interleave_gather(rows, columns, NULL,
-                         codes ? stored / packed_of(p)->group : cut->rows * stored,
-                         codes ? (int)p->of->items : j->opened.config.H, element);
-    return check_rebuilt(p, rows, err);
+                        size, err);
 }
 
 /* The block of up rows that belongs to a block of gate rows: the next one of its plane. */
@@ -247,48 +228,46 @@ static const struct fm_planned_block *up_of(const struct fm_planned_block *gate)
     return gate + (gate[1].plane == gate->plane ? 1 : FM_PLANES);
 }
 
-/* Check the block of gate rows together with that of up rows. */
-static int check_gate_up(struct place *p, struct fm_err *err)
+/* Move the block back to the bundle's form, with the block of up rows if it has gate rows, and
+ * check it there. */
+static int check_moved(struct place *p, struct fm_err *err)
 {
     const struct fm_verify_job *j = p->j;
-    char *gate, *up = NULL;
-    size_t size;
-    int rc = read_block(j, p->b, &gate, &size, err);
-    if (!rc)
-        rc = read_block(j, up_of(p->b), &up, &size, err);
-    if (rc)
-        return rc;
-    char *rows = fm_scratch(2 * size);
-    fm_interleave_rows(rows, gate, up, NULL, (int)(size / p->of->item), (int)p->of->item, 1);
-    return check_rebuilt(p, rows, err);
+    const struct fm_planned_block *block[] = {p->b, up_of(p->b)};
+    uint32_t stored = fm_exportplan_stored(&j->plan, p->b);
+    char *rows = fm_scratch(bytes_of(p, stored));
+    int rc = FM_OK;
+    for (int i = 0; i < (p->b->part == FM_PART_GATE ? 2 : 1) && !rc; i++) {
+        struct fm_forms f = fm_exportplan_forms(&j->plan, block[i], stored, stored);
+        struct fm_mark mark = fm_scratch_mark();
+        char *bytes;
+        rc = read_block(j, block[i], &bytes, err);
+        if (!rc)
+            fm_move(rows + f.part_first, &f.part, bytes, &f.file, &f.box, NULL);
+        fm_scratch_release(mark);
+    }
+    return rc ? rc : check_rebuilt(p, rows, err);
 }
 
-/* Check a tensor wider than the bundle's: the digest of the bytes that the bundle has, and the
- * padding. */
+/* Check a tensor wider than the bundle's: the digest of the bytes that the bundle has, which
+ * determine the padding. */
 static int check_widened(struct place *p, const struct fm_tensor *have, struct fm_err *err)
 {
-    size_t size = (size_t)have->size, rows, row, wide;
-    fm_fill_rows(p->t, &rows, &row, &wide);
-    size_t own = rows * row, values = own / ((size_t)fm_dtype_bits(have->dtype) / 8);
-    char *bytes = fm_scratch(size), *packed = fm_scratch(own);
+    const struct fm_widened w = fm_fill_widened(p->t);
+    size_t own = fm_box_bytes(&w.own), values = own / ((size_t)fm_dtype_bits(have->dtype) / 8);
+    size_t size = (size_t)have->size;
+    char *bytes = fm_scratch(size), *packed = fm_scratch(own), *padded = fm_scratch(size);
     int rc = fm_file_read(&p->j->shard[p->t->file].file, have->offset, bytes, size, err);
     if (rc)
         return rc;
-    bool same = true;
-    for (size_t i = 0; i < rows; i++) {
-        const char *from = bytes + i * wide;
-        memcpy(packed + i * row, from, row);
-        if (p->t->again) /* the padding repeats the last scale */
-            same = same && memcmp(from + row, from + row - p->t->again, wide - row) == 0;
-        else
-            same = same && is_blank(from + row, wide - row, p->t->blank);
-    }
+    fm_move(packed, &w.narrow, bytes, &w.wide, &w.own, NULL);
     struct fm_digest digest = fm_digest_of(packed, own);
     if (!fm_digest_equal(&digest, p->t->from->digest))
         say_differs(p, 0);
     if (fm_dtype_is_weight(have->dtype) && fm_dtype_nonfinite(packed, have->dtype, values) < values)
         say_not_finite(p);
-    if (!same)
+    fm_fill_widen(padded, packed, &w);
+    if (memcmp(bytes, padded, size) != 0)
         fm_verifier_find(
             p->j->v, p->t->file, FM_EDIFF, p->t->t.name,
             p->t->again ? "scales after those of the shared expert do not repeat its last scale"
@@ -337,12 +316,10 @@ static int check_block(struct place *p, uint64_t *bytes, struct fm_err *err)
                             "differs from the decoded values of the bundle's codes", err);
     p->of = part;
     p->part = (int)(part - packed->part);
-    if (cut.columns)
-        return check_columns(p, &cut, err);
     if (fm_expert_cut_is_range(form, &cut))
         return check_prefix(p, err);
-    *bytes *= 2;
-    return check_gate_up(p, err);
+    *bytes *= p->b->part == FM_PART_GATE ? 2 : 1;
+    return check_moved(p, err);
 }
 
 static void check_unit(void *arg, int i)

@@ -271,35 +271,24 @@ static void make_model(struct model *m, const struct format *f)
     assert_int_equal(fm_packed_at(&m->packed, 0)->group, f->group);
 }
 
-static bool forms_of(struct fm_forms *f, const struct model *m, const struct plane *p,
-                     const struct fm_expert_cut *cut, size_t channels, size_t stored)
+/* All cuts of the part; returns their number. */
+static int all_cuts(struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX], const struct model *m,
+                    const struct plane *p)
 {
-    return fm_forms_of(f, &m->config, fm_packed_at(&m->packed, 0), p->plane,
-                       (size_t)fm_dtype_bits(p->format->dtype) / 8, cut, channels, stored);
-}
-
-/* All cuts of the part; *cuts is their number. */
-static bool all_forms(struct fm_forms f[FM_EXPERT_CUTS_MAX], int *cuts, const struct model *m,
-                      const struct plane *p, size_t channels, size_t stored)
-{
-    struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
-    *cuts = fm_expert_cuts(cut, m->config.expert, p->part);
-    for (int i = 0; i < *cuts; i++)
-        if (!forms_of(&f[i], m, p, &cut[i], channels, stored))
-            return false;
-    return true;
+    return fm_expert_cuts(cut, m->config.expert, p->part);
 }
 
 /* Compare moves of `channels` channels with a file of `stored`; an order needs all of them. */
 static void compare(const struct model *m, const struct plane *p, size_t channels, size_t stored,
                     const int32_t *order, int blank)
 {
+    struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
     struct fm_forms f[FM_EXPERT_CUTS_MAX];
-    int cuts;
     size_t group = p->plane < 0 ? 1 : p->format->group, file_bytes = 0;
-    assert_true(all_forms(f, &cuts, m, p, channels, stored));
-    for (int i = 0; i < cuts; i++)
-        file_bytes += f[i].file_bytes;
+    int cuts = all_cuts(cut, m, p);
+    for (int i = 0; i < cuts; file_bytes += f[i++].file_bytes)
+        f[i] = fm_forms_of(&m->config, fm_packed_at(&m->packed, 0), p->plane, p->format->dtype,
+                           &cut[i], channels, stored);
     size_t part_bytes = channels / group * f[0].part_group;
     unsigned char *file = random_bytes(file_bytes), *part = random_bytes(part_bytes);
     unsigned char *want = malloc(part_bytes + 1), *got = malloc(part_bytes + 1), *at = file;
@@ -359,10 +348,11 @@ TEST(every_cut_is_moved_in_every_format_that_has_it)
                 if (n < 0 || (plane >= 0 && !formats[i].storage))
                     continue;
                 struct plane p = plane_of(&formats[i], cuttings[n].part, plane);
-                struct fm_forms f[FM_EXPERT_CUTS_MAX];
-                int cuts;
+                struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
                 bool moved = !is_refused(&p);
-                assert_int_equal(all_forms(f, &cuts, &m, &p, 0, 0), moved);
+                for (int k = all_cuts(cut, &m, &p); k-- > 0;)
+                    assert_int_equal(fm_forms_has(fm_packed_at(&m.packed, 0), plane, &cut[k]),
+                                     moved);
                 if (moved)
                     compare_widths(&m, &p);
                 pairs += moved;
