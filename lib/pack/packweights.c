@@ -13,7 +13,7 @@
 
 #include "lib/base/pool.h"
 #include "lib/block/storage.h"
-#include "lib/model/interleave.h"
+#include "lib/model/forms.h"
 
 /* Add the digest of a tensor of the checkpoint, or of one that belongs to it, to the sums. */
 static void add_sum(struct fm_packing *p, const struct fm_stored *s, const struct fm_digest *digest)
@@ -191,52 +191,58 @@ static int check_plane(struct run *w, int e, int i, const void *bytes, struct fm
     return rc;
 }
 
-/* Copy the items of a cut, in one plane, to their places in an expert's part, channel group by
- * channel group. */
-static void place_items(const struct run *w, const struct fm_packed_part *part,
-                        const struct fm_expert_cut *cut, char *rows, const char *from,
-                        const int32_t *order)
+/* Read the bytes of share i of expert e for the part: values as `dtype`, or the codes or scales of
+ * its plane. */
+static int read_part(struct run *w, int e, int i, void *dst, enum fm_dtype dtype,
+                     struct fm_err *err)
 {
-    int group = fm_packed_at(&w->p->packed, w->layer)->group;
-    int unit = cut->columns ? group : group / (int)part->items;
-    int n = w->p->cp.config.I / unit;
-    int32_t *item = fm_scratch((size_t)n * sizeof *item);
-    for (int i = 0; i < n; i++)
-        item[i] = order[i * unit] / unit;
-    if (cut->columns)
-        fm_interleave_gather(rows, from, item, n, (int)part->items, (int)part->item);
-    else
-        fm_interleave_spread(rows + (size_t)cut->first * part->item,
-                             (size_t)part->rows * part->item, from, item, n,
-                             (size_t)cut->rows * part->item);
+    const struct fm_share *share = &fm_checkpoint_expert(&w->p->cp, w->layer, e)[i];
+    int plane = part_of(w)->plane;
+    if (plane < 0)
+        return read_share(w, e, i, dst, dtype, err);
+    struct fm_digest *pieces = share->fused ? &w->pieces[i][plane] : NULL;
+    int rc = read_tensor(w->p, &share->at, plane, e, pieces, dst, err);
+    return rc ? rc : check_plane(w, e, i, dst, err);
 }
 
-/* Make one plane of a part of one expert: codes or scales, unchanged. */
-static int keep_part(struct run *w, int e, void *rows, struct fm_err *err)
+/* For each channel group of the part, in ranked order, the group in the checkpoint. */
+static const int32_t *order_of(const struct run *w, int e)
 {
-    struct fm_packing *p = w->p;
-    const struct fm_config *c = &p->cp.config;
-    const struct fm_packed_part *part = part_of(w);
-    const struct fm_share *share = fm_checkpoint_expert(&p->cp, w->layer, e);
-    const int32_t *order =
-        p->ranking.order + ((size_t)w->layer * (size_t)c->E + (size_t)e) * (size_t)c->I;
-    size_t row = w->bytes / (size_t)part->rows; /* bytes of a cut with one row per channel */
+    const struct fm_config *c = &w->p->cp.config;
+    size_t expert = (size_t)w->layer * (size_t)c->E + (size_t)e;
+    const int32_t *order = w->p->ranking.order + expert * (size_t)c->I;
+    int32_t group = part_of(w)->plane < 0 ? 1 : fm_packed_at(&w->p->packed, w->layer)->group;
+    if (group == 1)
+        return order;
+    int32_t *groups = fm_scratch((size_t)(c->I / group) * sizeof *groups);
+    for (int32_t g = 0; g < c->I / group; g++)
+        groups[g] = order[g * group] / group;
+    return groups;
+}
+
+/* Make one part of one expert in the bundle's form, its values as `dtype`. */
+static int order_part(struct run *w, int e, char *rows, enum fm_dtype dtype, struct fm_err *err)
+{
+    const struct fm_config *c = &w->p->cp.config;
+    const struct fm_packed *packed = fm_packed_at(&w->p->packed, w->layer);
+    const struct fm_share *share = fm_checkpoint_expert(&w->p->cp, w->layer, e);
+    const int32_t *order = order_of(w, e);
     int rc = FM_OK;
-    for (int i = 0; i < p->cp.tensors && !rc; i++) {
+    for (int i = 0; i < w->p->cp.tensors && !rc; i++) {
         struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
-        const struct fm_file *file;
+        struct fm_forms f[FM_EXPERT_CUTS_MAX];
         int cuts = fm_expert_cuts(cut, c->expert, share[i].part);
-        if (cut[0].of != part->of)
+        size_t all = 0;
+        if (cut[0].of != part_of(w)->of)
             continue;
-        const struct fm_tensor *t = plane_of(&share[i].at, part->plane, &file);
-        size_t size = (size_t)fm_checkpoint_share_bytes(&p->cp, &share[i], t);
+        for (int k = 0; k < cuts; all += f[k++].file_bytes)
+            f[k] = fm_forms_of(c, packed, part_of(w)->plane, dtype, &cut[k], (uint64_t)c->I,
+                               (uint64_t)c->I);
         struct fm_mark mark = fm_scratch_mark();
-        char *from = fm_scratch(size);
-        rc = read_tensor(p, &share[i].at, part->plane, e,
-                         share[i].fused ? &w->pieces[i][part->plane] : NULL, from, err);
-        rc = rc ? rc : check_plane(w, e, i, from, err);
-        for (int k = 0; k < cuts && !rc; from += (size_t)cut[k++].rows * row)
-            place_items(w, part, &cut[k], rows, from, order);
+        char *from = fm_scratch(all);
+        rc = read_part(w, e, i, from, dtype, err);
+        for (int k = 0; k < cuts && !rc; from += f[k++].file_bytes)
+            fm_move(rows + f[k].part_first, &f[k].part, from, &f[k].file, &f[k].box, order);
         fm_scratch_release(mark);
     }
     return rc;
@@ -265,68 +271,21 @@ static int merge(const struct fm_packing *p, enum fm_weight_part part, int m, in
     return FM_OK;
 }
 
-/* Copy the channels of a cut to their places in a part of an expert. */
-static void place_cut(const struct fm_packing *p, const struct fm_expert_cut *cut, char *rows,
-                      const char *from, const int32_t *order, size_t element)
-{
-    const struct fm_config *c = &p->cp.config;
-    size_t row = (size_t)fm_expert_part_row(cut->of, c->H) * element;
-    size_t channel = (size_t)fm_expert_part_rows(c->expert, cut->of) * row;
-    if (!cut->columns) {
-        fm_interleave_spread(rows + (size_t)cut->first * row, channel, from, order, c->I,
-                             (size_t)cut->rows * row);
-        return;
-    }
-    int n = cut->rows * c->I;
-    int32_t *all = fm_scratch((size_t)n * sizeof *all);
-    for (int i = 0; i < n; i++)
-        all[i] = order[i / cut->rows] * cut->rows + i % cut->rows;
-    fm_interleave_gather(rows, from, all, n, c->H, (int)element);
-}
-
-/* Make one part of one expert from its values, in the bundle's layout. */
-static int order_part(struct run *w, int e, void *rows, enum fm_dtype dtype, struct fm_err *err)
-{
-    struct fm_packing *p = w->p;
-    const struct fm_config *c = &p->cp.config;
-    size_t element = (size_t)fm_dtype_bits(dtype) / 8;
-    const struct fm_share *share = fm_checkpoint_expert(&p->cp, w->layer, e);
-    const int32_t *order =
-        p->ranking.order + ((size_t)w->layer * (size_t)c->E + (size_t)e) * (size_t)c->I;
-    int rc = FM_OK;
-    for (int i = 0; i < p->cp.tensors && !rc; i++) {
-        struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
-        int cuts = fm_expert_cuts(cut, c->expert, share[i].part);
-        size_t n[FM_EXPERT_CUTS_MAX], all = 0;
-        for (int k = 0; k < cuts; k++)
-            all += n[k] = (size_t)c->I * (size_t)fm_expert_cut_channel(&cut[k], c->H) * element;
-        if (cut[0].of != part_of(w)->of)
-            continue;
-        struct fm_mark mark = fm_scratch_mark();
-        char *from = fm_scratch(all);
-        rc = read_share(w, e, i, from, dtype, err);
-        for (int k = 0; k < cuts && !rc; from += n[k++])
-            place_cut(p, &cut[k], rows, from, order, element);
-        fm_scratch_release(mark);
-    }
-    return rc;
-}
-
 /* Make one part of one expert, `bytes` long, as stored in the bundle. */
-static int make_part(struct run *w, int e, void *rows, struct fm_err *err)
+static int make_part(struct run *w, int e, char *rows, struct fm_err *err)
 {
     struct fm_packing *p = w->p;
     int m = w->layer;
     enum fm_dtype dtype = fm_packing_made_as(p);
     enum fm_weight_part of = part_of(w)->of;
     size_t element = (size_t)fm_dtype_bits(p->cp.dtype) / 8, n = w->bytes / element;
-    if (dtype != p->cp.dtype) {
+    if (dtype != p->cp.dtype && part_of(w)->plane < 0) {
         float *wide = fm_scratch(n * sizeof *wide);
-        int rc = order_part(w, e, wide, dtype, err);
+        int rc = order_part(w, e, (char *)wide, dtype, err);
         return rc ? rc : merge(p, of, m, e, rows, wide, n, err);
     }
     int rc = order_part(w, e, rows, dtype, err);
-    if (rc || !p->ops || of == FM_PART_BIAS)
+    if (rc || !p->ops || of == FM_PART_BIAS || part_of(w)->plane >= 0)
         return rc;
     n = merged_width(p, m, e) * (size_t)p->cp.config.H *
         (size_t)fm_expert_part_rows(p->cp.config.expert, of);
@@ -345,7 +304,7 @@ static void make_expert(void *arg, int i)
         return;
     struct fm_mark mark = fm_scratch_mark();
     char *rows = w->rows + (size_t)i * w->bytes;
-    if (!(part_of(w)->plane < 0 ? make_part : keep_part)(w, e, rows, &err))
+    if (!make_part(w, e, rows, &err))
         fm_segments_digest(fm_segments_expert(&p->seg, w->layer, w->part, e), &p->seg, w->layer,
                            p->seg.S, rows, fm_packed_group_bytes(part_of(w)));
     else
