@@ -12,8 +12,8 @@
 #include "lib/base/pool.h"
 #include "lib/base/scaled.h"
 #include "lib/family/family.h"
-#include "lib/model/interleave.h"
 #include "lib/model/stored.h"
+#include "lib/move/move.h"
 
 static uint64_t blocks(uint64_t size, int block)
 {
@@ -449,9 +449,12 @@ static void decode_columns(char *rows, enum fm_dtype dtype, const struct fm_pack
     size_t step =
         scales ? fm_packed_group_bytes(scales) * 8 / (size_t)fm_dtype_bits(scales->dtype) : 0;
     float *wide = fm_scratch(n * sizeof *wide), *turned = fm_scratch(n * sizeof *turned);
+    const struct fm_box box = {G, 1, (size_t)H, sizeof *wide};
+    const struct fm_form rows_of = {(size_t)H * sizeof *wide, 0, sizeof *wide},
+                         columns_of = {sizeof *wide, 0, G * sizeof *wide};
     for (size_t g = 0; g < (size_t)groups; g++) {
         fm_scaled_to_f32(wide, codes + g * fm_packed_group_bytes(part), &s, 0, n);
-        fm_interleave_gather(turned, wide, NULL, (int)G, H, sizeof(float));
+        fm_move(turned, &rows_of, wide, &columns_of, &box, NULL);
         fm_dtype_from_f32(rows + g * n * element, turned, dtype, n);
         s.scale += step;
     }
