@@ -10,16 +10,17 @@ ernie: use the names of ERNIE-4.5; index: add a tensor of an indexer; buffer: ad
 belongs to no layer.
 """
 import json
+import math
 import os
 import random
 import shutil
-import struct
 import sys
+from pathlib import Path
 
-SIZES = {"BF16": 2, "F8_E4M3": 1, "F32": 4}
+from tensors import BITS, pack, unpack
 
 
-def tensors(config, layers, words):
+def shapes(config, layers, words):
     """name: (dtype, shape)"""
     H, V, out = config["hidden_size"], config["vocab_size"], {}
     if "buffer" in words:
@@ -41,12 +42,6 @@ def tensors(config, layers, words):
     return out
 
 
-def names(path):
-    with open(path, "rb") as f:
-        size = struct.unpack("<Q", f.read(8))[0]
-        return [name for name in json.loads(f.read(size)) if name != "__metadata__"]
-
-
 def main():
     source, to, layers, count, *words = sys.argv[1:]
     os.makedirs(to)
@@ -57,23 +52,15 @@ def main():
         if name.startswith("model") and name.endswith(".safetensors"):
             into = f"a-{name}"
             shutil.copy(os.path.join(source, name), os.path.join(to, into))
-            where |= {t: into for t in names(os.path.join(to, into))}
+            where |= dict.fromkeys(unpack(Path(to, into).read_bytes()), into)
         elif name == "tokens.npy":
             shutil.copy(os.path.join(source, name), to)
-    header, data, rng = {}, b"", random.Random(13)
-    added = tensors(config, [int(x) for x in layers.split(",") if x], words)
-    for name, (dtype, shape) in added.items():
-        size = SIZES[dtype]
-        for n in shape:
-            size *= n
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + size]}
-        data += rng.randbytes(size)
-        where[name] = "z-ahead.safetensors"
+    rng = random.Random(13)
+    added = {name: (dtype, shape, rng.randbytes(math.prod(shape) * BITS[dtype] // 8))
+             for name, (dtype, shape) in shapes(config, [int(x) for x in layers.split(",") if x], words).items()}
     if added:
-        text = json.dumps(header).encode()
-        text += b" " * (-len(text) % 8)
-        with open(os.path.join(to, "z-ahead.safetensors"), "wb") as f:
-            f.write(struct.pack("<Q", len(text)) + text + data)
+        Path(to, "z-ahead.safetensors").write_bytes(pack(added))
+        where |= dict.fromkeys(added, "z-ahead.safetensors")
     for word in words:
         if "=" in word:
             key, value = word.split("=")

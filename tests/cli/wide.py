@@ -13,7 +13,7 @@ import struct
 import sys
 from pathlib import Path
 
-from forge import pack_safetensors
+from tensors import pack
 
 HIDDEN, WIDTH, EXPERTS, VOCABULARY, HEADS, HEAD = 8, 768, 4, 384, 2, 4
 
@@ -47,10 +47,6 @@ shapes = {
 for expert in range(EXPERTS):
     for name, shape in ("gate", [WIDTH, HIDDEN]), ("up", [WIDTH, HIDDEN]), ("down", [HIDDEN, WIDTH]):
         shapes[f"{layer}mlp.experts.{expert}.{name}_proj.weight"] = shape
-tree, data, draw = {}, bytearray(), random.Random(1)
-for name, shape in shapes.items():
-    begin = len(data)
-    for _ in range(math.prod(shape)):
-        data += struct.pack("<f", 1.0 if "norm" in name else draw.gauss(0, 0.3))[2:]
-    tree[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [begin, len(data)]}
-(out / "model.safetensors").write_bytes(pack_safetensors(tree, bytes(data)))
+draw = random.Random(1)
+values = lambda name, count: b"".join(struct.pack("<f", 1.0 if "norm" in name else draw.gauss(0, 0.3))[2:] for _ in range(count))
+(out / "model.safetensors").write_bytes(pack({n: ("BF16", s, values(n, math.prod(s))) for n, s in shapes.items()}))
