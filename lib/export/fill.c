@@ -161,27 +161,30 @@ static int read_checked(const struct fm_exportplan *p, const struct fm_planned_b
 /* The innermost fm_fill_hold of this thread; NULL: bytes are read on demand. */
 static _Thread_local struct fm_fill_held *held;
 
-/* Like read_checked, but from the held bytes, into which all kept channels of the expert are read
- * on its first use. */
-static int read_part(const struct fm_exportplan *p, const struct fm_planned_block *b, int part,
-                     uint64_t first, uint64_t count, void *dst, struct fm_err *err)
+/* Find channels [first, first + count) of the part-th tensor of the block's layer, in the bundle's
+ * form: in the held bytes, into which all kept channels of the expert are read on its first use;
+ * else they are read into `room`, or if that is NULL into scratch. */
+static int find_part(const char **bytes, const struct fm_exportplan *p,
+                     const struct fm_planned_block *b, int part, uint64_t first, uint64_t count,
+                     char *room, struct fm_err *err)
 {
     const struct fm_packed *packed = packed_of(p, b);
     const struct fm_packed_part *of = &packed->part[part];
     struct fm_fill_held_part *h = held ? &held->part[part] : NULL;
     uint64_t kept = fm_exportplan_kept(p, b);
     int rc = FM_OK;
-    if (!h || fm_packed_bytes(packed, of, kept) > h->room || first + count > kept)
-        return read_checked(p, b, part, first, count, dst, err);
+    if (!h || fm_packed_bytes(packed, of, kept) > h->room || first + count > kept) {
+        room = room ? room : fm_scratch((size_t)fm_packed_bytes(packed, of, count));
+        *bytes = room;
+        return read_checked(p, b, part, first, count, room, err);
+    }
     if (!h->full || h->m != b->m || h->e != b->e) {
         rc = read_checked(p, b, part, 0, kept, h->bytes, err);
         h->full = !rc;
         h->m = b->m;
         h->e = b->e;
     }
-    if (!rc && count > 0) /* an expert of width 0 has no bytes */
-        memcpy(dst, h->bytes + fm_packed_bytes(packed, of, first),
-               (size_t)fm_packed_bytes(packed, of, count));
+    *bytes = h->bytes + fm_packed_bytes(packed, of, first);
     return rc;
 }
 
@@ -343,8 +346,8 @@ static int read_factors(float factor[2], const struct fm_exportplan *p,
 }
 
 /* Read the scales of down that belong to no channel, one for each row, into scratch. */
-static int read_apart(char **bytes, const struct fm_exportplan *p, const struct fm_planned_block *b,
-                      struct fm_err *err)
+static int read_apart(const char **bytes, const struct fm_exportplan *p,
+                      const struct fm_planned_block *b, struct fm_err *err)
 {
     const struct fm_packed *packed = packed_of(p, b);
     uint64_t size = (uint64_t)p->from->config.H * (uint64_t)fm_dtype_bits(packed->scales) / 8;
@@ -352,8 +355,9 @@ static int read_apart(char **bytes, const struct fm_exportplan *p, const struct 
         find_apart(p, b, FM_PART_DOWN, packed->scheme.storage->scale_end, size, err);
     if (!t)
         return err->code;
-    *bytes = fm_scratch((size_t)size);
-    return read_whole(p, t, *bytes, err);
+    char *room = fm_scratch((size_t)size);
+    *bytes = room;
+    return read_whole(p, t, room, err);
 }
 
 /* Read the values of channels that the bundle stores as codes. */
@@ -364,13 +368,11 @@ static int read_values(const struct fm_exportplan *p, const struct fm_planned_bl
     const struct fm_opened *o = p->from;
     const struct fm_packed *packed = packed_of(p, b);
     int part[FM_PLANES] = {part_of(p, b->m, of, 0), part_of(p, b->m, of, 1)};
-    char *bytes[FM_PLANES] = {NULL, NULL};
+    const char *bytes[FM_PLANES] = {NULL, NULL};
     struct fm_mark mark = fm_scratch_mark();
     int rc = FM_OK;
-    for (int i = 0; i < FM_PLANES && part[i] >= 0 && !rc; i++) {
-        bytes[i] = fm_scratch((size_t)fm_packed_bytes(packed, &packed->part[part[i]], count));
-        rc = read_part(p, b, part[i], first, count, bytes[i], err);
-    }
+    for (int i = 0; i < FM_PLANES && part[i] >= 0 && !rc; i++)
+        rc = find_part(&bytes[i], p, b, part[i], first, count, NULL, err);
     float factor[2];
     if (!rc)
         rc = read_factors(factor, p, b, of, err);
@@ -382,15 +384,20 @@ static int read_values(const struct fm_exportplan *p, const struct fm_planned_bl
     return rc;
 }
 
-/* Write channels [first, first + count) of a part of the block's expert in the form of the block:
- * codes, scales, or values. */
-static int read_channels(const struct fm_exportplan *p, const struct fm_planned_block *b,
-                         enum fm_weight_part of, uint64_t first, uint64_t count, void *dst,
-                         struct fm_err *err)
+/* As find_part, for codes, scales or values, whichever the block has. */
+static int find_channels(const char **bytes, const struct fm_exportplan *p,
+                         const struct fm_planned_block *b, uint64_t first, uint64_t count,
+                         char *room, struct fm_err *err)
 {
+    const struct fm_config *c = &p->from->config;
+    enum fm_weight_part of = fm_expert_cut(c->expert, b->part).of;
     int part = part_of(p, b->m, of, b->plane);
-    return part >= 0 ? read_part(p, b, part, first, count, dst, err)
-                     : read_values(p, b, of, first, count, dst, err);
+    if (part >= 0)
+        return find_part(bytes, p, b, part, first, count, room, err);
+    if (!room)
+        room = fm_scratch((size_t)(count * fm_opened_channel_bytes(p->from, of)));
+    *bytes = room;
+    return read_values(p, b, of, first, count, room, err);
 }
 
 /* Write channels [first, first + n) of a block, from the values or the plane of the bundle; those
@@ -402,11 +409,10 @@ static int fill_moved(const struct fm_exportplan *p, const struct fm_planned_blo
     uint64_t kept = k > first ? (end < k ? end : k) - first : 0;
     const struct fm_forms f = fm_exportplan_forms(p, b, kept, n);
     struct fm_mark mark = fm_scratch_mark();
-    bool same = fm_forms_same(&f);
-    char *part = same ? dst : fm_scratch(f.box.groups * f.part_group + 1);
-    enum fm_weight_part of = fm_expert_cut(p->from->config.expert, b->part).of;
-    int rc = kept ? read_channels(p, b, of, first, kept, part, err) : FM_OK;
-    if (!rc && !same)
+    char *room = fm_forms_same(&f) ? dst : NULL;
+    const char *part = dst;
+    int rc = kept ? find_channels(&part, p, b, first, kept, room, err) : FM_OK;
+    if (!rc && part != dst)
         fm_move(dst, &f.file, part + f.part_first, &f.part, &f.box, NULL);
     if (!rc)
         fm_move_blank(dst + f.file_padding, &f.file, &f.padding, fm_exportplan_blank(p, b));
@@ -575,22 +581,23 @@ static int read_matrix(struct fm_quantise_matrix *w, struct fm_quantise_matrix *
 {
     const struct fm_config *c = &p->from->config;
     const struct fm_expert_cut cut = fm_expert_cut(c->expert, b->part);
-    size_t k = fm_exportplan_stored(p, b), H = (size_t)c->H, rows = k * (size_t)cut.rows;
-    size_t per = (size_t)fm_expert_part_rows(c->expert, cut.of);
-    size_t element = (size_t)fm_dtype_bits(p->from->dtype) / 8;
-    char *bytes = fm_scratch(k * per * H * element + 1);
-    assert(fm_exportplan_kept(p, b) == k);
-    if (cut.columns ? fill_moved(p, b, 0, k, bytes, err)
-                    : k && read_channels(p, b, cut.of, 0, k, bytes, err))
+    size_t k = fm_exportplan_stored(p, b), H = (size_t)c->H;
+    size_t rows = k * (size_t)(cut.columns ? cut.rows : fm_expert_part_rows(c->expert, cut.of));
+    const struct fm_forms f = fm_exportplan_forms(p, b, k, k);
+    char *turned = fm_scratch(cut.columns ? f.file_bytes + 1 : 1);
+    const char *at = turned;
+    assert(fm_exportplan_kept(p, b) == k && b->plane < 0);
+    if (k && (cut.columns ? fill_moved(p, b, 0, k, turned, err)
+                          : find_channels(&at, p, b, 0, k, NULL, err)))
         return err->code;
-    *all = (struct fm_quantise_matrix){.at = bytes, .dtype = p->from->dtype};
-    all->rows = cut.columns ? H : k * per;
+    *all = (struct fm_quantise_matrix){.at = at, .dtype = p->from->dtype};
+    all->rows = cut.columns ? H : rows;
     all->columns = cut.columns ? rows : H;
-    all->stride = all->columns * element;
+    all->stride = all->columns * (size_t)fm_dtype_bits(p->from->dtype) / 8;
     *w = *all;
     if (!cut.columns && cut.rows == 1) {
-        w->at += (size_t)cut.first * all->stride;
-        w->stride *= per;
+        w->at += f.part_first;
+        w->stride = f.part.group;
         w->rows = k;
     }
     return FM_OK;
@@ -671,7 +678,7 @@ static int fill_apart(const struct fm_exportplan *p, const struct fm_planned_ten
     const struct fm_planned_block b = {.m = t->m, .e = e, .part = t->part};
     enum fm_weight_part of = t->part == FM_PART_DOWN ? FM_PART_DOWN_T : FM_PART_GATE_UP;
     float factor[2];
-    char *scales;
+    const char *scales;
     struct fm_mark mark = fm_scratch_mark();
     int rc = t->fill == FM_FILL_FACTOR ? read_factors(factor, p, &b, of, err)
                                        : read_apart(&scales, p, &b, err);
