@@ -23,10 +23,10 @@
  *
  * Invariants while a layer is loaded:
  *   1. A piece is inside its tensor (read_piece).
- *   2. A cut's rows are inside a channel of its part (target_of_cut).
+ *   2. A cut's rows are inside a channel of its part (fm_forms_of).
  *   3. Experts follow each other in the slot without a gap, so no two tasks write the same values
- *      (target_of_cut).
- *   4. The cuts of a piece cover all of its values, each once (convert_share).
+ *      (convert_channels).
+ *   4. The cuts of a piece cover all of its values, each once (convert_channels).
  *   5. A slot names no layer while tasks write to it; it names one only after every piece has been
  *      converted and no file has changed (convert_task; the end of load_layer).
  *   6. A pinned layer is in its own slot, every other layer in the shared slot (fm_model_layer).
@@ -45,6 +45,7 @@
 #include "lib/base/trace.h"
 #include "lib/block/experts.h"
 #include "lib/model/checkpoint.h"
+#include "lib/model/forms.h"
 
 size_t fm_loading_channels(const struct fm_model *m, int l)
 {
@@ -318,14 +319,6 @@ struct piece {
                         of a channel */
 };
 
-/* Destination of a piece: its rows, or its columns as rows, `stride` elements apart. */
-struct target {
-    struct fm_out to;
-    size_t stride, width; /* a row of the piece has `width` elements */
-    int rows;
-    bool columns;
-};
-
 /* The form of the layer's experts in a bundle or an export of codes. */
 static const struct fm_packed *packed_of(const struct conversion *v)
 {
@@ -363,68 +356,42 @@ static const int32_t *order_of(const struct conversion *v, const struct piece *x
     return v->m->order + expert * (size_t)c->I;
 }
 
-/* Target of a tensor that belongs to no expert: a field of the layer, or a matrix of its MLP. */
-static struct target target_in_layer(const struct conversion *v, const struct piece *x)
+/* Convert a tensor of the layer without channels to its field, with the rows of heads in the order
+ * that the attention block needs. */
+static void convert_field(const struct conversion *v, const struct piece *x, struct fm_in src)
 {
-    const struct fm_layer_slot *y = v->slot;
-    const struct fm_tensor *t = x->tensor->at.tensor;
-    size_t H = (size_t)v->m->config.H;
-    int mlp = fm_config_mlp(&v->m->config, v->l);
-    switch (x->tensor->weight->part) {
-    case FM_PART_MLP_GATE:
-        return (struct target){y->mlp_gate_up, 2 * H, H, mlp, false};
-    case FM_PART_MLP_UP:
-        return (struct target){fm_element_out(y->mlp_gate_up, H), 2 * H, H, mlp, false};
-    case FM_PART_MLP_GATE_UP:
-        return (struct target){y->mlp_gate_up, H, H, 2 * mlp, false};
-    case FM_PART_MLP_DOWN:
-        return (struct target){y->mlp_down, H, (size_t)mlp, (int)H, true};
-    default:
-        assert(fm_weights_is_field(x->tensor->weight));
-        void *at = *(void *const *)((const char *)&y->layer + x->tensor->weight->field);
-        struct fm_out to = {at, fm_slots_field(v->m, x->tensor->weight)};
-        int rows = x->tensor->weight->part == FM_PART_HEADS ? (int)t->shape[0] : 1;
-        size_t width = x->n / (size_t)rows;
-        return (struct target){to, width, width, rows, false};
-    }
+    const struct fm_weight *w = x->tensor->weight;
+    bool heads = w->part == FM_PART_HEADS;
+    int rows = heads ? (int)x->tensor->at.tensor->shape[0] : 1;
+    int32_t *order = heads ? fm_scratch((size_t)rows * sizeof *order) : NULL;
+    int64_t width = (int64_t)(x->n / (size_t)rows);
+    assert(fm_weights_is_field(w));
+    void *at = *(void *const *)((const char *)&v->slot->layer + w->field);
+    struct fm_out to = {at, fm_slots_field(v->m, w)};
+    if (heads)
+        v->m->config.attention->order(order, &v->m->config, w);
+    v->m->ops->convert(to, width, src, order, rows, width);
 }
 
-/* For each row in memory, its row in the file, in scratch; NULL if they have the same order. */
-static const int32_t *row_order(const struct conversion *v, const struct piece *x)
+/* The part of an expert whose form a tensor of the layer's MLP has; any other part is returned. */
+static enum fm_weight_part part_of_expert(enum fm_weight_part part)
 {
-    const struct fm_config *c = &v->m->config;
-    enum fm_weight_part part = x->tensor->weight->part;
-    int32_t mlp = fm_config_mlp(c, v->l);
-    if (part != FM_PART_HEADS && part != FM_PART_MLP_GATE_UP)
-        return NULL;
-    int32_t *order = fm_scratch(x->tensor->at.tensor->shape[0] * sizeof *order);
-    if (part == FM_PART_HEADS)
-        c->attention->order(order, c, x->tensor->weight);
-    else
-        for (int32_t i = 0; i < 2 * mlp; i++)
-            order[i] = i % 2 * mlp + i / 2;
-    return order;
+    return part == FM_PART_MLP_GATE      ? FM_PART_GATE
+           : part == FM_PART_MLP_UP      ? FM_PART_UP
+           : part == FM_PART_MLP_GATE_UP ? FM_PART_GATE_THEN_UP
+           : part == FM_PART_MLP_DOWN    ? FM_PART_DOWN
+                                         : part;
 }
 
-/* Target of a cut of an expert. */
-static struct target target_of_cut(const struct conversion *v, int e,
-                                   const struct fm_expert_cut *cut)
+/* The memory of a part of the MLP, or of one of all experts. */
+static struct fm_out memory_of(const struct conversion *v, bool mlp, enum fm_weight_part of)
 {
     const struct fm_layer_slot *y = v->slot;
-    int cap = y->cap[e], H = v->m->config.H;
-    size_t row = (size_t)fm_expert_part_row(cut->of, H);
-    size_t channel = (size_t)fm_expert_part_rows(v->m->config.expert, cut->of) * row;
-    struct fm_out part = cut->of == FM_PART_GATE_UP  ? y->gate_up
-                         : cut->of == FM_PART_DOWN_T ? y->down
-                                                     : fm_to_f32(y->layer.gate_up_bias);
-    assert(cut->first + cut->rows <=
-           fm_expert_part_rows(v->m->config.expert, cut->of));             /* invariant 2 */
-    assert(e + 1 == v->m->config.E || y->row0[e] + cap == y->row0[e + 1]); /* invariant 3 */
-    struct fm_out to =
-        fm_element_out(part, (size_t)y->row0[e] * channel + (size_t)cut->first * row);
-    if (cut->columns)
-        return (struct target){to, row, (size_t)(cap * cut->rows), H, true};
-    return (struct target){to, channel, (size_t)cut->rows * row, cap, false};
+    if (of == FM_PART_BIAS)
+        return fm_to_f32(y->layer.gate_up_bias);
+    if (of == FM_PART_GATE_UP)
+        return mlp ? y->mlp_gate_up : y->gate_up;
+    return mlp ? y->mlp_down : y->down;
 }
 
 /* The order of rows that corresponds to `order` (cap), an order of channels with `rows` rows each:
@@ -439,35 +406,56 @@ static const int32_t *order_rows(const int32_t *order, int rows, int cap)
     return all;
 }
 
-/* Convert x to the target; its row or column j is row or column order[j] of x, or j if order is
- * NULL. */
-static void convert_to(const struct conversion *v, struct target t, struct fm_in x,
-                       const int32_t *order)
+/* The values of a source from element i on; *scales keeps their scales, if it is codes. */
+static struct fm_in rest_of(struct fm_in x, size_t i, struct fm_scales *scales)
 {
-    if (t.columns)
-        v->m->ops->transpose(t.to, x, order, t.rows, (int)t.width);
-    else
-        v->m->ops->convert(t.to, (int64_t)t.stride, x, order, t.rows, (int64_t)t.width);
+    if (!x.scales)
+        return fm_element(x, i);
+    *scales = *x.scales;
+    scales->first += (int64_t)i;
+    size_t bytes = i * (size_t)fm_code_bits(scales->code) / 8;
+    return (struct fm_in){(const char *)x.data + bytes, x.dtype, scales};
 }
 
-/* Convert the values of an expert's share, cut by cut. */
-static void convert_share(const struct conversion *v, const struct piece *x, struct fm_in src)
+/* Convert the values of an expert's share, or of a tensor of the MLP, cut by cut: rows to rows of a
+ * channel, columns to rows. */
+static void convert_channels(const struct conversion *v, const struct piece *x, struct fm_in src)
 {
     struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
     const struct fm_config *c = &v->m->config;
+    const struct fm_layer_slot *y = v->slot;
     const int32_t *order = order_of(v, x);
-    size_t left = x->n;
-    int cap = v->slot->cap[x->e];
-    int cuts = fm_expert_cuts(cut, c->expert, x->tensor->part);
+    bool mlp = x->e < 0;
+    int n = mlp ? fm_config_mlp(c, v->l) : y->cap[x->e];
+    size_t left = x->n, before = mlp ? 0 : (size_t)y->row0[x->e];
+    struct fm_scales scales;
+    int cuts = fm_expert_cuts(cut, c->expert, part_of_expert(x->tensor->part));
+    assert(mlp || x->e + 1 == c->E || y->row0[x->e] + n == y->row0[x->e + 1]); /* invariant 3 */
     for (int i = 0; i < cuts; i++) {
-        struct target t = target_of_cut(v, x->e, &cut[i]);
-        convert_to(v, t, src, t.columns ? order_rows(order, cut[i].rows, cap) : order);
-        assert(!src.scales || cuts == 1);
-        size_t n = (size_t)cap * (size_t)fm_expert_cut_channel(&cut[i], c->H);
-        src = fm_element(src, n);
-        left -= n;
+        struct fm_out to = memory_of(v, mlp, cut[i].of);
+        size_t element = (size_t)fm_dtype_bits(to.dtype) / 8;
+        const struct fm_forms f =
+            fm_forms_of(c, NULL, -1, to.dtype, &cut[i], (uint64_t)n, (uint64_t)n);
+        to.data = (char *)to.data + before * f.part_group + f.part_first;
+        if (cut[i].columns)
+            v->m->ops->transpose(to, src, order_rows(order, cut[i].rows, n), (int)f.box.items,
+                                 n * cut[i].rows);
+        else
+            v->m->ops->convert(to, (int64_t)(f.part.group / element), src, order, n,
+                               (int64_t)(f.file.group / element));
+        src = rest_of(src, f.file_bytes / element, &scales);
+        left -= f.file_bytes / element;
     }
     assert(left == 0); /* invariant 4 */
+}
+
+/* Convert the values of a piece. */
+static void convert_values(const struct conversion *v, const struct piece *x, struct fm_in src)
+{
+    if (x->e >= 0 || part_of_expert(x->tensor->part) != x->tensor->part)
+        convert_channels(v, x, src);
+    else
+        convert_field(v, x, src);
 }
 
 /* Add `size` bytes of a tensor, or of its scales if `second`, to the layer's sum.  If `share` is
@@ -651,7 +639,7 @@ static int convert_packed(const struct conversion *v, const struct piece *x, str
     if (bad < x->n)
         return fm_fail(err, FM_EFORMAT, "%s: tensor '%s' holds NaN or Inf in expert %d", v->m->path,
                        x->tensor->at.tensor->name, x->e);
-    convert_share(v, x, fm_f32(values));
+    convert_channels(v, x, fm_f32(values));
     return FM_OK;
 }
 
@@ -669,13 +657,8 @@ static int convert_piece(const struct conversion *v, const struct piece *x, stru
     if (widen_scales(&scales, v->m, p, fused ? x->e : 0, fused ? c->E : 1, x->scale, x->factor[0],
                      err))
         return err->code;
-    struct fm_in src = {x->raw, p->at.tensor->dtype, scales.scale ? &scales : NULL};
-    if (x->e >= 0) {
-        convert_share(v, x, src);
-        return FM_OK;
-    }
-    struct target t = target_in_layer(v, x);
-    convert_to(v, t, src, t.columns ? NULL : row_order(v, x));
+    convert_values(v, x,
+                   (struct fm_in){x->raw, p->at.tensor->dtype, scales.scale ? &scales : NULL});
     return FM_OK;
 }
 
