@@ -145,8 +145,7 @@ static int cut(struct piece **piece, int *count, const struct fm_exportplan *p,
 static bool is_rounded(const struct fm_exportplan *p, const struct fm_planned_tensor *t)
 {
     return p->options.quantise &&
-           (t->fill == FM_FILL_CODES || t->fill == FM_FILL_SCALES || t->fill == FM_FILL_FACTOR ||
-            (t->blocks && p->block[t->block].plane >= 0));
+           (t->blocks && (t->fill != FM_FILL_EXPERTS || p->block[t->block].plane >= 0));
 }
 
 /* Upper bound of the additional memory for a rounded piece: the values of its part of the expert,
@@ -157,18 +156,17 @@ static uint64_t rounding_memory(const struct fm_exportplan *p, const struct fm_p
 {
     const struct fm_config *c = &p->from->config;
     uint64_t most = 0;
-    for (size_t i = 0; i < (t->blocks ? t->blocks : (size_t)t->experts); i++) {
-        struct fm_planned_block b = {.m = t->m, .e = t->e + (int)i, .part = t->part};
-        b = t->blocks ? p->block[t->block + i] : b;
+    for (size_t i = t->block; i < t->block + t->blocks; i++) {
+        struct fm_planned_block b = p->block[i];
         b.plane = -1;
         b.part = fm_expert_cut(c->expert, b.part).of;
         bool turned = b.part == FM_PART_DOWN_T;
         uint64_t k = fm_exportplan_stored(p, &b), columns = turned ? k : (uint64_t)c->H;
-        uint64_t bytes = fm_exportplan_block_bytes(p, &b) * (turned ? 2 : 1) +
+        uint64_t bytes = fm_exportplan_unit_bytes(p, &b, k) * (turned ? 2 : 1) +
                          columns * (uint64_t)p->rounded.block_rows * sizeof(float);
         most = bytes > most ? bytes : most;
     }
-    return most + (t->blocks ? piece : 0);
+    return most + (t->fill == FM_FILL_EXPERTS ? piece : 0);
 }
 
 /* Additional memory for decoding a piece: its codes and the tensor's scales; for the first piece,
@@ -195,10 +193,10 @@ static uint64_t filling_memory(const struct fm_exportplan *p, const struct fm_pl
     if (t->fill == FM_FILL_WIDENED || t->fill == FM_FILL_DECODED)
         return (t->fill == FM_FILL_WIDENED ? piece : 0) +
                (t->scale ? decoding_memory(t, piece) : 0);
-    for (size_t i = t->block; i < t->block + t->blocks; i++) {
+    for (size_t i = t->block; t->fill == FM_FILL_EXPERTS && i < t->block + t->blocks; i++) {
         const struct fm_planned_block *b = &p->block[i];
         const struct fm_expert_cut cut = fm_expert_cut(form, b->part);
-        uint64_t bytes = fm_expert_cut_is_range(form, &cut) ? 0 : fm_exportplan_block_bytes(p, b);
+        uint64_t bytes = fm_expert_cut_is_range(form, &cut) ? 0 : b->bytes;
         block = bytes > block ? bytes : block;
     }
     return 2 * (block < piece ? block : piece);

@@ -35,6 +35,13 @@ static bool is_rounded(const struct fm_exportplan *p, const struct fm_planned_bl
     return b->plane >= 0 && p->options.quantise;
 }
 
+/* True if the block is computed as a whole: it is rounded, or belongs to no channel. */
+static bool is_alone(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
+                     const struct fm_planned_block *b)
+{
+    return t->fill != FM_FILL_EXPERTS || is_rounded(p, b);
+}
+
 /* The form of the block's layer in the bundle. */
 static const struct fm_packed *packed_of(const struct fm_exportplan *p,
                                          const struct fm_planned_block *b)
@@ -43,15 +50,14 @@ static const struct fm_packed *packed_of(const struct fm_exportplan *p,
 }
 
 /* The last place after `from` where a block that begins at 0 can be cut: the last boundary of
- * segments within `limit`, or the next one if that is farther.  Transposed and rounded blocks are
- * not cut. */
+ * segments within `limit`, or the next one if that is farther.  Transposed blocks are not cut. */
 static uint64_t cut_block(const struct fm_exportplan *p, const struct fm_planned_block *b,
                           uint64_t from, uint64_t limit)
 {
     const struct fm_segments *seg = &p->from->seg;
-    uint64_t all = fm_exportplan_block_bytes(p, b), cut = all;
+    uint64_t all = b->bytes, cut = all;
     const struct fm_expert_cut form = fm_expert_cut(p->from->config.expert, b->part);
-    if (form.columns || all - from <= limit || is_rounded(p, b))
+    if (form.columns || all - from <= limit)
         return all;
     uint64_t group = (uint64_t)packed_of(p, b)->group, unit = fm_exportplan_unit_bytes(p, b, group);
     if (seg->S == 0) /* without checksums, any channel group is a boundary */
@@ -72,8 +78,6 @@ uint64_t fm_fill_cut(const struct fm_exportplan *p, const struct fm_planned_tens
                      uint64_t from, uint64_t limit)
 {
     uint64_t left = t->t.size - from, at = from;
-    if (t->fill == FM_FILL_CODES || t->fill == FM_FILL_SCALES || t->fill == FM_FILL_FACTOR)
-        return from + t->t.size / (uint64_t)t->experts;
     limit = t->fill == FM_FILL_DECODED ? limit / 16 * 16 : limit; /* whole bytes of codes */
     if (t->fill == FM_FILL_WIDENED)
         return t->t.size;
@@ -81,12 +85,12 @@ uint64_t fm_fill_cut(const struct fm_exportplan *p, const struct fm_planned_tens
         return from + (left < limit ? left : limit);
     for (size_t i = t->block; i < t->block + t->blocks; i++) {
         const struct fm_planned_block *b = &p->block[i];
-        uint64_t end = b->at + fm_exportplan_block_bytes(p, b);
+        uint64_t end = b->at + b->bytes;
         if (end <= from)
             continue;
-        if (at > from && (end - from > limit || is_rounded(p, b)))
+        if (at > from && (end - from > limit || is_alone(p, t, b)))
             return at; /* as many whole blocks as fit, or one rounded block */
-        at = b->at + cut_block(p, b, at - b->at, limit - (at - from));
+        at = is_alone(p, t, b) ? end : b->at + cut_block(p, b, at - b->at, limit - (at - from));
         if (at < end)
             return at;
     }
@@ -195,14 +199,12 @@ static bool find_shared(const struct fm_exportplan *p, const struct fm_planned_t
                         enum fm_weight_part *of)
 {
     const struct fm_expert_form *form = p->from->config.expert;
-    bool matrices =
-        t->fill == FM_FILL_CODES || t->fill == FM_FILL_SCALES || t->fill == FM_FILL_FACTOR;
-    if (!matrices && t->fill != FM_FILL_EXPERTS)
+    const struct fm_planned_block *b = &p->block[t->block];
+    if (t->blocks == 0)
         return false;
-    const struct fm_expert_cut cut =
-        fm_expert_cut(form, matrices ? t->part : p->block[t->block].part);
+    const struct fm_expert_cut cut = fm_expert_cut(form, b->part);
     *of = cut.of;
-    if (matrices || is_rounded(p, &p->block[t->block]))
+    if (is_alone(p, t, b))
         return !p->codes;
     return !cut.columns && !fm_expert_cut_is_range(form, &cut);
 }
@@ -223,11 +225,6 @@ void fm_fill_hold_add(struct fm_fill_held *h, const struct fm_exportplan *p,
     const struct fm_packed *packed = fm_packed_at(&p->from->packed, t->m);
     for (size_t i = t->block; i < t->block + t->blocks; i++) {
         uint32_t k = fm_exportplan_kept(p, &p->block[i]);
-        kept = k > kept ? k : kept;
-    }
-    for (int i = 0; i < t->experts; i++) {
-        const struct fm_planned_block b = {.m = t->m, .e = t->e + i, .part = t->part, .plane = -1};
-        uint32_t k = fm_exportplan_kept(p, &b);
         kept = k > kept ? k : kept;
     }
     for (int i = 0; i < packed->parts; i++) {
@@ -255,11 +252,9 @@ int64_t fm_fill_expert(const struct fm_exportplan *p, const struct fm_planned_te
                        uint64_t at)
 {
     int64_t E = p->from->config.E;
-    if (t->fill == FM_FILL_CODES || t->fill == FM_FILL_SCALES || t->fill == FM_FILL_FACTOR)
-        return t->m * E + t->e + (int64_t)(at / (t->t.size / (uint64_t)t->experts));
-    for (size_t i = t->block; t->fill == FM_FILL_EXPERTS && i < t->block + t->blocks; i++) {
+    for (size_t i = t->block; i < t->block + t->blocks; i++) {
         const struct fm_planned_block *b = &p->block[i];
-        if (at < b->at + fm_exportplan_block_bytes(p, b))
+        if (at < b->at + b->bytes)
             return b->m * E + b->e;
     }
     return -1;
@@ -284,14 +279,14 @@ uint64_t fm_fill_source(const struct fm_exportplan *p, const struct fm_planned_t
     if (expert < 0)
         return 0;
     const struct fm_planned_block *b = &p->block[t->block];
-    for (; t->blocks && at >= b->at + fm_exportplan_block_bytes(p, b); b++)
+    for (; at >= b->at + b->bytes; b++)
         ;
-    const struct fm_expert_cut cut = fm_expert_cut(form, t->blocks ? b->part : t->part);
+    const struct fm_expert_cut cut = fm_expert_cut(form, b->part);
     int m = (int)(expert / E);
-    int part = part_of(p, m, cut.of, t->blocks && !p->options.quantise ? b->plane : -1);
+    int part = part_of(p, m, cut.of, p->options.quantise ? -1 : b->plane);
     part = part < 0 ? part_of(p, m, cut.of, 0) : part;
     return fm_volumes_expert(&p->from->volumes, m, part, (int)(expert % E)) +
-           (t->blocks && !fm_fill_shares(p, t) ? at - b->at : 0);
+           (t->fill == FM_FILL_EXPERTS && !fm_fill_shares(p, t) ? at - b->at : 0);
 }
 
 /* Find the tensor of `size` bytes that belongs to a matrix of the block's expert but to no channel;
@@ -417,36 +412,6 @@ static int fill_moved(const struct fm_exportplan *p, const struct fm_planned_blo
     if (!rc)
         fm_move_blank(dst + f.file_padding, &f.file, &f.padding, fm_exportplan_blank(p, b));
     fm_scratch_release(mark);
-    return rc;
-}
-
-static int fill_planes(const struct fm_exportplan *p, const struct fm_planned_block *b, char *dst,
-                       struct fm_err *err);
-
-/* Write bytes [from, from + size) of a block. */
-static int fill_block(const struct fm_exportplan *p, const struct fm_planned_block *b,
-                      uint64_t from, uint64_t size, char *dst, struct fm_err *err)
-{
-    uint64_t group = (uint64_t)packed_of(p, b)->group, unit;
-    if (is_rounded(p, b))
-        return fill_planes(p, b, dst, err);
-    unit = fm_exportplan_unit_bytes(p, b, group);
-    assert(from % unit == 0 && size % unit == 0);
-    return fill_moved(p, b, from / unit * group, size / unit * group, dst, err);
-}
-
-/* Fill the blocks, or parts of them, that are inside [from, from + size). */
-static int fill_blocks(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
-                       uint64_t from, uint64_t size, char *dst, struct fm_err *err)
-{
-    int rc = FM_OK;
-    for (size_t i = t->block; i < t->block + t->blocks && !rc; i++) {
-        const struct fm_planned_block *b = &p->block[i];
-        uint64_t end = b->at + fm_exportplan_block_bytes(p, b);
-        uint64_t lo = from > b->at ? from : b->at, hi = from + size < end ? from + size : end;
-        if (lo < hi)
-            rc = fill_block(p, b, lo - b->at, hi - lo, dst + (lo - from), err);
-    }
     return rc;
 }
 
@@ -629,16 +594,17 @@ static int round_matrix(char *dst, const struct fm_exportplan *p, const struct f
                    p->from->bundle.file.path, p->from->config.moe[b->m], b->e, q->name);
 }
 
-/* Write the part of the tensor that belongs to one expert. */
-static int fill_rounded(const struct fm_exportplan *p, const struct fm_planned_tensor *t, int e,
-                        char *dst, struct fm_err *err)
+/* Write a block of a rounded matrix; gate and up have the same factor. */
+static int fill_rounded(const struct fm_exportplan *p, enum fm_fill fill,
+                        const struct fm_planned_block *b, char *dst, struct fm_err *err)
 {
-    const struct fm_planned_block b = {.m = t->m, .e = e, .part = t->part, .plane = -1};
     struct fm_mark mark = fm_scratch_mark();
     struct fm_quantise_matrix w, all;
-    int rc = read_matrix(&w, &all, p, &b, err);
+    int rc = read_matrix(&w, &all, p, b, err);
     if (!rc)
-        rc = round_matrix(dst, p, &b, t->fill, &w, &all, err);
+        rc = round_matrix(dst, p, b, fill, &w, &all, err);
+    if (!rc && fill == FM_FILL_FACTOR && b->bytes > sizeof(float))
+        memcpy(dst + sizeof(float), dst, sizeof(float));
     fm_scratch_release(mark);
     return rc;
 }
@@ -671,36 +637,49 @@ static int fill_planes(const struct fm_exportplan *p, const struct fm_planned_bl
     return rc;
 }
 
-/* Write the part of one expert's matrices that belongs to no channel. */
-static int fill_apart(const struct fm_exportplan *p, const struct fm_planned_tensor *t, int e,
-                      char *dst, size_t size, struct fm_err *err)
+/* Write what belongs to one expert's matrices but to no channel: factors or scales. */
+static int fill_apart(const struct fm_exportplan *p, enum fm_fill fill,
+                      const struct fm_planned_block *b, char *dst, struct fm_err *err)
 {
-    const struct fm_planned_block b = {.m = t->m, .e = e, .part = t->part};
-    enum fm_weight_part of = t->part == FM_PART_DOWN ? FM_PART_DOWN_T : FM_PART_GATE_UP;
+    enum fm_weight_part of = fm_expert_cut(p->from->config.expert, b->part).of;
     float factor[2];
     const char *scales;
     struct fm_mark mark = fm_scratch_mark();
-    int rc = t->fill == FM_FILL_FACTOR ? read_factors(factor, p, &b, of, err)
-                                       : read_apart(&scales, p, &b, err);
+    int rc = fill == FM_FILL_FACTOR ? read_factors(factor, p, b, of, err)
+                                    : read_apart(&scales, p, b, err);
     if (!rc)
-        memcpy(dst, t->fill == FM_FILL_FACTOR ? (const char *)factor : scales, size);
+        memcpy(dst, fill == FM_FILL_FACTOR ? (const char *)factor : scales, (size_t)b->bytes);
     fm_scratch_release(mark);
     return rc;
 }
 
-/* Fill bytes [from, from + size), whole experts, of a tensor with a range for each expert. */
-static int fill_experts(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
-                        uint64_t from, uint64_t size, char *dst, struct fm_err *err)
+/* Write bytes [from, from + size) of a block of the tensor. */
+static int fill_block(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
+                      const struct fm_planned_block *b, uint64_t from, uint64_t size, char *dst,
+                      struct fm_err *err)
 {
-    uint64_t each = t->t.size / (uint64_t)t->experts;
+    assert(!is_alone(p, t, b) || (from == 0 && size == b->bytes));
+    if (t->fill != FM_FILL_EXPERTS)
+        return p->codes ? fill_apart(p, t->fill, b, dst, err)
+                        : fill_rounded(p, t->fill, b, dst, err);
+    if (is_rounded(p, b))
+        return fill_planes(p, b, dst, err);
+    uint64_t group = (uint64_t)packed_of(p, b)->group, unit = fm_exportplan_unit_bytes(p, b, group);
+    assert(from % unit == 0 && size % unit == 0);
+    return fill_moved(p, b, from / unit * group, size / unit * group, dst, err);
+}
+
+/* Fill the blocks, or parts of them, that are inside [from, from + size). */
+static int fill_blocks(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
+                       uint64_t from, uint64_t size, char *dst, struct fm_err *err)
+{
     int rc = FM_OK;
-    for (uint64_t at = from; at < from + size && !rc; at += each) {
-        int e = t->e + (int)(at / each);
-        char *to = dst + (at - from);
-        rc = p->codes ? fill_apart(p, t, e, to, (size_t)each, err) : fill_rounded(p, t, e, to, err);
-        bool shared = !p->codes && t->fill == FM_FILL_FACTOR && each > sizeof(float);
-        if (!rc && shared) /* gate and up have the same factor */
-            memcpy(to + sizeof(float), to, sizeof(float));
+    for (size_t i = t->block; i < t->block + t->blocks && !rc; i++) {
+        const struct fm_planned_block *b = &p->block[i];
+        uint64_t end = b->at + b->bytes;
+        uint64_t lo = from > b->at ? from : b->at, hi = from + size < end ? from + size : end;
+        if (lo < hi)
+            rc = fill_block(p, t, b, lo - b->at, hi - lo, dst + (lo - from), err);
     }
     return rc;
 }
@@ -720,16 +699,15 @@ int fm_fill_bytes(const struct fm_exportplan *p, const struct fm_planned_tensor 
         return read_decoded(p, t, from / element, size / element, dst, err);
     }
     case FM_FILL_EXPERTS:
+    case FM_FILL_CODES:
+    case FM_FILL_SCALES:
+    case FM_FILL_FACTOR:
         return fill_blocks(p, t, from, size, dst, err);
     case FM_FILL_SHAPE: {
         const int64_t numbers[] = {t->rows, t->columns};
         memcpy(dst, (const char *)numbers + from, (size_t)size);
         return FM_OK;
     }
-    case FM_FILL_CODES:
-    case FM_FILL_SCALES:
-    case FM_FILL_FACTOR:
-        return fill_experts(p, t, from, size, dst, err);
     case FM_FILL_NUMBER:
         return fill_number(t, from, size, dst);
     }

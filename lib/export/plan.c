@@ -334,9 +334,9 @@ int fm_exportplan_add_tensor(struct fm_exportplan *p, const struct fm_planned_te
     return FM_OK;
 }
 
-/* Add a block after the blocks of the tensor added last. */
+/* Add a block after the blocks of the tensor added last; bytes 0: it has the expert's channels. */
 static int add_block(struct fm_exportplan *p, int m, int e, enum fm_weight_part part, int plane,
-                     struct fm_err *err)
+                     uint64_t bytes, struct fm_err *err)
 {
     struct fm_planned_tensor *t = &p->tensor[p->tensors - 1];
     int rc = FM_GROW(p->block, p->block_room, p->blocks ? p->blocks + 1 : most_parts(p),
@@ -345,9 +345,21 @@ static int add_block(struct fm_exportplan *p, int m, int e, enum fm_weight_part 
         return rc;
     struct fm_planned_block *b = &p->block[p->blocks++];
     *b = (struct fm_planned_block){.m = m, .e = e, .part = part, .plane = plane};
+    b->bytes = bytes ? bytes : fm_exportplan_unit_bytes(p, b, fm_exportplan_stored(p, b));
     if (t->blocks++)
-        b->at = b[-1].at + fm_exportplan_block_bytes(p, b - 1);
+        b->at = b[-1].at + b[-1].bytes;
     return FM_OK;
+}
+
+/* Add a tensor with a block of the same size for each of experts [first, first + n). */
+static int add_matrices(struct fm_exportplan *p, const struct fm_planned_tensor *t, int first,
+                        int n, enum fm_weight_part part, struct fm_err *err)
+{
+    uint64_t all = fm_tensor_count(&t->t) * (uint64_t)fm_dtype_bits(t->t.dtype) / 8;
+    int rc = fm_exportplan_add_tensor(p, t, err);
+    for (int e = first; e < first + n && !rc; e++)
+        rc = add_block(p, t->m, e, part, -1, all / (uint64_t)n, err);
+    return rc;
 }
 
 int fm_exportplan_add_file(struct fm_exportplan *p, const char *name, char *header,
@@ -421,9 +433,9 @@ static bool is_tensor_sane(const struct fm_exportplan *p, size_t i)
     for (size_t b = t->block; b < t->block + t->blocks; b++) {
         if (p->block[b].tensor != i || p->block[b].at != bytes)
             return false;
-        bytes += fm_exportplan_block_bytes(p, &p->block[b]);
+        bytes += p->block[b].bytes;
     }
-    return t->fill == FM_FILL_EXPERTS ? bytes == t->t.size : t->blocks == 0;
+    return t->blocks ? bytes == t->t.size : t->fill != FM_FILL_EXPERTS;
 }
 
 static bool is_file_sane(const struct fm_exportplan *p, size_t i)
@@ -491,7 +503,7 @@ static int add_flat(struct fm_exportplan *p, int m, enum fm_weight_part part, st
                                     .shape = {rows, (uint64_t)p->from->config.H}};
     int rc = add_tensor(p, m, 0, part, "", &shape, err);
     for (int e = 0; e < p->from->config.E && !rc; e++)
-        rc = add_block(p, m, e, part, -1, err);
+        rc = add_block(p, m, e, part, -1, 0, err);
     return rc;
 }
 
@@ -505,11 +517,10 @@ static int add_apart(struct fm_exportplan *p, int m, enum fm_weight_part part, e
     fm_checkpoint_name(name, c, p->options.layout->names, part, c->moe[m], 0);
     snprintf(whole, sizeof whole, "%s%s", name,
              fill == FM_FILL_SCALES ? FM_PACKED_SCALE : FM_PACKED_FACTOR);
-    struct fm_planned_tensor t = {.fill = fill, .m = m, .experts = c->E};
-    t.part = part == FM_PART_DOWN_T ? FM_PART_DOWN : FM_PART_GATE;
+    struct fm_planned_tensor t = {.fill = fill, .m = m};
     t.t =
         (struct fm_tensor){.name = whole, .dtype = dtype, .dims = 2, .shape = {(uint64_t)c->E, n}};
-    return fm_exportplan_add_tensor(p, &t, err);
+    return add_matrices(p, &t, 0, c->E, part == FM_PART_DOWN_T ? FM_PART_DOWN : FM_PART_GATE, err);
 }
 
 /* Add one part of every expert as codes: a tensor for each plane.  If only experts keep their
@@ -537,7 +548,7 @@ static int add_planes(struct fm_exportplan *p, int m, enum fm_weight_part of, st
         memcpy(t.t.shape, flat.shape, sizeof flat.shape);
         rc = fm_exportplan_add_tensor(p, &t, err);
         for (int e = 0; e < c->E && !rc; e++)
-            rc = add_block(p, m, e, of, plane, err);
+            rc = add_block(p, m, e, of, plane, 0, err);
     }
     if (!rc && apart && packed->scheme.storage->factor_end)
         rc = add_apart(p, m, of, FM_FILL_FACTOR, FM_F32, rows, err);
@@ -570,12 +581,13 @@ int fm_exportplan_fused(struct fm_exportplan *p, int m, struct fm_err *err)
     if (add_tensor(p, m, 0, FM_PART_GATE_UP, "_proj", &gate_up, err))
         return err->code;
     for (int e = 0; e < p->from->config.E; e++)
-        if (add_block(p, m, e, FM_PART_GATE, -1, err) || add_block(p, m, e, FM_PART_UP, -1, err))
+        if (add_block(p, m, e, FM_PART_GATE, -1, 0, err) ||
+            add_block(p, m, e, FM_PART_UP, -1, 0, err))
             return err->code;
     if (add_tensor(p, m, 0, FM_PART_DOWN_T, "_proj", &down, err))
         return err->code;
     for (int e = 0; e < p->from->config.E; e++)
-        if (add_block(p, m, e, FM_PART_DOWN, -1, err))
+        if (add_block(p, m, e, FM_PART_DOWN, -1, 0, err))
             return err->code;
     return FM_OK;
 }
@@ -604,7 +616,7 @@ static int add_stock(struct fm_exportplan *p, int m, const struct fm_weight *w, 
     const struct fm_tensor shape = stock_shape(c, w, k);
     int rc = add_tensor(p, m, first, w->part, "", &shape, err);
     for (int i = 0; i < n * cuts && !rc; i++)
-        rc = add_block(p, m, first + i / cuts, cut[i % cuts].part, -1, err);
+        rc = add_block(p, m, first + i / cuts, cut[i % cuts].part, -1, 0, err);
     return rc;
 }
 
@@ -633,19 +645,27 @@ static int add_codes(struct fm_exportplan *p, int m, const struct fm_weight *w, 
         t.t.dims = fm_stored_shape(t.t.shape, &packed->scheme, &plain, plane);
         rc = fm_exportplan_add_tensor(p, &t, err);
         for (int i = 0; i < n * cuts && !rc; i++)
-            rc = add_block(p, m, first + i / cuts, cut[i % cuts].part, plane, err);
+            rc = add_block(p, m, first + i / cuts, cut[i % cuts].part, plane, 0, err);
     }
     return rc;
 }
 
-/* Add the tensor t of a rounded matrix, named `weight` with its ending replaced by `end`. */
-static int add_format(struct fm_exportplan *p, struct fm_planned_tensor *t, const char *weight,
+/* A tensor of rounded matrices, named `weight` with its ending replaced by `end`. */
+struct rounded {
+    const char *weight;
+    enum fm_weight_part part;
+    int first, n; /* experts */
+};
+
+static int add_format(struct fm_exportplan *p, struct fm_planned_tensor *t, const struct rounded *r,
                       const char *end, struct fm_err *err)
 {
     char name[FM_ST_NAME_BYTES_MAX + 1];
-    fm_stored_name(name, p->rounded.storage, weight, end);
+    fm_stored_name(name, p->rounded.storage, r->weight, end);
     t->t.name = name;
-    return fm_exportplan_add_tensor(p, t, err);
+    return t->fill == FM_FILL_NUMBER || t->fill == FM_FILL_SHAPE
+               ? fm_exportplan_add_tensor(p, t, err)
+               : add_matrices(p, t, r->first, r->n, r->part, err);
 }
 
 /* Add the tensors that a matrix is rounded to: codes, scales, and the numbers that belong to
@@ -660,26 +680,25 @@ static int add_rounded(struct fm_exportplan *p, int m, const struct fm_weight *w
     char weight[FM_WEIGHT_NAME_BYTES];
     const struct fm_tensor plain =
         stock_shape(c, w, p->widths.stored[(size_t)m * (size_t)c->E + (size_t)first]);
-    struct fm_planned_tensor t = {.m = m, .part = fm_stored_part(storage, w->part)};
-    t.e = first;
-    t.experts = n;
+    const struct rounded r = {weight, fm_stored_part(storage, w->part), first, n};
+    struct fm_planned_tensor t = {.m = m};
     fm_checkpoint_name(weight, c, p->options.layout->names, w->part, c->moe[m], first);
     for (int plane = 0; plane < FM_PLANES; plane++) {
         t.fill = plane ? FM_FILL_SCALES : FM_FILL_CODES;
         t.t.dtype = plane ? fm_quantiser_scales(q, p->from->dtype) : storage->codes;
         t.t.dims = fm_stored_shape(t.t.shape, &scheme, &plain, plane);
-        if (add_format(p, &t, weight, plane ? storage->scale_end : storage->codes_end, err))
+        if (add_format(p, &t, &r, plane ? storage->scale_end : storage->codes_end, err))
             return err->code;
     }
     t.t.shape[0] = 1;
     t.t.dtype = FM_F32;
     t.t.dims = q->rule == FM_SCALE_NVFP4_CT;
     t.fill = FM_FILL_FACTOR;
-    if (storage->factor_end && add_format(p, &t, weight, storage->factor_end, err))
+    if (storage->factor_end && add_format(p, &t, &r, storage->factor_end, err))
         return err->code;
     t.fill = FM_FILL_NUMBER;
     t.number = 1;
-    if (q->unit_end && add_format(p, &t, weight, q->unit_end, err))
+    if (q->unit_end && add_format(p, &t, &r, q->unit_end, err))
         return err->code;
     t.fill = FM_FILL_SHAPE;
     t.rows = (int64_t)plain.shape[0];
@@ -687,7 +706,7 @@ static int add_rounded(struct fm_exportplan *p, int m, const struct fm_weight *w
     t.t.shape[0] = 2;
     t.t.dtype = FM_I64;
     t.t.dims = 1;
-    return storage->shape_end ? add_format(p, &t, weight, storage->shape_end, err) : FM_OK;
+    return storage->shape_end ? add_format(p, &t, &r, storage->shape_end, err) : FM_OK;
 }
 
 typedef int add_matrix(struct fm_exportplan *p, int m, const struct fm_weight *w, int first, int n,
@@ -1016,11 +1035,6 @@ uint64_t fm_exportplan_stream_bytes(const struct fm_exportplan *p)
     for (size_t i = 0; i < p->files; i++)
         bytes += fm_archive_header_bytes(p->file[i].bytes) + fm_archive_padded(p->file[i].bytes);
     return bytes;
-}
-
-uint64_t fm_exportplan_block_bytes(const struct fm_exportplan *p, const struct fm_planned_block *b)
-{
-    return fm_exportplan_unit_bytes(p, b, fm_exportplan_stored(p, b));
 }
 
 uint64_t fm_exportplan_unit_bytes(const struct fm_exportplan *p, const struct fm_planned_block *b,

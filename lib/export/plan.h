@@ -34,12 +34,12 @@ enum fm_fill {
                         its channels */
     FM_FILL_DECODED, /* the values of a tensor of codes, rounded once */
     FM_FILL_EXPERTS, /* blocks, one after another */
-    FM_FILL_CODES,   /* the codes of a rounded matrix, of one or several experts */
-    FM_FILL_SCALES, /* the scales of such matrices; or, if codes are kept, the scales that belong to
-                       no channel */
-    FM_FILL_FACTOR, /* the factors of the scales of such matrices */
-    FM_FILL_SHAPE,  /* two numbers, rows and columns of a matrix */
-    FM_FILL_NUMBER  /* one number */
+    FM_FILL_CODES,   /* blocks that are the codes of a rounded matrix */
+    FM_FILL_SCALES,  /* blocks that are the scales of such a matrix; or, if codes are kept, the
+                        scales  that belong to no channel */
+    FM_FILL_FACTOR,  /* blocks that are the factors of the scales of such a matrix */
+    FM_FILL_SHAPE,   /* two numbers, rows and columns of a matrix */
+    FM_FILL_NUMBER   /* one number */
 };
 
 /*
@@ -50,9 +50,9 @@ enum fm_fill {
  * directly, or, for codes and scales, FM_PLANES blocks later.
  */
 struct fm_planned_block {
-    size_t tensor; /* its index in the plan */
-    uint64_t at;   /* offset in that tensor, in bytes */
-    int m, e;      /* index of the layer in config.moe; expert */
+    size_t tensor;      /* its index in the plan */
+    uint64_t at, bytes; /* offset in that tensor, and size */
+    int m, e;           /* index of the layer in config.moe; expert */
     enum fm_weight_part part;
     int plane; /* plane of the codes; -1: unquantised */
 };
@@ -66,15 +66,13 @@ struct fm_planned_tensor {
     const struct fm_opened_tensor *factor; /* the factor of these scales, or NULL */
     int64_t rows, columns;                 /* for SHAPE */
     float number;                          /* for NUMBER */
-    enum fm_weight_part part;              /* for CODES, SCALES, FACTOR: the matrix */
-    int e, experts; /* for CODES, SCALES, FACTOR: the first expert, and the number of experts; for
-                       CONSTANT, e is the expert */
-    int wider;      /* for WIDENED: the dimension that grows */
-    uint64_t by;    /* for WIDENED: by how much that dimension grows */
-    size_t again;   /* bytes of the last scale, which the padding repeats; 0: it repeats
-                       `blank` */
-    int blank;      /* the byte of the padding */
-    size_t block, blocks; /* for EXPERTS: the first block, and their number */
+    int wider;                             /* for WIDENED: the dimension that grows */
+    uint64_t by;                           /* for WIDENED: by how much that dimension grows */
+    size_t again; /* bytes of the last scale, which the padding repeats; 0: it repeats
+                     `blank` */
+    int blank;    /* the byte of the padding */
+    size_t block,
+        blocks; /* for EXPERTS, CODES, SCALES, FACTOR: the first block, and their number */
     size_t file;
 };
 
@@ -193,8 +191,7 @@ int fm_exportplan_same_layers(struct fm_exportplan *p, int index, uint64_t *byte
 uint64_t fm_exportplan_weight_bytes(const struct fm_exportplan *p);
 uint64_t fm_exportplan_bytes(const struct fm_exportplan *p);
 uint64_t fm_exportplan_stream_bytes(const struct fm_exportplan *p);
-/* Bytes of a block; of `channels` channels in it, whole channel groups if it has codes. */
-uint64_t fm_exportplan_block_bytes(const struct fm_exportplan *p, const struct fm_planned_block *b);
+/* Bytes of `channels` channels in a block, whole channel groups if it has codes. */
 uint64_t fm_exportplan_unit_bytes(const struct fm_exportplan *p, const struct fm_planned_block *b,
                                   uint64_t channels);
 /* Where the first `channels` channels of a block are, if it has `stored`: in the block, and in the

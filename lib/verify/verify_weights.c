@@ -216,7 +216,7 @@ static int check_rebuilt(struct place *p, const char *rows, struct fm_err *err)
 static int read_block(const struct fm_verify_job *j, const struct fm_planned_block *b, char **bytes,
                       struct fm_err *err)
 {
-    size_t size = (size_t)fm_exportplan_block_bytes(&j->plan, b);
+    size_t size = (size_t)b->bytes;
     *bytes = fm_scratch(size);
     return fm_file_read(&j->shard[j->plan.tensor[b->tensor].file].file, begin_of(j, b), *bytes,
                         size, err);
@@ -305,7 +305,7 @@ static int check_block(struct place *p, uint64_t *bytes, struct fm_err *err)
 {
     const struct fm_expert_form *form = p->j->opened.config.expert;
     const struct fm_expert_cut cut = fm_expert_cut(form, p->b->part);
-    *bytes = fm_exportplan_block_bytes(&p->j->plan, p->b);
+    *bytes = p->b->bytes;
     const struct fm_packed *packed = packed_of(p);
     const struct fm_packed_part *part = fm_packed_find(packed, cut.of, p->b->plane);
     if (p->b->plane >= 0 && p->j->options.quantise)
@@ -338,7 +338,7 @@ static void check_unit(void *arg, int i)
         rc = check_block(&p, &bytes, &err);
     else if (p.t->fill == FM_FILL_NUMBER)
         rc = check_filled(&p, 0, have->size, "differs from the expected value", &err);
-    else if (p.t->experts > 0)
+    else if (p.t->blocks > 0)
         rc = check_filled(&p, 0, have->size,
                           j->plan.codes
                               ? "differs from the value computed with the bundle's scales"
@@ -373,9 +373,10 @@ static int plan_units(struct fm_verify_job *j, struct fm_err *err)
         return err->code;
     for (size_t i = 0; i < p->tensors; i++) {
         const struct fm_planned_tensor *t = &p->tensor[i];
-        if (j->have[i] && t->blocks == 0)
+        bool moved = t->fill == FM_FILL_EXPERTS; /* checked block by block */
+        if (j->have[i] && !moved)
             j->unit[j->units++] = (struct fm_verify_unit){i, NULL};
-        for (size_t b = t->block; j->have[i] && b < t->block + t->blocks; b++)
+        for (size_t b = t->block; j->have[i] && moved && b < t->block + t->blocks; b++)
             if (is_unit(j, &p->block[b]))
                 j->unit[j->units++] = (struct fm_verify_unit){i, &p->block[b]};
     }
