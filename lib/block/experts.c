@@ -48,11 +48,6 @@ struct fm_expert_cut fm_expert_cut(const struct fm_expert_form *form, enum fm_we
     return cut[0];
 }
 
-bool fm_expert_cut_is_range(const struct fm_expert_form *form, const struct fm_expert_cut *cut)
-{
-    return !cut->columns && cut->rows == fm_expert_part_rows(form, cut->of);
-}
-
 uint64_t fm_expert_cut_channel(const struct fm_expert_cut *cut, int H)
 {
     return (uint64_t)cut->rows * fm_expert_part_row(cut->of, H);

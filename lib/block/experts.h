@@ -33,11 +33,6 @@ int fm_expert_cuts(struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX], const struct fm
 /* The cut of a part that has only one. */
 struct fm_expert_cut fm_expert_cut(const struct fm_expert_form *form, enum fm_weight_part part);
 
-/* Whether the cut has all rows of its part in order, so that any run of channels is one contiguous
- * range.
- */
-bool fm_expert_cut_is_range(const struct fm_expert_form *form, const struct fm_expert_cut *cut);
-
 /* Elements of a channel in the cut. */
 uint64_t fm_expert_cut_channel(const struct fm_expert_cut *cut, int H);
 

@@ -186,7 +186,6 @@ static uint64_t decoding_memory(const struct fm_planned_tensor *t, uint64_t piec
 static uint64_t filling_memory(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
                                uint64_t piece)
 {
-    const struct fm_expert_form *form = p->from->config.expert;
     uint64_t block = 0;
     if (is_rounded(p, t))
         return rounding_memory(p, t, piece);
@@ -195,8 +194,8 @@ static uint64_t filling_memory(const struct fm_exportplan *p, const struct fm_pl
                (t->scale ? decoding_memory(t, piece) : 0);
     for (size_t i = t->block; t->fill == FM_FILL_EXPERTS && i < t->block + t->blocks; i++) {
         const struct fm_planned_block *b = &p->block[i];
-        const struct fm_expert_cut cut = fm_expert_cut(form, b->part);
-        uint64_t bytes = fm_expert_cut_is_range(form, &cut) ? 0 : b->bytes;
+        const struct fm_forms f = fm_exportplan_forms(p, b, 0, fm_exportplan_stored(p, b));
+        uint64_t bytes = fm_forms_same(&f) ? 0 : b->bytes;
         block = bytes > block ? bytes : block;
     }
     return 2 * (block < piece ? block : piece);

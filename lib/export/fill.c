@@ -206,7 +206,7 @@ static bool find_shared(const struct fm_exportplan *p, const struct fm_planned_t
     *of = cut.of;
     if (is_alone(p, t, b))
         return !p->codes;
-    return !cut.columns && !fm_expert_cut_is_range(form, &cut);
+    return !cut.columns && cut.rows < fm_expert_part_rows(form, cut.of);
 }
 
 bool fm_fill_shares(const struct fm_exportplan *p, const struct fm_planned_tensor *t)

@@ -303,11 +303,10 @@ static int check_filled(struct place *p, uint64_t from, uint64_t to, const char 
 
 static int check_block(struct place *p, uint64_t *bytes, struct fm_err *err)
 {
-    const struct fm_expert_form *form = p->j->opened.config.expert;
-    const struct fm_expert_cut cut = fm_expert_cut(form, p->b->part);
-    *bytes = p->b->bytes;
+    const struct fm_expert_cut cut = fm_expert_cut(p->j->opened.config.expert, p->b->part);
     const struct fm_packed *packed = packed_of(p);
     const struct fm_packed_part *part = fm_packed_find(packed, cut.of, p->b->plane);
+    *bytes = p->b->bytes;
     if (p->b->plane >= 0 && p->j->options.quantise)
         return check_filled(p, p->b->at, p->b->at + *bytes,
                             "differs from the bundle's weights, rounded to this format", err);
@@ -316,7 +315,9 @@ static int check_block(struct place *p, uint64_t *bytes, struct fm_err *err)
                             "differs from the decoded values of the bundle's codes", err);
     p->of = part;
     p->part = (int)(part - packed->part);
-    if (fm_expert_cut_is_range(form, &cut))
+    uint32_t stored = fm_exportplan_stored(&p->j->plan, p->b);
+    const struct fm_forms f = fm_exportplan_forms(&p->j->plan, p->b, stored, stored);
+    if (fm_forms_same(&f))
         return check_prefix(p, err);
     *bytes *= p->b->part == FM_PART_GATE ? 2 : 1;
     return check_moved(p, err);

@@ -60,7 +60,6 @@ TEST(cuts_are_where_the_shapes_say)
             at += check_cut(&cut[i], (enum fm_weight_part)p, at);
         if (cuts == 1)
             assert_int_equal(cut[0].part, p);
-        assert_int_equal(fm_expert_cut_is_range(&biased, &cut[0]), p >= FM_PART_GATE_UP);
     }
 }
 
