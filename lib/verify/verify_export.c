@@ -300,7 +300,9 @@ static int compare_text(struct fm_verify_job *j, size_t i, const char *want, str
 {
     const struct fm_planned_file *f = &j->plan.file[i];
     bool claims = strcmp(f->name, FM_EXPORT_JSON) == 0, card = strcmp(f->name, FM_EXPORT_CARD) == 0;
-    size_t size = 0, most = card ? FM_EXPORT_CARD_MAX : (size_t)f->bytes + 1;
+    size_t size = 0, most = card     ? FM_EXPORT_CARD_MAX
+                            : claims ? EXPORT_JSON_BYTES_MAX
+                                     : (size_t)f->bytes + 1;
     char *text = NULL;
     struct fm_err missing = {0};
     if (card)
