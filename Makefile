@@ -270,7 +270,7 @@ check: deps-check all $(TESTS) $(PRELOADED) $(MEASURES) $(BAD) $(if $(MPI_PKG),m
 SLOW := bench clip clip_bf16 command costs estimate granularity hfdir kernelbench kernels_cpu model \
 	rank recover baselines safetensors signals sweep sweep_runs tokenizer train
 FAST := $(filter-out $(SLOW:%=tests/unit/test_%.c),$(wildcard tests/unit/test_*.c))
-FAST_CLI := fm-*-help|usage|man-options|output|list|json|pipeline|criterion
+FAST_CLI := help|usage|man-options|output|list|json|pipeline|criterion
 empty :=
 check-fast: deps-check $(BINS) $(BAD) $(FAST:tests/%.c=$(BUILD)/tests/%)
 	@$(MAKE) --no-print-directory lint

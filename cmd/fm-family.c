@@ -851,8 +851,8 @@ static const struct fm_cli_option own[] = {
     {"output", 'o', FM_CLI_EXPORT, &asked.out, "DIR", "directory to write", 0, 0, 0},
     {"budget", 'b', FM_CLI_REAL, &asked.budget, "R", "share of all expert channels to remove", 0, 1,
      IN_EXPORT | IN_RECOVER},
-    {"fit", 0, FM_CLI_SIZE, &asked.fit, "SIZE",
-     "instead: the largest member whose export takes at most SIZE", 0, 0, IN_EXPORT},
+    {"fit", 0, FM_CLI_SIZE, &asked.fit, "SIZE", "instead: the largest member of at most SIZE", 0, 0,
+     IN_EXPORT},
     {"layout", 0, FM_CLI_TEXT, &asked.layout, "LAYOUT",
      "form of the export (default: ragged); see fm-pack(1)", 0, 0, IN_EXPORT},
     {"weights", 0, FM_CLI_TEXT, &asked.weights, "FORMAT",
@@ -878,10 +878,10 @@ static const struct fm_cli_option own[] = {
      "measure the masks nearest to multiples of R (default: 0.05)", 0, 0, IN_TRAIN},
     {"recover", 0, FM_CLI_FLAG, &asked.recover, NULL,
      "also train an adapter, at --budget; see fm-recover(1)", 0, 0, 0},
-    {"work", 0, FM_CLI_TEXT, &asked.work, "DIR",
-     "folder of stages, states and the bundle (default: that of --output with .work)", 0, 0, 0},
-    {"print", 0, FM_CLI_FLAG, &asked.print, NULL,
-     "print the commands of the single tools, for a shell, and run none", 0, 0, 0},
+    {"work", 0, FM_CLI_TEXT, &asked.work, "DIR", "folder of stages and bundle (default: DIR.work)",
+     0, 0, 0},
+    {"print", 0, FM_CLI_FLAG, &asked.print, NULL, "print the commands of the tools, and run none",
+     0, 0, 0},
 };
 
 /* The steps that take the shared options. */
@@ -900,8 +900,7 @@ int fm_family_main(int argc, char **argv)
     static struct family f = {
         .cli = {.tool = "fm-family",
                 .synopsis = "MODEL --text FILE --budget R [--layout LAYOUT] [options] -o DIR",
-                .about = "Make a smaller model from a mixture-of-experts checkpoint: rank, train, "
-                         "pack, export, verify.",
+                .about = "Rank, train, pack, export and verify: a smaller model of a checkpoint.",
                 .often = "output budget fit layout weights recover text tokens eval-text seq-len "
                          "max-tokens memory work print dry-run help version",
                 .groups =

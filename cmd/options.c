@@ -193,7 +193,7 @@ static int add_machine(struct shared *rows, struct fm_cli *cli)
          0},
         {FM_CLI_MACHINE,
          {"memory", 0, FM_CLI_SIZE, &run->machine.memory, "SIZE",
-          "memory limit (default: at most half of the available memory)", 0, 0, 0},
+          "memory limit (default: half of what is available)", 0, 0, 0},
          0},
         {FM_CLI_MACHINE | FM_CLI_ALL,
          {"threads", 'T', FM_CLI_INT, &run->machine.threads, "N", "threads (default: one per CPU)",

@@ -1,5 +1,0 @@
-# The texts of --help and --help=all; --help fits on a screen of 24 lines of 80 columns.
-fm-bench --help | tee short
-fm-bench --help=all
-fm-bench --version
-awk 'length > 80 || NR > 24 { print "does not fit: " $0 }' short
