@@ -1,17 +1,18 @@
 /*
- * measure-engine: the speed of rank and train on a synthetic model, through a table of operations
- * that counts products and their time (meter.h).  The result is a fraction: the floating-point
- * operations of a forward and of each gradient once (lib/learn/estimate.h), divided by the time of
- * the whole run and by the speed that the matrix library reaches with large matrices on this
- * machine.  Fractions of different machines cannot be compared.  The speed of a shared machine
- * changes within minutes, so the library's speed is measured before and after each run.
+ * measure-engine: the speed of rank, train and recover on a synthetic model, through a table of
+ * operations that counts products and their time (meter.h).  The result is a fraction: the
+ * floating-point operations of a forward and of each gradient once (lib/learn/estimate.h), divided
+ * by the time of the whole run and by the speed that the matrix library reaches with large matrices
+ * on this machine.  Fractions of different machines cannot be compared.  The speed of a shared
+ * machine changes within minutes, so the library's speed is measured before and after each run.
  *
  *     measure-engine [--shape SHAPE] [--layers N] [--dtype bf16|f32] [--sequences N] [--steps N]
  *                    [--precision f32|bf16] [--memory MB] [--batch N] [--threads N] [--dir DIR]
- *                    [--keep]
+ *                    [--recover N] [--keep]
  *
  * SHAPE is H,I,E,K,L,V,T (letters of kernels/ops/kernels.h) or the name of a model.  --steps 0
- * only ranks.  --keep leaves the checkpoint, its tokens and a stage stream, and prints where.
+ * only ranks; --recover N also trains an adapter in N steps.  --keep leaves the checkpoint, its
+ * tokens and a stage stream, and prints where.
  */
 #include <stdio.h>
 #include <string.h>
@@ -24,6 +25,8 @@
 #include "tests/measure/synth.h"
 #include "lib/learn/rank.h"
 #include "lib/learn/estimate.h"
+#include "lib/learn/recover.h"
+#include "lib/learn/recovery.h"
 #include "lib/learn/train.h"
 #include "tests/measure/measure.h"
 #include "tests/measure/workdir.h"
@@ -113,9 +116,35 @@ static int measure_train(struct speed *r, struct fm_run_options run, const struc
     return rc;
 }
 
-static int measure(struct speed *rank, struct speed *train, const struct place *p, int T,
-                   const struct fm_run_options *base, const struct fm_ops *ops, int steps,
-                   struct fm_err *err)
+/* tokens_second is the rate of the steps only.  No mask of the stream has figures, so none is
+ * measured. */
+static int measure_recover(struct speed *r, struct fm_run_options run, const struct fm_ops *ops,
+                           int steps, struct fm_err *err)
+{
+    struct fm_recover_options options;
+    struct fm_recover_report report = {0};
+    struct fm_estimate estimate = {0};
+    fm_recover_defaults(&options, fm_recoveries[0]);
+    options.steps = steps;
+    int rc = fm_recover_estimate(&run, &options, &estimate, err);
+    r->useful = estimate.useful;
+    run.machine.ops = fm_meter_begin(ops);
+    double begin = fm_clock_now();
+    if (!rc)
+        rc = fm_recover(&run, &options, &report, err);
+    if (!rc)
+        settle(r, fm_clock_now() - begin, 0);
+    if (!rc && report.seconds_step > 0)
+        r->tokens_second = (double)(run.inputs.batch ? run.inputs.batch : 8) * run.inputs.seq_len /
+                           report.seconds_step;
+    fm_recover_report_release(&report);
+    return rc;
+}
+
+/* The three tools one after the other; train and recover unless they have no steps. */
+static int measure(struct speed speed[3], const struct place *p, int T,
+                   const struct fm_run_options *base, const struct fm_ops *ops,
+                   const struct measure_options *o, struct fm_err *err)
 {
     struct fm_run_options run = *base;
     run.inputs.model = p->model;
@@ -125,17 +154,21 @@ static int measure(struct speed *rank, struct speed *train, const struct place *
     run.outputs.force = true;
     bool narrow = ops->operand == FM_BF16;
     double before = fm_processor_peak(narrow);
-    int rc = measure_rank(rank, run, ops, err);
-    if (rc)
-        return rc;
-    double after = fm_processor_peak(narrow);
-    rank->peak = (before + after) / 2;
-    if (steps <= 0)
-        return FM_OK;
-    run.inputs.stream = p->stage;
-    rc = measure_train(train, run, ops, steps, err);
-    train->peak = rc ? 0 : (after + fm_processor_peak(narrow)) / 2;
-    return rc;
+    for (int i = 0, rc; i < 3; i++) {
+        int steps = i == 1 ? o->steps : o->recover;
+        if (i > 0 && steps == 0)
+            continue;
+        run.inputs.stream = i > 0 ? p->stage : NULL;
+        rc = i == 0   ? measure_rank(&speed[i], run, ops, err)
+             : i == 1 ? measure_train(&speed[i], run, ops, steps, err)
+                      : measure_recover(&speed[i], run, ops, steps, err);
+        if (rc)
+            return rc;
+        double after = fm_processor_peak(narrow);
+        speed[i].peak = (before + after) / 2;
+        before = after;
+    }
+    return FM_OK;
 }
 
 static void print_rest(const char *name, double seconds, double all)
@@ -182,7 +215,7 @@ static int run_all(const struct measure_options *o, const struct fm_run_options 
 {
     struct fm_synth s;
     struct place p = {0};
-    static struct speed rank, train;
+    static struct speed speed[3];
     const struct fm_ops *ops;
     if (fm_synth_parse(&s, o->shape, o->layers, err))
         return err->code;
@@ -191,11 +224,12 @@ static int run_all(const struct measure_options *o, const struct fm_run_options 
         return err->code;
     int rc = make_data(&p, &s, o->sequences, run, err);
     if (!rc)
-        rc = measure(&rank, &train, &p, s.T, run, ops, o->steps, err);
+        rc = measure(speed, &p, s.T, run, ops, o, err);
     if (!rc) {
         print_machine(fm_synth_bytes(&s));
-        print_speed("rank", &rank);
-        print_speed("train", &train);
+        print_speed("rank", &speed[0]);
+        print_speed("train", &speed[1]);
+        print_speed("recover", &speed[2]);
     }
     if (!rc && o->keep)
         printf("kept in %s\n", p.work.path);
@@ -214,7 +248,8 @@ int main(int argc, char **argv)
     struct fm_err err = {0};
     struct fm_run_options run;
     measure_begin(&o, &run,
-                  "shape layers dtype sequences steps precision memory batch threads dir keep",
+                  "shape layers dtype sequences steps recover precision memory batch threads dir "
+                  "keep",
                   argc, argv);
     run_all(&o, &run, &err);
     return measure_end(&err);

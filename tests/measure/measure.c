@@ -40,19 +40,13 @@ void measure_begin(struct measure_options *o, struct fm_run_options *run, const 
     const struct {
         const char *name, **text;
         int *number;
-    } option[] = {{"shape", &o->shape, NULL},
-                  {"dtype", &o->dtype, NULL},
-                  {"precision", &o->precision, NULL},
-                  {"dir", &o->dir, NULL},
-                  {"size", NULL, &o->size},
-                  {"repeat", NULL, &o->repeat},
-                  {"layers", NULL, &o->layers},
-                  {"sequences", NULL, &o->sequences},
-                  {"steps", NULL, &o->steps},
-                  {"batch", NULL, &o->batch},
-                  {"memory", NULL, &o->memory},
-                  {"threads", NULL, &o->threads},
-                  {"keep", NULL, NULL}};
+    } option[] = {{"shape", &o->shape, NULL},         {"dtype", &o->dtype, NULL},
+                  {"precision", &o->precision, NULL}, {"dir", &o->dir, NULL},
+                  {"size", NULL, &o->size},           {"repeat", NULL, &o->repeat},
+                  {"layers", NULL, &o->layers},       {"sequences", NULL, &o->sequences},
+                  {"steps", NULL, &o->steps},         {"recover", NULL, &o->recover},
+                  {"batch", NULL, &o->batch},         {"memory", NULL, &o->memory},
+                  {"threads", NULL, &o->threads},     {"keep", NULL, NULL}};
     enum { OPTIONS = sizeof option / sizeof *option };
     struct option longs[OPTIONS + 1] = {{0}};
     int count = 0, place[OPTIONS], at = 0;

@@ -10,10 +10,10 @@
 #include "lib/run/run.h"
 
 struct measure_options {
-    const char *shape, *dtype, *precision, *dir; /* dir: for data; NULL: TMPDIR or /var/tmp */
-    int size, repeat;                            /* io: MB, rounds */
-    int layers, sequences, steps, batch;         /* engine; layers 0: those of the shape */
-    int memory, threads;                         /* MB, 0: half of the free memory; 0: all CPUs */
+    const char *shape, *dtype, *precision, *dir;  /* dir: for data; NULL: TMPDIR or /var/tmp */
+    int size, repeat;                             /* io: MB, rounds */
+    int layers, sequences, steps, recover, batch; /* engine; layers 0: those of the shape */
+    int memory, threads;                          /* MB, 0: half of the free memory; 0: all CPUs */
     bool keep;
 };
 
