@@ -74,7 +74,7 @@ static int score_all(struct norms *s, struct fm_task *task, int64_t *tokens, boo
     size_t X = (size_t)task->config->M * (size_t)task->config->E;
     int group = task->calib.count < GROUP_BATCHES ? task->calib.count : GROUP_BATCHES;
     struct fm_sweep *sweep = NULL;
-    int rc = fm_task_sweep(&sweep, task, group, task->calib.T, 1, err);
+    int rc = fm_task_sweep(&sweep, task, group, task->calib.T, 1, task->memory, err);
     if (rc)
         return rc;
     int32_t *ids = fm_alloc((size_t)group, (size_t)task->calib.T * sizeof *ids, "tokens", err);

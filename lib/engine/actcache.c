@@ -23,7 +23,7 @@ void fm_actcache_release(struct fm_actcache *cache)
  * the forward did not compute. */
 static bool keeps_gu(const struct fm_sweeping *r, int lane)
 {
-    return !r->lane[lane].widths || !r->visitor || !r->visitor->expert;
+    return !r->lane[lane].widths || !r->visitor || !r->visitor->expert || r->visitor->narrow;
 }
 
 /* Bytes of one record, for any lane. */
@@ -52,11 +52,7 @@ void fm_actcache_prepare(struct fm_sweeping *r)
     struct fm_actcache *k = &r->sweep->cache;
     const struct fm_store *store = &r->sweep->store;
     uint64_t memory = r->sweep->options.memory, taken = (uint64_t)store->record * store->count;
-    /* Keep nothing if experts have an adapter: its merged copies, gradients and moments use this
-     * memory. */
     size_t want = (size_t)r->blocks * (size_t)r->backs;
-    for (int m = 0; m < r->sweep->merges; m++)
-        want = r->sweep->merged[m].adapter->router ? want : 0;
     want *= (size_t)(r->sweep->config->L - r->lowest);
     size_t record = record_bytes(r);
     uint64_t fit = memory > taken ? (memory - taken) / record : 0;

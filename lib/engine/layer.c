@@ -462,7 +462,7 @@ static void backward_rows(const struct experts *x, struct fm_expert_rows r, stru
     const struct fm_config *c = p->config;
     const struct inner *a = x->inner;
     bool seen = x->visitor && x->visitor->expert;
-    bool narrow = !seen || (x->visitor->narrow && p->ops->operand != FM_F32);
+    bool narrow = !seen || x->visitor->narrow;
     int full = narrow ? r.width : r.cap, first = part_row(p, a, r.e, s.part);
     r.n = part_row(p, a, r.e, s.end) - first;
     assert(first >= first_row(p, a, r.e) &&

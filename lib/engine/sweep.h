@@ -103,8 +103,7 @@ struct fm_expert_view {
     const int32_t *rows;  /* (n) token index within the micro-batches that go through the layer
                              together, ascending */
     int width, cap;       /* channels the lane uses, channels in memory */
-    int full; /* channels of h and dh: cap; width in the forward, and in bfloat16 products for a
-                 visitor with `narrow` */
+    int full; /* channels of h and dh: cap; width in the forward and for a visitor with `narrow` */
     struct fm_in gate_up, down; /* (2 cap, H), (cap, H): with the adapter merged, if any */
     const float *gate_up_bias;  /* (2 cap); NULL if experts have no bias */
     struct fm_in x;             /* (n, H) input of the expert */
@@ -134,9 +133,7 @@ struct fm_visitor {
     /* If several micro-batches go through the backward together, `expert` gets all their rows at
      * once and puts its results into the slot of the first. */
     bool spans;
-    /* `expert` reads no channels at or after the lane's width.  Products in bfloat16 then end
-     * there; in float32 they do not, because products of a different width differ in their last
-     * bits. */
+    /* `expert` reads no channels at or after the lane's width: products end there. */
     bool narrow;
     /*
      * Called when all losses of the sweep are known: measure is (batches, lanes).  May set scale

@@ -68,8 +68,8 @@ static double experts_flops(const struct fm_config *c)
 /*
  * A lane's forward, and the gradients at the layers' inputs, down to the lowest layer with experts.
  * There only the gradient at h is computed, because scores and masks need nothing below it.  The
- * gradients at h have full width, because masks learn from those of masked channels.  Scores take
- * the gradients of the experts' weights, too.
+ * gradients at h have full width, because masks learn from those of masked channels, unless the
+ * sweep is narrow.  Scores take the gradients of the experts' weights, too.
  */
 static double lanes_flops(const struct fm_config *c, const struct fm_estimate_sweep *s)
 {
@@ -77,22 +77,23 @@ static double lanes_flops(const struct fm_config *c, const struct fm_estimate_sw
     double head = fm_cost_lm_head(c), mixed = c->shared_mix ? 2.0 * c->H : 0;
     double forward = s->lanes * (fixed_flops(c, 0, s->T) + head) +
                      c->M * experts * (1 + (s->lanes - 1) * s->kept);
-    double back = head + fixed_flops(c, c->moe[0] + 1, s->T) + c->M * down +
-                  (c->M - 1) * (mixed + (experts - down) * s->kept) +
-                  (s->scores ? c->M * experts : 0);
+    double back =
+        head + fixed_flops(c, c->moe[0] + 1, s->T) + c->M * down * (s->narrow ? s->kept : 1) +
+        (c->M - 1) * (mixed + (experts - down) * s->kept) + (s->scores ? c->M * experts : 0);
     return (forward + s->backward * back) * (double)s->rows;
 }
 
 /*
  * What a backward computes again in layers whose inner values were not kept: attention and router;
  * with a norm of the layer's output, experts and MLP, too; and the products with gate_up, which are
- * kept only for scores.  With `kept`, only what is saved if inner values are kept.
+ * kept only for scores and in narrow sweeps.  With `kept`, only what is saved if inner values are
+ * kept.
  */
 static double again_flops(const struct fm_config *c, const struct fm_estimate_sweep *s, bool kept)
 {
     double experts = experts_flops(c), part = (double)c->expert->rows / (c->expert->rows + 1),
            sum = 0;
-    bool gate_up = !kept || s->scores;
+    bool gate_up = !kept || s->scores || s->narrow;
     for (int l = c->moe[0]; l < c->L; l++) {
         struct fm_flops f = fm_cost_layer(c, l, s->T);
         bool has = fm_config_moe(c, l) >= 0;
@@ -102,7 +103,8 @@ static double again_flops(const struct fm_config *c, const struct fm_estimate_sw
         if (fm_config_output_norms(c, l) & FM_NORMS_MLP)
             sum += mlp + moe * s->kept;
         if (gate_up)
-            sum += moe * part + (l > c->moe[0] ? (mlp - mixed) * 2 / 3 : 0);
+            sum += moe * part * (s->narrow ? s->kept : 1) +
+                   (l > c->moe[0] ? (mlp - mixed) * 2 / 3 : 0);
     }
     return s->backward * sum * (double)s->rows;
 }
@@ -112,7 +114,7 @@ static uint64_t inner_bytes(const struct fm_config *c, const struct fm_estimate_
 {
     uint64_t blocks = (s->rows + (uint64_t)rows - 1) / (uint64_t)rows;
     return blocks * (uint64_t)s->backward * (uint64_t)c->L *
-           fm_layer_cache_bytes(c, rows, s->scores);
+           fm_layer_cache_bytes(c, rows, s->scores || s->narrow);
 }
 
 static void add_kind(struct fm_estimate *estimate, double flops,
@@ -171,7 +173,7 @@ void fm_estimate_add(struct fm_estimate *estimate, const struct fm_model *model,
     uint64_t space = fm_estimate_boundaries(model, batches, micro * sweep->T, 0, sweep->lanes,
                                             memory > merged ? memory - merged : 0);
     uint64_t spill = boundaries > space ? boundaries - space : 0;
-    uint64_t inner = sweep->merged ? 0 : inner_bytes(c, sweep, rows);
+    uint64_t inner = inner_bytes(c, sweep, rows);
     uint64_t left = space - (boundaries - spill), kept = inner < left ? inner : left;
     uint64_t resident = fm_estimate_process(model) + boundaries - spill + kept +
                         fm_model_resident_bytes(model) + merged +

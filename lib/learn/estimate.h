@@ -96,6 +96,7 @@ struct fm_estimate_sweep {
     int lanes;      /* networks in it */
     int backward;   /* lanes with gradients */
     bool scores;    /* computes weight gradients as well: fm-rank */
+    bool narrow;    /* the gradients at h have the students' widths: fm-recover */
     int merged;     /* copies of a layer's experts with an adapter merged */
     double kept;    /* mean share of the channels that the students keep, 1 for all */
     int leaves;     /* units that ranks can share; 0: those of a step's micro-batches */

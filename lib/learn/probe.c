@@ -38,7 +38,9 @@ static int open_sweeping(struct sweeping *s, const struct fm_probe *p, int masks
     for (int i = 0; i < s->batches; i++)
         s->batch[i] = (struct fm_batch){s->ids + (size_t)i * T, 1, (int)T};
     int rc = fm_task_draw(p->task, s->ids, p->at, p->count, err);
-    return rc ? rc : fm_task_sweep(&s->sweep, p->task, s->batches, (int)T, s->lanes, err);
+    return rc ? rc
+              : fm_task_sweep(&s->sweep, p->task, s->batches, (int)T, s->lanes, p->task->memory,
+                              err);
 }
 
 /* Fill the lanes: the teacher, and one lane for each mask. */

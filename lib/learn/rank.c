@@ -327,7 +327,8 @@ static int begin(void *self, struct fm_err *err)
         return err->code;
     task->memory -= kept;
     s->whole = kept > 0;
-    if (fm_task_sweep(&s->sweep, task, s->group, task->batch * task->calib.T, 1, err) ||
+    if (fm_task_sweep(&s->sweep, task, s->group, task->batch * task->calib.T, 1, task->memory,
+                      err) ||
         take_sums(s, err) || take_group(s, err))
         return err->code;
     return FM_OK;

@@ -257,7 +257,7 @@ static uint64_t count_measured(const struct fm_bundle *in)
         if (cJSON_IsObject(cJSON_GetObjectItemCaseSensitive(budget, "quality")))
             n++;
     }
-    return n ? n : 17;
+    return in->members ? n : 17;
 }
 
 /* Add the sweeps of a run within `memory` bytes to *estimate. */
@@ -274,6 +274,7 @@ static void plan_sweeps(struct fm_estimate *estimate, const struct recovery *r, 
                                       .T = task->calib.T,
                                       .lanes = lanes_of(o),
                                       .backward = cross ? 2 + o->middle : 1,
+                                      .narrow = true,
                                       .merged = merges,
                                       .kept = cross ? 0.6 : adapter_size(r).kept};
     fm_estimate_add(estimate, task->model, &sweep, memory);

@@ -257,11 +257,10 @@ static void report_share(void *self, double share)
 }
 
 int fm_task_sweep(struct fm_sweep **sweep, struct fm_task *task, int batches, int rows, int lanes,
-                  struct fm_err *err)
+                  uint64_t memory, struct fm_err *err)
 {
     struct fm_sweep_options options = {
-        .memory =
-            fm_estimate_boundaries(task->model, batches, rows, task->cut, lanes, task->memory),
+        .memory = fm_estimate_boundaries(task->model, batches, rows, task->cut, lanes, memory),
         .progress = report_share,
         .progress_self = task,
         .stop = task->run->stop,

@@ -95,7 +95,7 @@ int fm_task_estimate_end(const struct fm_task *task, enum fm_stage stage,
 
 /* Make a sweep that uses the task's memory beyond its resident layers, and the run's stop flag. */
 int fm_task_sweep(struct fm_sweep **sweep, struct fm_task *task, int batches, int rows, int lanes,
-                  struct fm_err *err);
+                  uint64_t memory, struct fm_err *err);
 
 /* Warn if the batch of a step has fewer leaves (lib/engine/sweep.h) than there are ranks. */
 void fm_task_warn_idle(const struct fm_task *task, int batches, int rows);

@@ -71,8 +71,11 @@ int fm_tune_init(struct fm_tune *t, struct fm_err *err)
     int between = t->masks->count - 2, middle = t->options->middle;
     t->lanes = is_cross(t) ? 2 + (between > 0 ? middle : 0) : 2;
     assert(t->lanes <= FM_LANES_MAX);
-    if (start_adapter(t, err) || start_moments(t, err) ||
-        fm_task_sweep(&t->sweep, t->task, t->batch / micro, micro * T, t->lanes, err))
+    if (start_adapter(t, err) || start_moments(t, err))
+        return err->code;
+    uint64_t merged = t->adapter.router ? 0 : fm_estimate_merged(t->task->config);
+    uint64_t memory = t->task->memory > merged ? t->task->memory - merged : 0;
+    if (fm_task_sweep(&t->sweep, t->task, t->batch / micro, micro * T, t->lanes, memory, err))
         return err->code;
     fm_task_warn_idle(t->task, t->batch / micro, micro * T);
     size_t slots = (size_t)fm_sweep_slots(t->sweep) * t->floats * sizeof *t->slot;

@@ -76,7 +76,7 @@ static int start(struct learned *n, struct fm_err *err)
     if (fm_logits_init(&n->logits, n->actions, (int)X / n->size, err) || alloc_scratch(n, X, err) ||
         start_logits(n, X, err) ||
         fm_task_sweep(&n->sweep, n->task, n->batch / micro, micro * n->task->calib.T, samples + 1,
-                      err))
+                      n->task->memory, err))
         rc = err->code;
     if (!rc)
         fm_task_warn_idle(n->task, n->batch / micro, micro * n->task->calib.T);

@@ -4,12 +4,14 @@
 
 #include "formats/file/file.h"
 #include "lib/base/pool.h"
+#include "lib/block/cost.h"
 #include "lib/learn/recover.h"
 #include "lib/learn/train.h"
 #include "lib/learn/tune.h"
 #include "lib/stage/budgets.h"
 #include "lib/stage/lorafile.h"
 #include "lib/stage/stage.h"
+#include "tests/measure/meter.h"
 #include "tests/unit/golden.h"
 #include "tests/unit/test.h"
 #include "tests/unit/training.h"
@@ -425,6 +427,41 @@ TEST(two_threads_make_the_same_adapter)
         fm_recover_report_release(&report);
     }
     assert_true(runs_same("one.fm", "two.fm"));
+}
+
+/* FLOPs of a recovery within `memory`, as planned and as counted by the meter. */
+static double count_recovery(struct fm_estimate *plan, const char *out, uint64_t memory)
+{
+    struct runs r;
+    struct fm_recover_options options;
+    struct fm_recover_report report = {0};
+    struct fm_err err = {0};
+    start_recover(&r, &options, out);
+    r.run.machine.memory = memory;
+    r.run.machine.ops = fm_meter_begin(fm_ops_ref());
+    assert_ok(fm_recover_estimate(&r.run, &options, plan, &err));
+    must_recover(&r, &options, &report);
+    fm_recover_report_release(&report);
+    return fm_meter_flops();
+}
+
+/* The products with gate_up at the students' widths, and attention and router.  The plan also
+ * counts operations of attention that are not products with a matrix. */
+TEST(memory_saves_a_recovery_the_products_that_its_plan_says)
+{
+    struct fm_estimate kept, again;
+    struct fm_model *m;
+    double less = count_recovery(&kept, "kept.fm", (uint64_t)1 << 30);
+    double more = count_recovery(&again, "again.fm", 64 << 10), others = 0;
+    assert_ok(fm_model_open(&m, RUNS_MODEL, 0, &err));
+    for (int l = 0; l < L; l++)
+        others += fm_cost_layer(fm_model_config(m), l, 11).others;
+    double tokens = 6 * 4 * 11, saved = again.flops - kept.flops - tokens * others;
+    if (!(fabs(more - less - saved) < 0.05 * saved))
+        fail_msg("memory saved %.4g products, the plans %.4g", more - less, saved);
+    assert_true(saved > 0.02 * more);
+    assert_true(runs_same("kept.fm", "again.fm"));
+    fm_model_close(m);
 }
 
 TEST(a_recovery_that_diverges_says_what_to_turn_down)
