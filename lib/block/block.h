@@ -34,6 +34,7 @@
 #include "kernels/ops/kernels.h"
 #include "lib/block/keys.h"
 #include "lib/block/layerweights.h"
+#include "lib/block/storage.h"
 #include "lib/block/weight.h"
 
 /* A model family: one row of the list in lib/family/family.h. */
@@ -42,8 +43,6 @@ struct fm_attention;
 struct fm_router;
 struct fm_expert_form;
 struct fm_norm;
-struct fm_storage;
-struct fm_schemes;
 struct fm_gqa;
 struct fm_mla;
 struct fm_deltanet;
@@ -86,13 +85,11 @@ struct fm_config {
                          or fused */
     bool part;        /* it is the text part of a wrapper (formats/tensor/hftext.h) */
     int extra_layers; /* layers for multi-token prediction, from config.json */
-    const struct fm_storage *storage; /* lib/block/storage.h; NULL: weights are not quantised */
-    int block_rows, block_columns;    /* size of a block that shares a scale */
-    /* The schemes of a checkpoint that stores modules in different ways; else NULL.  If set,
-     * `storage` and the block sizes above describe the experts.  Owned like the values of blocks
-     * below. */
-    struct fm_schemes *schemes;
-    bool mixed; /* experts' matrices in one layer have different schemes */
+    struct fm_scheme scheme; /* how weights are stored (lib/block/storage.h); if modules are stored
+                                in different ways, how experts are */
+    struct fm_schemes *schemes; /* of a checkpoint that stores modules in different ways; else NULL.
+                                   Owned like the values of blocks below. */
+    bool mixed;                 /* experts' matrices in one layer have different schemes */
     /* Values that each block read from config.json; NULL: the model has no such block.  The block's
      * `read` allocates them and fm_config_release frees them; a copy of this struct borrows them.
      */
@@ -119,6 +116,10 @@ void fm_config_release(struct fm_config *config);
 
 /* Index of decoder layer l in config->moe; -1 if it is dense. */
 int fm_config_moe(const struct fm_config *config, int l);
+
+/* The scheme of the tensor of this name, if it is codes or belongs to codes; for lib/model/stored.h
+ * and for reading config.json. */
+struct fm_scheme fm_config_scheme(const struct fm_config *config, const char *name);
 
 /* Return the number of channels of the MLP that every token of decoder layer l goes through: the
  * dense MLP or the shared expert.  0 for a MoE layer without a shared expert. */

@@ -17,6 +17,11 @@ void fm_config_release(struct fm_config *c)
     *c = (struct fm_config){0};
 }
 
+struct fm_scheme fm_config_scheme(const struct fm_config *c, const char *name)
+{
+    return c->schemes && c->scheme.storage ? fm_schemes_of(c->schemes, name) : c->scheme;
+}
+
 int fm_config_moe(const struct fm_config *c, int l)
 {
     int first = 0, end = c->M;

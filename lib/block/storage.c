@@ -9,12 +9,11 @@
 #include <string.h>
 
 #include "lib/base/mem.h"
-#include "lib/block/block.h"
 #include "lib/base/modules.h"
 
 #define NAME_BYTES 1024 /* longer than any tensor's name */
 
-/* The least common multiple of a and b, at most FM_CHANNELS_MAX + 1; a if b is 0. */
+/* The least common multiple of a and b, at most FM_STORAGE_BLOCK_MAX + 1; a if b is 0. */
 static int64_t both(int64_t a, int64_t b)
 {
     int64_t x = a, y = b;
@@ -24,7 +23,7 @@ static int64_t both(int64_t a, int64_t b)
         y = rest;
     }
     int64_t multiple = b ? a / x * b : a;
-    return multiple <= FM_CHANNELS_MAX ? multiple : FM_CHANNELS_MAX + 1;
+    return multiple <= FM_STORAGE_BLOCK_MAX ? multiple : FM_STORAGE_BLOCK_MAX + 1;
 }
 
 int fm_storage_both(int a, int b)
@@ -46,17 +45,11 @@ int fm_scheme_group(const struct fm_scheme *s)
     if (!s->storage)
         return 1;
     fm_scheme_planes(plane, s);
-    for (int i = 0; i < FM_PLANES && group <= FM_CHANNELS_MAX; i++) {
+    for (int i = 0; i < FM_PLANES && group <= FM_STORAGE_BLOCK_MAX; i++) {
         group = both(group, plane[i].block_rows);
         group = both(group, (int64_t)plane[i].block_columns * plane[i].whole);
     }
     return (int)group;
-}
-
-int fm_storage_group(const struct fm_config *c)
-{
-    const struct fm_scheme scheme = {c->storage, c->block_rows, c->block_columns};
-    return fm_scheme_group(&scheme);
 }
 
 /* ---- several schemes ---- */
@@ -82,12 +75,12 @@ static bool is_name(const struct entry *e)
     return !e->modules.expression && !e->modules.inside;
 }
 
-int fm_schemes_add(struct fm_config *c, const char *target, const struct fm_scheme *scheme,
+int fm_schemes_add(struct fm_schemes **schemes, const char *target, const struct fm_scheme *scheme,
                    struct fm_err *err)
 {
-    if (!c->schemes)
-        c->schemes = fm_alloc(1, sizeof *c->schemes, "the list of schemes", err);
-    struct fm_schemes *s = c->schemes;
+    if (!*schemes)
+        *schemes = fm_alloc(1, sizeof **schemes, "the list of schemes", err);
+    struct fm_schemes *s = *schemes;
     if (!s)
         return err->code;
     if (strcmp(target, "Linear") == 0) {
@@ -133,9 +126,8 @@ static int compare_entries(const void *a, const void *b)
     return order ? order : x->at < y->at ? -1 : x->at > y->at;
 }
 
-void fm_schemes_done(struct fm_config *c)
+void fm_schemes_done(struct fm_schemes *s)
 {
-    struct fm_schemes *s = c->schemes;
     if (s->entries)
         qsort(s->entry, s->entries, sizeof *s->entry, compare_entries);
     while (s->names < s->entries && is_name(&s->entry[s->names]))
@@ -166,11 +158,8 @@ static const struct entry *find_name(const struct fm_schemes *s, const char *mod
     return low < s->names && strcmp(s->entry[low].text, module) == 0 ? &s->entry[low] : NULL;
 }
 
-struct fm_scheme fm_storage_of(const struct fm_config *c, const char *name)
+struct fm_scheme fm_schemes_of(const struct fm_schemes *s, const char *name)
 {
-    const struct fm_schemes *s = c->schemes;
-    if (!s || !c->storage)
-        return (struct fm_scheme){c->storage, c->block_rows, c->block_columns};
     char module[NAME_BYTES], parent[NAME_BYTES];
     const char *end = strrchr(name, '.');
     snprintf(module, sizeof module, "%.*s", (int)(end ? end - name : 0), name);
@@ -188,47 +177,70 @@ struct fm_scheme fm_storage_of(const struct fm_config *c, const char *name)
     return s->rest;
 }
 
-/* Storage i, below storages(c); NULL: unquantised. */
-static const struct fm_storage *storage_at(const struct fm_config *c, size_t i)
+/* Storage i, below storages(s): that of `scheme`, then those of the list; NULL: unquantised. */
+static const struct fm_storage *storage_at(const struct fm_scheme *scheme,
+                                           const struct fm_schemes *s, size_t i)
 {
-    const struct fm_schemes *s = c->schemes;
-    return i == 0 ? c->storage : i <= s->entries ? s->entry[i - 1].scheme.storage : s->rest.storage;
+    return i == 0            ? scheme->storage
+           : i <= s->entries ? s->entry[i - 1].scheme.storage
+                             : s->rest.storage;
 }
 
-static size_t storages(const struct fm_config *c)
+static size_t storages(const struct fm_schemes *s)
 {
-    return c->schemes ? c->schemes->entries + 2 : 1;
+    return s ? s->entries + 2 : 1;
 }
 
-void fm_storage_names(char text[FM_STORAGE_NAMES], const struct fm_config *c)
+void fm_storage_names(char text[FM_STORAGE_NAMES], const struct fm_scheme *scheme,
+                      const struct fm_schemes *s)
 {
     size_t n = 0;
     text[0] = '\0';
-    for (size_t i = 0; i < storages(c) && n < FM_STORAGE_NAMES; i++) {
-        const struct fm_storage *own = storage_at(c, i);
+    for (size_t i = 0; i < storages(s) && n < FM_STORAGE_NAMES; i++) {
+        const struct fm_storage *own = storage_at(scheme, s, i);
         bool new = own != NULL;
         for (size_t k = 0; k < i && new; k++)
-            new = storage_at(c, k) != own;
+            new = storage_at(scheme, s, k) != own;
         if (new)
             n += (size_t)snprintf(text + n, FM_STORAGE_NAMES - n, "%s%s", n ? ", " : "", own->name);
     }
 }
 
-uint64_t fm_storage_growth(const struct fm_config *c)
+uint64_t fm_storage_growth(const struct fm_scheme *scheme, const struct fm_schemes *s)
 {
     uint64_t most = 1;
-    for (size_t i = 0; i < storages(c); i++) {
-        const struct fm_storage *s = storage_at(c, i);
-        uint64_t own = s ? (uint64_t)(fm_dtype_bits(s->written) / fm_storage_bits(s)) : 1;
+    for (size_t i = 0; i < storages(s); i++) {
+        const struct fm_storage *at = storage_at(scheme, s, i);
+        uint64_t own = at ? (uint64_t)(fm_dtype_bits(at->written) / fm_storage_bits(at)) : 1;
         most = own > most ? own : most;
     }
     return most;
 }
 
-bool fm_storage_exact(const struct fm_config *c)
+bool fm_storage_exact(const struct fm_scheme *scheme, const struct fm_schemes *s)
 {
     bool exact = true;
-    for (size_t i = 0; i < storages(c); i++)
-        exact = exact && (!storage_at(c, i) || storage_at(c, i)->exact);
+    for (size_t i = 0; i < storages(s); i++)
+        exact = exact && (!storage_at(scheme, s, i) || storage_at(scheme, s, i)->exact);
     return exact;
+}
+
+/* ---- quantization_config ---- */
+
+static const struct fm_quant_method *const methods[] = {
+    &fm_method_fp8, &fm_method_mxfp4, &fm_method_compressed, &fm_method_mxfp8, &fm_method_modelopt};
+
+int fm_storage_read(struct fm_scheme *scheme, struct fm_schemes **schemes, const cJSON *json,
+                    bool fused, bool *known, struct fm_err *err)
+{
+    const char *name = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "quant_method"));
+    *known = true;
+    for (size_t i = 0; name && i < sizeof methods / sizeof *methods; i++)
+        if (strcmp(methods[i]->name, name) == 0 && (fused || !methods[i]->fused))
+            return methods[i]->read(scheme, schemes, json, err);
+    *known = false;
+    return fm_fail(err, FM_ECONFIG,
+                   "the model is quantized (quantization_config%s%.32s); use its BF16, F16 or F32 "
+                   "original, or dequantize it first",
+                   name ? ": " : "", name ? name : "");
 }

@@ -11,13 +11,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "formats/json/json.h"
 #include "lib/base/dtype.h"
 #include "lib/base/err.h"
 #include "lib/base/scaled.h"
-#include "lib/block/keys.h"
-
-struct fm_config;
-struct fm_schemes;
 
 /*
  * Parts of a quantised matrix W (N rows, K columns): a plane is a matrix of elements, one for each
@@ -43,10 +40,7 @@ struct fm_plane {
  * different suffix in place of `weight`.
  */
 struct fm_storage {
-    const char *name;   /* for reports: "fp8" */
-    const char *method; /* quant_method of quantization_config */
-    /* Read and check quantization_config; sets block_rows and block_columns. */
-    int (*read)(struct fm_config *config, const cJSON *quantization, struct fm_err *err);
+    const char *name; /* for reports: "fp8" */
     enum fm_codes code;
     enum fm_dtype codes;   /* dtype of the tensor of codes, which is recognised by this and by its
                               name */
@@ -88,32 +82,45 @@ static inline bool fm_scheme_equal(const struct fm_scheme *a, const struct fm_sc
            a->block_columns == b->block_columns;
 }
 
-/* The scheme of the tensor of this name, if it is codes or belongs to codes. */
-struct fm_scheme fm_storage_of(const struct fm_config *config, const char *name);
+/* The schemes of a checkpoint that stores modules in different ways. */
+struct fm_schemes;
 
 /*
- * Add the scheme of the modules that `target` selects to config->schemes, which is allocated if it
- * is NULL; for `read` of a checkpoint with several schemes.  `target`, which is copied, is an entry
+ * Read and check quantization_config: set *scheme, or if modules are stored in different ways,
+ * *schemes (fm_schemes_free), which is NULL before, and *scheme to one of them.  `fused`: whether
+ * all experts of a layer are in one tensor.  FM_ECONFIG if the format is not supported; *known is
+ * false if its quant_method is not in the list.
+ */
+int fm_storage_read(struct fm_scheme *scheme, struct fm_schemes **schemes,
+                    const cJSON *quantization, bool fused, bool *known, struct fm_err *err);
+
+/* The scheme of the tensor of this name, if it is codes or belongs to codes. */
+struct fm_scheme fm_schemes_of(const struct fm_schemes *schemes, const char *name);
+
+/*
+ * Add the scheme of the modules that `target` selects to *schemes, which is allocated if it is
+ * NULL.  `target`, which is copied, is an entry
  * as in lib/base/modules.h, or `Linear` for all modules that no other entry matches.  The name of
  * the module, or else of the innermost module around it, takes precedence over patterns and
  * expressions, and among these the first match counts.  FM_ECONFIG for any other text.  Add all,
  * then call fm_schemes_done.
  */
-int fm_schemes_add(struct fm_config *config, const char *target, const struct fm_scheme *scheme,
+int fm_schemes_add(struct fm_schemes **schemes, const char *target, const struct fm_scheme *scheme,
                    struct fm_err *err);
-void fm_schemes_done(struct fm_config *config);
-void fm_schemes_free(struct fm_schemes *schemes);
+void fm_schemes_done(struct fm_schemes *schemes);
+void fm_schemes_free(struct fm_schemes *schemes); /* NULL is fine */
 
-/* The names of all storages for reports, the storage of the experts first: "nvfp4, fp8-block"; ""
- * if no weights are quantised. */
+/* The names of all storages for reports, that of `scheme` first: "nvfp4, fp8-block"; "" if no
+ * weights are quantised.  `schemes` may be NULL, here and below. */
 #define FM_STORAGE_NAMES 64
-void fm_storage_names(char text[FM_STORAGE_NAMES], const struct fm_config *config);
+void fm_storage_names(char text[FM_STORAGE_NAMES], const struct fm_scheme *scheme,
+                      const struct fm_schemes *schemes);
 
 /* Largest ratio of written bytes to stored bytes of any tensor; 1 if none is quantised. */
-uint64_t fm_storage_growth(const struct fm_config *config);
+uint64_t fm_storage_growth(const struct fm_scheme *scheme, const struct fm_schemes *schemes);
 
 /* Whether the values of all tensors are representable in the dtype in which they are written. */
-bool fm_storage_exact(const struct fm_config *config);
+bool fm_storage_exact(const struct fm_scheme *scheme, const struct fm_schemes *schemes);
 
 /* The planes of a scheme of codes. */
 void fm_scheme_planes(struct fm_plane plane[FM_PLANES], const struct fm_scheme *scheme);
@@ -122,31 +129,25 @@ void fm_scheme_planes(struct fm_plane plane[FM_PLANES], const struct fm_scheme *
  * Channels that must be removed together so that codes and scales stay unchanged: the smallest
  * number that fills whole blocks of every plane, in rows and in columns, and whole bytes or words
  * of codes.  All numbers of channels must be multiples of it.  1 for unquantised weights; more than
- * FM_CHANNELS_MAX if no expert has that many.
+ * FM_STORAGE_BLOCK_MAX if it is larger than that.
  */
 int fm_scheme_group(const struct fm_scheme *scheme);
 
-/* The channel group of the config's storage. */
-int fm_storage_group(const struct fm_config *config);
-
-/* The least common multiple of two groups, at most FM_CHANNELS_MAX + 1. */
+/* The least common multiple of two groups, at most FM_STORAGE_BLOCK_MAX + 1. */
 int fm_storage_both(int a, int b);
 
-/* The list: a row NAME for each storage, whose file defines fm_NAME.  fp8 has one scale per block
- * of a matrix, as in DeepSeek-V3; mxfp8 is its form in MiniMax-M3; mxfp4 is for experts, as in
- * gpt-oss; compressed and modelopt are the formats of compressed-tensors and of NVIDIA's ModelOpt,
- * which have several variants: `read` selects one by quantization_config and sets its descriptor in
- * the config. */
-/* clang-format off */
-#define FM_STORAGE_ROWS(ROW) \
-    ROW(fp8)                 \
-    ROW(mxfp4)               \
-    ROW(compressed)          \
-    ROW(mxfp8)               \
-    ROW(modelopt)
-/* clang-format on */
+/* A quant_method.  fp8 has one scale per block of a matrix, as in DeepSeek-V3; mxfp8 is its form in
+ * MiniMax-M3; mxfp4 is for experts, as in gpt-oss; compressed-tensors and NVIDIA's modelopt are
+ * containers of several formats. */
+struct fm_quant_method {
+    const char *name; /* "modelopt" */
+    bool fused;       /* only for experts in one tensor */
+    int (*read)(struct fm_scheme *scheme, struct fm_schemes **schemes, const cJSON *quantization,
+                struct fm_err *err);
+};
 
-#define FM_STORAGE_DECLARE(name) extern const struct fm_storage fm_##name;
-FM_STORAGE_ROWS(FM_STORAGE_DECLARE)
+extern const struct fm_storage fm_fp8, fm_mxfp4, fm_mxfp8, fm_modelopt;
+extern const struct fm_quant_method fm_method_fp8, fm_method_mxfp4, fm_method_compressed,
+    fm_method_mxfp8, fm_method_modelopt;
 
 #endif

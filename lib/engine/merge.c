@@ -82,8 +82,8 @@ static void merge_task(void *arg, int i)
     fm_adapter_merge(m->adapter, s->ops->f32, gate_up, down, r->m, e);
     if (m->round) {
         /* Channels without an adapter are already rounded, unless weights are codes. */
-        size_t k = c->storage ? (size_t)r->layer->cap[e]
-                              : m->adapter->widths[(size_t)r->m * (size_t)c->E + (size_t)e];
+        size_t k = c->scheme.storage ? (size_t)r->layer->cap[e]
+                                     : m->adapter->widths[(size_t)r->m * (size_t)c->E + (size_t)e];
         s->ops->round_to(gate_up, fm_model_dtype(s->model), (int64_t)(up * k * H));
         s->ops->round_to(down, fm_model_dtype(s->model), (int64_t)(k * H));
     }

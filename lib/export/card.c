@@ -78,7 +78,8 @@ static void say_front_matter(struct fm_text *t, const struct fm_exportplan *p)
 static bool rounds_codes(const struct fm_exportplan *p)
 {
     bool decoded = !p->codes;
-    if (!p->from->packed.storage || fm_storage_exact(&p->from->config))
+    if (!p->from->packed.storage ||
+        fm_storage_exact(&p->from->config.scheme, p->from->config.schemes))
         return false;
     for (size_t i = 0; i < p->tensors && !decoded; i++)
         decoded = p->tensor[i].scale != NULL;

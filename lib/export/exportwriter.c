@@ -163,7 +163,7 @@ static uint64_t rounding_memory(const struct fm_exportplan *p, const struct fm_p
         bool turned = b.part == FM_PART_DOWN_T;
         uint64_t k = fm_exportplan_stored(p, &b), columns = turned ? k : (uint64_t)c->H;
         uint64_t bytes = fm_exportplan_unit_bytes(p, &b, k) * (turned ? 2 : 1) +
-                         columns * (uint64_t)p->rounded.block_rows * sizeof(float);
+                         columns * (uint64_t)p->rounded.scheme.block_rows * sizeof(float);
         most = bytes > most ? bytes : most;
     }
     return most + (t->fill == FM_FILL_EXPERTS ? piece : 0);

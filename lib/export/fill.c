@@ -576,7 +576,7 @@ static int round_matrix(char *dst, const struct fm_exportplan *p, const struct f
     const struct fm_quantiser *q = p->options.quantise;
     bool finite = true;
     float factor = 1;
-    if (p->rounded.storage->factor_end) {
+    if (p->rounded.scheme.storage->factor_end) {
         float most = fm_quantise_most(all);
         finite = isfinite(most);
         factor = fm_quantise_factor(q, all->dtype, most);

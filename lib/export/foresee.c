@@ -97,10 +97,10 @@ int fm_foresee_open(struct fm_opened *o, struct fm_checkpoint *cp, const char *p
     if (fm_config_parse(&o->config, o->config_text, o->config_bytes, err))
         return err->code;
     o->dtype = cp->dtype;
-    if (!o->config.storage || weights == FM_WEIGHTS_BF16 ||
+    if (!o->config.scheme.storage || weights == FM_WEIGHTS_BF16 ||
         !fm_checkpoint_forms(&o->packed, cp, why))
         fm_packed_plain(&o->packed, &o->config, o->dtype);
     if (o->packed.storage)
-        fm_storage_names(o->stored, &o->config);
+        fm_storage_names(o->stored, &o->config.scheme, o->config.schemes);
     return make_masks(o, err) ? err->code : list_rest(o, cp, err);
 }

@@ -228,13 +228,13 @@ static int fill_storage(struct fm_list *list, const struct fm_bundle *bundle, st
     int rc = fm_stage_config_read(&config, bundle, err);
     if (rc)
         return rc;
-    if (config.storage) {
-        fm_storage_names(list->storage, &config);
-        list->bytes_plain =
-            fm_config_params(&config, NULL) * (uint64_t)fm_dtype_bits(config.storage->written) / 8;
+    if (config.scheme.storage) {
+        fm_storage_names(list->storage, &config.scheme, config.schemes);
+        list->bytes_plain = fm_config_params(&config, NULL) *
+                            (uint64_t)fm_dtype_bits(config.scheme.storage->written) / 8;
     }
     struct fm_err unknown = {0};
-    if (fm_stage_shard_bytes(&list->bytes_stored, bundle, &unknown) && config.storage) {
+    if (fm_stage_shard_bytes(&list->bytes_stored, bundle, &unknown) && config.scheme.storage) {
         *err = unknown;
         rc = err->code;
     }

@@ -190,7 +190,7 @@ int fm_opened_read(struct fm_opened *o, unsigned needs, struct fm_err *err)
         return err->code;
     o->dtype = model.dtype;
     if (o->packed.forms > 1)
-        fm_storage_names(o->stored, &o->config);
+        fm_storage_names(o->stored, &o->config.scheme, o->config.schemes);
     else if (o->packed.storage)
         snprintf(o->stored, sizeof o->stored, "%s", o->packed.storage->name);
     if (read_tensors(o, needs, err))

@@ -661,7 +661,7 @@ static int add_format(struct fm_exportplan *p, struct fm_planned_tensor *t, cons
                       const char *end, struct fm_err *err)
 {
     char name[FM_ST_NAME_BYTES_MAX + 1];
-    fm_stored_name(name, p->rounded.storage, r->weight, end);
+    fm_stored_name(name, p->rounded.scheme.storage, r->weight, end);
     t->t.name = name;
     return t->fill == FM_FILL_NUMBER || t->fill == FM_FILL_SHAPE
                ? fm_exportplan_add_tensor(p, t, err)
@@ -674,8 +674,7 @@ static int add_rounded(struct fm_exportplan *p, int m, const struct fm_weight *w
                        struct fm_err *err)
 {
     const struct fm_config *c = &p->from->config, *to = &p->rounded;
-    const struct fm_storage *storage = to->storage;
-    const struct fm_scheme scheme = {storage, to->block_rows, to->block_columns};
+    const struct fm_storage *storage = to->scheme.storage;
     const struct fm_quantiser *q = p->options.quantise;
     char weight[FM_WEIGHT_NAME_BYTES];
     const struct fm_tensor plain =
@@ -686,7 +685,7 @@ static int add_rounded(struct fm_exportplan *p, int m, const struct fm_weight *w
     for (int plane = 0; plane < FM_PLANES; plane++) {
         t.fill = plane ? FM_FILL_SCALES : FM_FILL_CODES;
         t.t.dtype = plane ? fm_quantiser_scales(q, p->from->dtype) : storage->codes;
-        t.t.dims = fm_stored_shape(t.t.shape, &scheme, &plain, plane);
+        t.t.dims = fm_stored_shape(t.t.shape, &to->scheme, &plain, plane);
         if (add_format(p, &t, &r, plane ? storage->scale_end : storage->codes_end, err))
             return err->code;
     }
@@ -1164,7 +1163,7 @@ uint32_t fm_exportplan_round(const struct fm_exportplan *p, uint32_t width)
 uint32_t fm_exportplan_quantum(const struct fm_exportplan *p)
 {
     if (p->options.quantise && p->options.layout->code)
-        return (uint32_t)fm_storage_group(&p->rounded);
+        return (uint32_t)fm_scheme_group(&p->rounded.scheme);
     return p->options.quantise ? p->options.quantise->multiple[p->options.server]
            : p->codes          ? (uint32_t)p->from->packed.group
                                : 1;

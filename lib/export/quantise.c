@@ -184,7 +184,7 @@ const char *fm_quantiser_text(const struct fm_quantiser *q, const struct fm_conf
 static int check_hidden(const struct fm_quantiser *q, const struct fm_config *to,
                         struct fm_err *err)
 {
-    int block = to->block_columns > 0 ? to->block_columns : 16;
+    int block = to->scheme.block_columns > 0 ? to->scheme.block_columns : 16;
     if (to->H % block == 0)
         return FM_OK;
     return fm_fail(err, FM_ECONFIG,
@@ -350,11 +350,13 @@ static bool read_band(struct band *b, const struct fm_quantise_matrix *w, size_t
 bool fm_quantise(void *codes, void *scales, const struct fm_quantiser *q,
                  const struct fm_config *to, const struct fm_quantise_matrix *w, float factor)
 {
-    size_t columns = w->columns, high = (size_t)to->block_rows;
-    size_t size = to->block_columns > 0 ? (size_t)to->block_columns : columns ? columns : 1;
-    size_t blocks = to->block_columns > 0 ? (columns + size - 1) / size : 1;
+    size_t columns = w->columns, high = (size_t)to->scheme.block_rows;
+    size_t size = to->scheme.block_columns > 0 ? (size_t)to->scheme.block_columns
+                  : columns                    ? columns
+                                               : 1;
+    size_t blocks = to->scheme.block_columns > 0 ? (columns + size - 1) / size : 1;
     size_t element = (size_t)fm_dtype_bits(fm_quantiser_scales(q, w->dtype)) / 8;
-    size_t row = columns * (size_t)fm_storage_bits(to->storage) / 8;
+    size_t row = columns * (size_t)fm_storage_bits(to->scheme.storage) / 8;
     struct fm_mark mark = fm_scratch_mark();
     struct band b = {.blocks = blocks, .size = size};
     bool finite = true;
@@ -373,7 +375,7 @@ bool fm_quantise(void *codes, void *scales, const struct fm_quantiser *q,
             memcpy((char *)scales + first / high * blocks * element, b.stored, blocks * element);
         for (size_t i = 0; i < n && codes && finite; i++)
             fm_scaled_from_f32((char *)codes + (first + i) * row, b.wide + i * columns, b.scale,
-                               columns, size, to->storage->code);
+                               columns, size, to->scheme.storage->code);
     }
     fm_scratch_release(mark);
     return finite;

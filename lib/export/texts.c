@@ -203,7 +203,7 @@ static void leave_extra(struct fm_texts_edit *e, const struct fm_exportplan *p)
 static void set_plain(struct fm_texts_edit *e, const struct fm_exportplan *p)
 {
     cJSON *json = NULL;
-    if (!p->from->config.storage || (p->codes && !p->options.layout->code) || e->rc)
+    if (!p->from->config.scheme.storage || (p->codes && !p->options.layout->code) || e->rc)
         return;
     e->rc = fm_json_tree(&json, p->from->config_text, p->from->config_bytes, e->err);
     bool five = cJSON_GetObjectItemCaseSensitive(json, "dtype") != NULL;
@@ -285,12 +285,13 @@ static void set_codes(struct fm_texts_edit *e, const struct fm_exportplan *p, co
     cJSON_Delete(json);
     t.failed = !own;
     fm_text_printf(&t, "{\n    \"code\": \"%s\", \"block\": [%d, %d], \"group\": %d, ",
-                   codes[c->storage->code], c->block_rows, c->block_columns, packed->group);
+                   codes[c->scheme.storage->code], c->scheme.block_rows, c->scheme.block_columns,
+                   packed->group);
     fm_text_printf(&t, "\"scales\": \"%s\", \"factor\": \"%s\",\n    \"quantization_config\": ",
                    fm_dtype_name(packed->scales),
-                   !c->storage->factor_end ? "none"
-                   : c->storage->divides   ? "divides"
-                                           : "multiplies");
+                   !c->scheme.storage->factor_end ? "none"
+                   : c->scheme.storage->divides   ? "divides"
+                                                  : "multiplies");
     fm_text_add(&t, own ? own : "", own ? strlen(own) : 0);
     fm_text_printf(&t, "\n  }");
     free(own);
@@ -484,7 +485,7 @@ static bool is_own(const char *name)
  * because its codes are exported with the names and the config.json of compressed-tensors. */
 static bool is_settings(const struct fm_exportplan *p, const char *name)
 {
-    if (!p->from->config.storage)
+    if (!p->from->config.scheme.storage)
         return false;
     return strcmp(name, "quantize_config.json") == 0 ||
            (strcmp(name, "hf_quant_config.json") == 0 &&

@@ -68,10 +68,6 @@ static int find_family(struct fm_config *c, const cJSON *json, struct fm_err *er
                    known);
 }
 
-/* The storages of quantised weights. */
-#define POINT(name) &fm_##name,
-static const struct fm_storage *const storages[] = {FM_STORAGE_ROWS(POINT)};
-
 bool fm_families_fused(const struct fm_model_family *family)
 {
     for (const struct fm_weight *w = family->weight; fm_weights_more(w); w++)
@@ -80,36 +76,26 @@ bool fm_families_fused(const struct fm_model_family *family)
     return false;
 }
 
-static const struct fm_storage *find_storage(const struct fm_model_family *family,
-                                             const char *method)
-{
-    for (size_t i = 0; method && i < sizeof storages / sizeof *storages; i++)
-        if (strcmp(storages[i]->method, method) == 0)
-            return storages[i]->fused && !fm_families_fused(family) ? NULL : storages[i];
-    return NULL;
-}
-
 int fm_families_storage(struct fm_config *c, const cJSON *json, struct fm_err *err)
 {
-    const char *keys[] = {"quantization_config", "compression_config"};
-    for (int i = 0; i < 2; i++) {
-        const cJSON *quant = cJSON_GetObjectItemCaseSensitive(json, keys[i]);
-        const char *method =
-            cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(quant, "quant_method"));
-        if (!quant || cJSON_IsNull(quant))
-            continue;
+    const cJSON *old = cJSON_GetObjectItemCaseSensitive(json, "compression_config");
+    const cJSON *quant = cJSON_GetObjectItemCaseSensitive(json, "quantization_config");
+    bool known = true;
+    if (quant && !cJSON_IsNull(quant)) {
         fm_schemes_free(c->schemes);
         c->schemes = NULL;
-        c->storage = i == 0 ? find_storage(c->family, method) : NULL;
-        if (!c->storage)
-            return fm_fail(err, FM_ECONFIG,
-                           "the model is quantized (%s%s%.32s); use its BF16, F16 or F32 original, "
-                           "or dequantize it first",
-                           keys[i], method ? ": " : "", method ? method : "");
-        if (c->storage->read(c, quant, err))
-            return fm_within(err, "%s", keys[i]);
+        if (fm_storage_read(&c->scheme, &c->schemes, quant, fm_families_fused(c->family), &known,
+                            err))
+            return known ? fm_within(err, "quantization_config") : err->code;
     }
-    return FM_OK;
+    if (!old || cJSON_IsNull(old))
+        return FM_OK;
+    const char *method =
+        cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(old, "quant_method"));
+    return fm_fail(err, FM_ECONFIG,
+                   "the model is quantized (compression_config%s%.32s); use its BF16, F16 or F32 "
+                   "original, or dequantize it first",
+                   method ? ": " : "", method ? method : "");
 }
 
 /* Refuse a sparse indexer, which chooses the tokens that attention reads; for families that are not
@@ -229,7 +215,7 @@ static void compare_experts(struct fm_config *c, struct fm_scheme *layer, bool *
     for (int e = 0; e < count; e++) {
         char name[FM_WEIGHT_NAME_BYTES];
         fm_weights_name(name, w->name[FM_NAMING_STOCK], l, e);
-        struct fm_scheme own = fm_storage_of(c, name);
+        struct fm_scheme own = fm_config_scheme(c, name);
         c->mixed = c->mixed || (*seen && !fm_scheme_equal(&own, layer));
         *layer = layer->storage ? *layer : own;
         *seen = true;
@@ -250,11 +236,8 @@ static void choose_storage(struct fm_config *c)
                 compare_experts(c, &layer, &seen, w, c->moe[i]);
         first = first.storage ? first : layer;
     }
-    if (!first.storage)
-        return; /* experts are not quantised */
-    c->storage = first.storage;
-    c->block_rows = first.block_rows;
-    c->block_columns = first.block_columns;
+    if (first.storage) /* else experts are not quantised */
+        c->scheme = first;
 }
 
 static int read_config(struct fm_config *c, const cJSON *json, struct fm_err *err)

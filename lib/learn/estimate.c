@@ -192,8 +192,8 @@ void fm_estimate_add(struct fm_estimate *estimate, const struct fm_model *model,
     estimate->read += read;
     /* Before quality is measured, layers of codes that are decoded are read again. */
     estimate->turned =
-        sweep->backward > 0 && lowest_layer(model) == fm_model_pinned(model) && !c->storage;
-    fm_storage_names(estimate->storage, c);
+        sweep->backward > 0 && lowest_layer(model) == fm_model_pinned(model) && !c->scheme.storage;
+    fm_storage_names(estimate->storage, &c->scheme, c->schemes);
     estimate->longest = c->T_exact;
     estimate->exact = c->exact;
     fm_model_bytes(model, &estimate->stored, &estimate->written);

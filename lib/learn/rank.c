@@ -418,7 +418,9 @@ static int choose_group(int *group, int asked, const struct fm_model *m, struct 
     const struct fm_config *c = fm_model_config(m);
     struct fm_packed_layers layers;
     char why[FM_PACKED_WHY];
-    *group = asked ? asked : c->storage && fm_model_forms(&layers, m, why) ? layers.group : 1;
+    *group = asked                                                  ? asked
+             : c->scheme.storage && fm_model_forms(&layers, m, why) ? layers.group
+                                                                    : 1;
     if (*group >= 1 && *group <= c->I && c->I % *group == 0)
         return FM_OK;
     return fm_fail(err, FM_EUSAGE,
@@ -434,18 +436,18 @@ static void say_codes(char text[FM_ESTIMATE_CODES], int group, const struct fm_m
     struct fm_packed_layers layers;
     char why[FM_PACKED_WHY];
     text[0] = '\0';
-    if (!c->storage)
+    if (!c->scheme.storage)
         return;
     if (!fm_model_forms(&layers, m, why))
         snprintf(text, FM_ESTIMATE_CODES, "not kept, bundles will have %s: %s",
-                 fm_dtype_name(c->storage->written), why);
+                 fm_dtype_name(c->scheme.storage->written), why);
     else if (group % layers.group == 0)
         snprintf(text, FM_ESTIMATE_CODES, "kept in bundles, in groups of %d channels",
                  layers.group);
     else
         snprintf(text, FM_ESTIMATE_CODES,
                  "not kept, bundles will have %s: --channel-group %d is not a multiple of %d",
-                 fm_dtype_name(c->storage->written), group, layers.group);
+                 fm_dtype_name(c->scheme.storage->written), group, layers.group);
 }
 
 /* An upper bound on the bytes of the output: numbers in the manifest that are not known yet count

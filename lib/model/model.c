@@ -483,12 +483,12 @@ static int open_model(struct fm_model **model, const char *path, const struct fm
     if (fm_packed_in(&m->tensors.bundle) &&
         fm_packed_read(&m->packed, &m->tensors.bundle, &m->config, err))
         goto fail;
-    if (m->tensors.naming != FM_NAMING_STOCK && m->config.storage && !m->tensors.bundle.file.path &&
-        find_codes(m, err))
+    if (m->tensors.naming != FM_NAMING_STOCK && m->config.scheme.storage &&
+        !m->tensors.bundle.file.path && find_codes(m, err))
         goto fail;
     m->keeps = m->packed.storage != NULL;
     if (m->tensors.naming != FM_NAMING_STOCK && !m->keeps)
-        m->config.storage =
+        m->config.scheme.storage =
             NULL; /* the config of the source checkpoint describes how that was stored */
     if (fm_source_resolve(&m->tensors, &m->config, err))
         goto fail;
@@ -566,12 +566,12 @@ bool fm_model_can_keep(const struct fm_model *m, int group)
 {
     struct fm_packed_layers layers;
     char why[FM_PACKED_WHY];
-    return m->config.storage && fm_model_forms(&layers, m, why) && group % layers.group == 0;
+    return m->config.scheme.storage && fm_model_forms(&layers, m, why) && group % layers.group == 0;
 }
 
 void fm_model_keep_codes(struct fm_model *m, bool keep)
 {
-    m->keeps = keep && m->config.storage;
+    m->keeps = keep && m->config.scheme.storage;
 }
 
 void fm_model_round(struct fm_model *m, enum fm_model_rounding rounding)
@@ -581,7 +581,7 @@ void fm_model_round(struct fm_model *m, enum fm_model_rounding rounding)
     if (m->rounding == rounding)
         return;
     m->rounding = rounding;
-    for (int i = 0; m->config.storage && i <= m->pinned; i++)
+    for (int i = 0; m->config.scheme.storage && i <= m->pinned; i++)
         m->slot[i].l = -1;
     for (int i = 0; i < m->nonlayer_count; i++) {
         float **end = (float **)((char *)&m->nonlayer + m->nonlayer_tensor[i].weight->field);

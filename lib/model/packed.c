@@ -160,8 +160,7 @@ void fm_packed_plain(struct fm_packed_layers *layers, const struct fm_config *c,
 void fm_packed_codes(struct fm_packed_layers *layers, const struct fm_config *c,
                      enum fm_dtype dtype, enum fm_dtype scales)
 {
-    const struct fm_scheme scheme = {c->storage, c->block_rows, c->block_columns};
-    add_all(layers, c, &scheme, dtype, scales);
+    add_all(layers, c, &c->scheme, dtype, scales);
 }
 
 /* Whether codes have one scale for the whole matrix, which no form of a layer can hold. */
@@ -262,10 +261,9 @@ static int check_codes(const struct fm_scheme *scheme, const struct fm_config *c
 int fm_packed_of(struct fm_packed_layers *layers, const struct fm_config *c, enum fm_dtype scales,
                  struct fm_err *err)
 {
-    const struct fm_scheme scheme = {c->storage, c->block_rows, c->block_columns};
-    if (check_codes(&scheme, c, scales, err))
+    if (check_codes(&c->scheme, c, scales, err))
         return err->code;
-    fm_packed_codes(layers, c, c->storage->written, scales);
+    fm_packed_codes(layers, c, c->scheme.storage->written, scales);
     return FM_OK;
 }
 
@@ -279,7 +277,7 @@ static struct fm_scheme scheme_of(const struct fm_config *c, int m, bool *fused)
         w++;
     *fused = !fm_weights_per_expert(w, FM_NAMING_STOCK);
     fm_weights_name(name, w->name[FM_NAMING_STOCK], c->moe[m], 0);
-    return fm_storage_of(c, name);
+    return fm_config_scheme(c, name);
 }
 
 /* Read a layer's storage and the dtype of its scales; both null: unquantised. */

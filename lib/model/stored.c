@@ -49,7 +49,7 @@ void fm_stored_see(struct fm_stored *s, const struct fm_config *c, enum fm_namin
 {
     char name[FM_ST_NAME_BYTES_MAX + 1];
     const char *end;
-    s->scheme = fm_storage_of(c, s->tensor->name);
+    s->scheme = fm_config_scheme(c, s->tensor->name);
     s->role = role_of(&end, s->scheme.storage, s->tensor);
     turn(name, s->tensor->name, end, *end ? s->scheme.storage->weight : "");
     s->weight =

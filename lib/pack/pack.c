@@ -118,10 +118,10 @@ static int choose_form(struct fm_packing *p, struct fm_err *err)
     struct fm_pack_report *r = p->report;
     struct fm_packed_layers layers;
     fm_packed_plain(&p->packed, c, p->cp.dtype);
-    if (!c->storage && p->options->weights == FM_WEIGHTS_KEEP)
+    if (!c->scheme.storage && p->options->weights == FM_WEIGHTS_KEEP)
         return fm_fail(err, FM_ECONFIG, "--weights keep: %s has no codes to keep; omit the option",
                        p->run->inputs.model);
-    if (!c->storage)
+    if (!c->scheme.storage)
         return FM_OK;
     if (p->options->weights == FM_WEIGHTS_BF16) {
         snprintf(r->why_not, sizeof r->why_not, "--weights bf16");
@@ -344,7 +344,7 @@ static void largest_codes(const struct fm_packing *p, uint64_t *share, uint64_t 
 {
     const struct fm_checkpoint *cp = &p->cp;
     *share = *scales = 0;
-    for (size_t i = 0; cp->config.storage && i < cp->experts + cp->rests; i++) {
+    for (size_t i = 0; cp->config.scheme.storage && i < cp->experts + cp->rests; i++) {
         const struct fm_share *e = i < cp->experts ? &cp->expert[i] : NULL;
         const struct fm_stored *s = e ? &e->at : &cp->rest[i - cp->experts];
         uint64_t bytes = e ? fm_checkpoint_share_bytes(cp, e, s->tensor) : 0;
@@ -386,9 +386,10 @@ static uint64_t task_memory(const struct fm_packing *p)
         item = (rows / read + 1) * share;
     else
         item += share;
-    bool decoded = p->cp.config.storage && !p->packed.storage;
+    bool decoded = p->cp.config.scheme.storage && !p->packed.storage;
     uint64_t piece =
-        FM_PACKING_PIECE_BYTES * (1 + (decoded ? fm_storage_growth(&p->cp.config) : 0));
+        FM_PACKING_PIECE_BYTES *
+        (1 + (decoded ? fm_storage_growth(&p->cp.config.scheme, p->cp.config.schemes) : 0));
     return (item > piece ? item : piece) + scales +
            (uint64_t)p->cp.config.I * rows * sizeof(int32_t);
 }
@@ -460,7 +461,7 @@ static int fill_report(struct fm_packing *p, struct fm_err *err)
     r->merged = count_merged(p);
     fm_source_bytes(&p->cp.source, &r->bytes_in, &r->bytes_values);
     r->bytes_weights = r->kept ? r->bytes_in : r->bytes_values;
-    fm_storage_names(r->storage, &p->cp.config);
+    fm_storage_names(r->storage, &p->cp.config.scheme, p->cp.config.schemes);
     r->extra = p->cp.sum;
     p->scratch = task_memory(p);
     r->bytes_memory = plan_memory(p);
@@ -739,7 +740,7 @@ int fm_pack_compare(const struct fm_run_options *run, struct fm_pack_compared *c
     int rc = open_inputs(&p, err);
     if (rc)
         goto out;
-    if (p.cp.config.storage)
+    if (p.cp.config.scheme.storage)
         options.weights = fm_packed_in(&p.in) ? FM_WEIGHTS_KEEP : FM_WEIGHTS_BF16;
     if (choose_form(&p, err) || list_rest(&p, err) || plan_segments(&p, err) ||
         plan_volumes(&p, err)) {

@@ -72,7 +72,7 @@ struct fm_packing {
  * values of codes, so that they are rounded only once, after the merge. */
 static inline enum fm_dtype fm_packing_made_as(const struct fm_packing *p)
 {
-    return p->cp.config.storage && p->ops ? FM_F32 : p->cp.dtype;
+    return p->cp.config.scheme.storage && p->ops ? FM_F32 : p->cp.dtype;
 }
 
 /*

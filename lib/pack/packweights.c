@@ -440,7 +440,8 @@ static int pass_other(struct fm_packing *p, const struct fm_packing_volume *v,
         o.scales.scale = NULL; /* scales of codes that are kept are only checked */
     o.raw = o.written = fm_scratch(FM_PACKING_PIECE_BYTES);
     if (o.scales.scale)
-        o.written = fm_scratch(FM_PACKING_PIECE_BYTES * fm_storage_growth(&p->cp.config));
+        o.written = fm_scratch(FM_PACKING_PIECE_BYTES *
+                               fm_storage_growth(&p->cp.config.scheme, p->cp.config.schemes));
     size_t index = 0;
     for (uint64_t at = 0; at < from->size && !rc && fm_taskgroup_going(&p->tasks);
          at += FM_PACKING_PIECE_BYTES) {

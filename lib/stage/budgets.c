@@ -499,7 +499,7 @@ static int count_bytes(struct reading *r, const struct fm_bundle *b, struct fm_e
     struct fm_segments seg = {0};
     if (fm_stage_shard_bytes(&r->bytes_most, b, err))
         return err->code;
-    r->bytes_most *= fm_storage_growth(&r->config);
+    r->bytes_most *= fm_storage_growth(&r->config.scheme, r->config.schemes);
     if (!fm_bundle_find(b, FM_MEMBER_SEGMENTS)) {
         r->bytes = expert_bytes(r) + fm_nonexpert_bytes(&r->model->nonexpert);
         return FM_OK;

@@ -180,7 +180,7 @@ static int check_bundle(struct job *j, struct fm_err *err)
         lane.adapter = &j->adapter;
         lane.round = true;
     }
-    fm_model_keep_codes(want, fm_model_config(have)->storage != NULL);
+    fm_model_keep_codes(want, fm_model_config(have)->scheme.storage != NULL);
     bool merged = lane.adapter && !lane.adapter->router;
     fm_model_round(want, merged ? FM_MODEL_ROUND_REST : FM_MODEL_ROUND_ALL);
     rc = run_both(j, have, &plain, want, &lane, err);
@@ -203,7 +203,7 @@ static int check_export(struct job *j, struct fm_err *err)
     assert(rc || j->plan || j->v->served);
     lane.widths = j->v->served;
     if (!rc) {
-        fm_model_keep_codes(want, fm_model_config(have)->storage != NULL);
+        fm_model_keep_codes(want, fm_model_config(have)->scheme.storage != NULL);
         fm_model_round(want, j->v->rest_decoded ? FM_MODEL_ROUND_REST : FM_MODEL_ROUND_ALL);
     }
     if (!rc)

@@ -18,7 +18,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     for (int m = 0; m < config.M; m++)
         must(config.moe[m] >= 0 && config.moe[m] < config.L);
     must(fm_config_params_active(&config, NULL) <= fm_config_params(&config, NULL));
-    must(fm_storage_group(&config) > 0);
+    must(fm_scheme_group(&config.scheme) > 0);
     for (int l = 0; l < config.L; l += config.L - 1 ? config.L - 1 : 1)
         for (const struct fm_weight *w = config.family->weight; fm_weights_more(w); w++)
             (void)fm_weights_exists(&config, w, l);

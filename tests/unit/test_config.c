@@ -201,7 +201,7 @@ TEST(unsupported_models_are_refused_by_name)
     expect(NULL, "attention_bias:true", FM_ECONFIG, "attention_bias");
     expect(NULL, "quantization_config:{quant_method:'gptq'}", FM_ECONFIG, "quantized");
     must(NULL, "hidden_act:'silu',attention_bias:false,quantization_config:null");
-    assert_null(must(NULL, "quantization_config:null").storage);
+    assert_null(must(NULL, "quantization_config:null").scheme.storage);
 }
 
 TEST(sizes_have_limits)
@@ -260,12 +260,12 @@ TEST(a_storage_is_read)
 {
     struct fm_config c = must(NULL, "quantization_config:{activation_scheme:'dynamic',fmt:'e4m3',"
                                     "quant_method:'fp8',weight_block_size:[128,128]}");
-    assert_ptr_equal(c.storage, &fm_fp8);
-    assert_true(c.block_rows == 128 && c.block_columns == 128);
+    assert_ptr_equal(c.scheme.storage, &fm_fp8);
+    assert_true(c.scheme.block_rows == 128 && c.scheme.block_columns == 128);
     c = must(NULL, "quantization_config:{quant_method:'fp8',fmt:'float8_e4m3fn',"
                    "scale_fmt:'ue8m0',weight_block_size:[64,32],modules_to_not_convert:['gate',"
                    "'lm_head']}");
-    assert_true(c.block_rows == 64 && c.block_columns == 32);
+    assert_true(c.scheme.block_rows == 64 && c.scheme.block_columns == 32);
     expect(NULL, "quantization_config:{quant_method:'fp8',weight_block_size:'x'}", FM_EFORMAT,
            "weight_block_size");
     expect(NULL, "compression_config:{quant_method:'fp8',weight_block_size:[1,1]}", FM_ECONFIG,
@@ -278,9 +278,10 @@ TEST(both_keys_of_the_size_of_mxfp4s_blocks_are_checked)
                                        "{\"block_size\":16,\"group_size\":32}",
                                        "{\"block_size\":32,\"group_size\":16}"};
     for (size_t i = 0; i < sizeof text / sizeof *text; i++) {
-        struct fm_config c = {0};
+        struct fm_scheme scheme;
         cJSON *json = cJSON_Parse(text[i]);
-        assert_int_equal(fm_mxfp4.read(&c, json, &err), i < 2 ? FM_OK : FM_ECONFIG);
+        assert_int_equal(fm_method_mxfp4.read(&scheme, NULL, json, &err),
+                         i < 2 ? FM_OK : FM_ECONFIG);
         cJSON_Delete(json);
     }
 }

@@ -234,7 +234,8 @@ TEST(rounded_experts_are_planes_of_whole_groups)
             }
             assert_int_equal(codes,
                              fm_exportplan_channel_bytes(&p, fm_exportplan_channels_all(&p)));
-            bool rows = p.rounded.block_columns == 0, factors = p.rounded.storage->factor_end;
+            bool rows = p.rounded.scheme.block_columns == 0,
+                 factors = p.rounded.scheme.storage->factor_end;
             assert_int_equal(apart, (rows + 2 * factors) * p.from->config.M);
             fm_exportplan_release(&p);
         }

@@ -261,9 +261,7 @@ static void make_model(struct model *m, const struct format *f)
 {
     m->config = (struct fm_config){.E = 1, .M = 1, .I = (int)f->I, .H = (int)f->H};
     m->config.expert = &fm_swiglu_clamped;
-    m->config.storage = f->storage;
-    m->config.block_rows = f->rows;
-    m->config.block_columns = f->columns;
+    m->config.scheme = (struct fm_scheme){f->storage, f->rows, f->columns};
     if (f->storage)
         fm_packed_codes(&m->packed, &m->config, f->dtype, f->scales);
     else

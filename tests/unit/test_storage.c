@@ -6,8 +6,8 @@
 
 static int group_of(const struct fm_storage *storage, int rows, int columns)
 {
-    const struct fm_config c = {.storage = storage, .block_rows = rows, .block_columns = columns};
-    return fm_storage_group(&c);
+    const struct fm_scheme scheme = {storage, rows, columns};
+    return fm_scheme_group(&scheme);
 }
 
 TEST(plain_weights_have_groups_of_one)

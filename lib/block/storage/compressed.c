@@ -23,7 +23,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "lib/block/block.h"
 #include "lib/block/storage.h"
 
 #define GROUPS_MAX 64
@@ -95,12 +94,11 @@ static bool is_said(const cJSON *object, const char *key)
     return value && !cJSON_IsNull(value) && !cJSON_IsFalse(value);
 }
 
-static int read_sizes(struct fm_config *c, const cJSON *weights, const struct fm_storage *storage,
-                      struct fm_err *err)
+static int read_sizes(struct fm_scheme *s, const cJSON *weights, struct fm_err *err)
 {
+    const struct fm_storage *storage = s->storage;
     const cJSON *sizes = cJSON_GetObjectItemCaseSensitive(weights, "block_structure");
     double size[2] = {1, 0};
-    c->block_rows = c->block_columns = 0;
     if (storage == &tensor)
         return FM_OK;
     if (storage == &block) {
@@ -119,13 +117,13 @@ static int read_sizes(struct fm_config *c, const cJSON *weights, const struct fm
     if (!fits || size[0] != floor(size[0]) || size[1] != floor(size[1]))
         return fm_fail(err, FM_EFORMAT, "sizes of blocks are not integers from 1 to %d",
                        FM_STORAGE_BLOCK_MAX);
-    c->block_rows = (int)size[0];
-    c->block_columns = (int)size[1];
+    s->block_rows = (int)size[0];
+    s->block_columns = (int)size[1];
     return FM_OK;
 }
 
-/* Read one of config_groups: set its storage and sizes in the config. */
-static int read_group(struct fm_config *c, const cJSON *quantization, const cJSON *group,
+/* Read one of config_groups. */
+static int read_group(struct fm_scheme *s, const cJSON *quantization, const cJSON *group,
                       struct fm_err *err)
 {
     const cJSON *weights = cJSON_GetObjectItemCaseSensitive(group, "weights");
@@ -153,8 +151,8 @@ static int read_group(struct fm_config *c, const cJSON *quantization, const cJSO
                     strcmp(schemes[i].strategy, strategy) == 0 && schemes[i].bits == (int)bits;
         if (!same || (schemes[i].size && schemes[i].size != (int)size))
             continue;
-        c->storage = schemes[i].storage;
-        return read_sizes(c, weights, c->storage, err);
+        *s = (struct fm_scheme){.storage = schemes[i].storage};
+        return read_sizes(s, weights, err);
     }
     return fm_fail(err, FM_ECONFIG,
                    "format '%.32s' with %g bits, type '%.16s', strategy '%.16s' is not supported; "
@@ -163,8 +161,8 @@ static int read_group(struct fm_config *c, const cJSON *quantization, const cJSO
 }
 
 /* Add the targets of a group, with the scheme that was read for it. */
-static int add_targets(struct fm_config *c, const cJSON *group, const struct fm_scheme *scheme,
-                       struct fm_err *err)
+static int add_targets(struct fm_schemes **several, const cJSON *group,
+                       const struct fm_scheme *scheme, struct fm_err *err)
 {
     const cJSON *targets = cJSON_GetObjectItemCaseSensitive(group, "targets"), *target;
     if (cJSON_GetArraySize(targets) == 0)
@@ -174,13 +172,14 @@ static int add_targets(struct fm_config *c, const cJSON *group, const struct fm_
         const char *text = cJSON_GetStringValue(target);
         if (!text || !text[0])
             return fm_fail(err, FM_EFORMAT, "key 'targets' is not a list of strings");
-        if (fm_schemes_add(c, text, scheme, err))
+        if (fm_schemes_add(several, text, scheme, err))
             return err->code;
     }
     return FM_OK;
 }
 
-static int read_compressed(struct fm_config *c, const cJSON *json, struct fm_err *err)
+static int read_compressed(struct fm_scheme *s, struct fm_schemes **several, const cJSON *json,
+                           struct fm_err *err)
 {
     const cJSON *groups = cJSON_GetObjectItemCaseSensitive(json, "config_groups"), *group;
     const char *status = word_of(json, "quantization_status");
@@ -196,20 +195,21 @@ static int read_compressed(struct fm_config *c, const cJSON *json, struct fm_err
         return fm_fail(err, FM_ECONFIG, "quantization_status '%.32s' is not supported", status);
     cJSON_ArrayForEach(group, groups)
     {
-        if (read_group(c, json, group, err))
+        if (read_group(&scheme[count++], json, group, err))
             return fm_within(err, "config_groups: %.40s", group->string);
-        scheme[count++] = (struct fm_scheme){c->storage, c->block_rows, c->block_columns};
         differ = differ || !fm_scheme_equal(&scheme[count - 1], scheme);
     }
+    *s = scheme[count - 1];
     count = 0;
     cJSON_ArrayForEach(group, groups)
     {
-        if (differ && add_targets(c, group, &scheme[count++], err))
+        if (differ && add_targets(several, group, &scheme[count++], err))
             return fm_within(err, "config_groups: %.40s", group->string);
     }
     if (differ)
-        fm_schemes_done(c);
+        fm_schemes_done(*several);
     return FM_OK;
 }
 
-const struct fm_storage fm_compressed = {.method = "compressed-tensors", .read = read_compressed};
+const struct fm_quant_method fm_method_compressed = {.name = "compressed-tensors",
+                                                     .read = read_compressed};

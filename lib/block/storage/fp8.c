@@ -14,7 +14,6 @@
  */
 #include <string.h>
 
-#include "lib/block/block.h"
 #include "lib/block/storage.h"
 
 /* Check that a key is absent, null or one of two words. */
@@ -49,24 +48,25 @@ static int read_block(int *rows, int *columns, const cJSON *size, struct fm_err 
                    FM_STORAGE_BLOCK_MAX);
 }
 
-static int read_fp8(struct fm_config *c, const cJSON *json, struct fm_err *err)
+static int read_fp8(struct fm_scheme *s, struct fm_schemes **several, const cJSON *json,
+                    struct fm_err *err)
 {
+    (void)several;
     const cJSON *size = cJSON_GetObjectItemCaseSensitive(json, "weight_block_size");
     if (!size || cJSON_IsNull(size))
         return fm_fail(err, FM_ECONFIG,
                        "fp8 without weight_block_size is not supported (only a scale for each "
                        "block is); use the model's BF16 original, or dequantize it first");
-    if (read_block(&c->block_rows, &c->block_columns, size, err) ||
+    if (read_block(&s->block_rows, &s->block_columns, size, err) ||
         check_word(json, "activation_scheme", "dynamic", "dynamic", err) ||
         check_word(json, "fmt", "e4m3", "float8_e4m3fn", err) ||
         check_word(json, "scale_fmt", "float", "ue8m0", err))
         return err->code;
+    s->storage = &fm_fp8;
     return check_word(json, "expert_dtype", "fp8", "fp8", err);
 }
 
 const struct fm_storage fm_fp8 = {.name = "fp8",
-                                  .method = "fp8",
-                                  .read = read_fp8,
                                   .code = FM_CODE_E4M3,
                                   .codes = FM_F8_E4M3,
                                   .written = FM_BF16,
@@ -76,13 +76,16 @@ const struct fm_storage fm_fp8 = {.name = "fp8",
                                   .scale_dtypes = 1u << FM_F32 | 1u << FM_BF16 | 1u << FM_F16 |
                                                   1u << FM_F8_E8M0 | 1u << FM_U8};
 
+const struct fm_quant_method fm_method_fp8 = {.name = "fp8", .read = read_fp8};
+
 /* Servers use blocks of 1 x 32 whatever the file says. */
-static int read_mxfp8(struct fm_config *c, const cJSON *json, struct fm_err *err)
+static int read_mxfp8(struct fm_scheme *s, struct fm_schemes **several, const cJSON *json,
+                      struct fm_err *err)
 {
+    (void)several;
     const cJSON *size = cJSON_GetObjectItemCaseSensitive(json, "weight_block_size");
     const cJSON *experts = cJSON_GetObjectItemCaseSensitive(json, "moe_quant_algo");
-    c->block_rows = 1;
-    c->block_columns = 32;
+    *s = (struct fm_scheme){&fm_mxfp8, 1, 32};
     if (experts && !cJSON_IsNull(experts))
         return fm_fail(err, FM_ECONFIG,
                        "mxfp8 with moe_quant_algo '%.32s' is not supported: experts in another "
@@ -103,8 +106,6 @@ static int read_mxfp8(struct fm_config *c, const cJSON *json, struct fm_err *err
 }
 
 const struct fm_storage fm_mxfp8 = {.name = "mxfp8",
-                                    .method = "mxfp8",
-                                    .read = read_mxfp8,
                                     .code = FM_CODE_E4M3,
                                     .codes = FM_F8_E4M3,
                                     .written = FM_BF16,
@@ -113,3 +114,5 @@ const struct fm_storage fm_mxfp8 = {.name = "mxfp8",
                                     .codes_end = ".weight",
                                     .scale_end = ".weight_scale_inv",
                                     .scale_dtypes = 1u << FM_F8_E8M0 | 1u << FM_U8};
+
+const struct fm_quant_method fm_method_mxfp8 = {.name = "mxfp8", .read = read_mxfp8};

@@ -17,24 +17,17 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "lib/block/block.h"
 #include "lib/block/storage.h"
 
 static const char *const activations[] = {".input_scale", NULL};
-
-static int read_modelopt(struct fm_config *c, const cJSON *json, struct fm_err *err);
 
 /* Common to all algorithms. */
 #define SCHEME(label, kind, type)                                                                  \
     .name = label, .code = kind, .codes = type, .written = FM_BF16, .weight = ".weight",           \
     .codes_end = ".weight", .scale_end = ".weight_scale", .carried = activations
 
-const struct fm_storage fm_modelopt = {SCHEME("nvfp4", FM_CODE_E2M1, FM_U8),
-                                       .method = "modelopt",
-                                       .read = read_modelopt,
-                                       .whole = true,
-                                       .scale_dtypes = 1u << FM_F8_E4M3,
-                                       .zeros = true,
+const struct fm_storage fm_modelopt = {SCHEME("nvfp4", FM_CODE_E2M1, FM_U8), .whole = true,
+                                       .scale_dtypes = 1u << FM_F8_E4M3, .zeros = true,
                                        .factor_end = ".weight_scale_2"};
 
 static const struct fm_storage fp8 = {SCHEME("fp8-tensor", FM_CODE_E4M3, FM_F8_E4M3),
@@ -82,7 +75,8 @@ static int fail_algorithm(const cJSON *json, struct fm_err *err)
 }
 
 /* Read an entry of quantized_layers. */
-static int add_layer(struct fm_config *c, const cJSON *layer, struct fm_err *err)
+static int add_layer(struct fm_scheme *s, struct fm_schemes **several, const cJSON *layer,
+                     struct fm_err *err)
 {
     const char *name = layer->string;
     struct fm_scheme scheme;
@@ -93,42 +87,37 @@ static int add_layer(struct fm_config *c, const cJSON *layer, struct fm_err *err
         return fail_algorithm(layer, err);
     if (!scheme.storage) /* a module of a part that no tool reads */
         return FM_OK;
-    if (!c->schemes) {
-        c->storage = scheme.storage;
-        c->block_rows = scheme.block_rows;
-        c->block_columns = scheme.block_columns;
-    }
-    return fm_schemes_add(c, name, &scheme, err);
+    if (!*several)
+        *s = scheme;
+    return fm_schemes_add(several, name, &scheme, err);
 }
 
-static int read_mixed(struct fm_config *c, const cJSON *json, struct fm_err *err)
+static int read_mixed(struct fm_scheme *s, struct fm_schemes **several, const cJSON *json,
+                      struct fm_err *err)
 {
     const cJSON *layers = cJSON_GetObjectItemCaseSensitive(json, "quantized_layers"), *layer;
     if (!cJSON_IsObject(layers))
         return fm_fail(err, FM_EFORMAT, "key 'quantized_layers' is missing or not an object");
     cJSON_ArrayForEach(layer, layers)
     {
-        if (add_layer(c, layer, err))
+        if (add_layer(s, several, layer, err))
             return fm_within(err, "quantized_layers: '%.80s'", layer->string);
     }
-    if (!c->schemes)
+    if (!*several)
         return fm_fail(err, FM_EFORMAT, "key 'quantized_layers' lists no module that is read");
-    fm_schemes_done(c);
+    fm_schemes_done(*several);
     return FM_OK;
 }
 
-static int read_modelopt(struct fm_config *c, const cJSON *json, struct fm_err *err)
+static int read_modelopt(struct fm_scheme *s, struct fm_schemes **several, const cJSON *json,
+                         struct fm_err *err)
 {
     const char *algo = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "quant_algo"));
-    struct fm_scheme scheme;
     if (algo && strcmp(algo, "MIXED_PRECISION") == 0)
-        return read_mixed(c, json, err);
-    if (read_algorithm(&scheme, json, err))
+        return read_mixed(s, several, json, err);
+    if (read_algorithm(s, json, err))
         return err->code;
-    if (!scheme.storage)
-        return fail_algorithm(json, err);
-    c->storage = scheme.storage;
-    c->block_rows = scheme.block_rows;
-    c->block_columns = scheme.block_columns;
-    return FM_OK;
+    return s->storage ? FM_OK : fail_algorithm(json, err);
 }
+
+const struct fm_quant_method fm_method_modelopt = {.name = "modelopt", .read = read_modelopt};

@@ -11,19 +11,19 @@
  * Source: OCP Microscaling Formats 1.0, and transformers' integrations/mxfp4.py, which does not
  * check for NaN.
  */
-#include "lib/block/block.h"
 #include "lib/block/storage.h"
 
 #define BLOCK 32
 
 /* Accept only the block size of the format and of transformers. */
-static int read_mxfp4(struct fm_config *c, const cJSON *json, struct fm_err *err)
+static int read_mxfp4(struct fm_scheme *s, struct fm_schemes **several, const cJSON *json,
+                      struct fm_err *err)
 {
+    (void)several;
     double block = BLOCK;
     const char *const keys[] = {"block_size", "group_size"};
     int rc = FM_OK;
-    c->block_rows = 1;
-    c->block_columns = BLOCK;
+    *s = (struct fm_scheme){&fm_mxfp4, 1, BLOCK};
     for (int i = 0; i < 2 && !rc && block == BLOCK; i++)
         rc = fm_json_opt_double(json, keys[i], 0, 1e9, &block, err);
     if (!rc && block != BLOCK)
@@ -35,8 +35,6 @@ static int read_mxfp4(struct fm_config *c, const cJSON *json, struct fm_err *err
 }
 
 const struct fm_storage fm_mxfp4 = {.name = "mxfp4",
-                                    .method = "mxfp4",
-                                    .read = read_mxfp4,
                                     .code = FM_CODE_E2M1,
                                     .codes = FM_U8,
                                     .written = FM_BF16,
@@ -47,3 +45,5 @@ const struct fm_storage fm_mxfp4 = {.name = "mxfp4",
                                     .codes_end = "_blocks",
                                     .scale_end = "_scales",
                                     .scale_dtypes = 1u << FM_U8};
+
+const struct fm_quant_method fm_method_mxfp4 = {.name = "mxfp4", .fused = true, .read = read_mxfp4};
