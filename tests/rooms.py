@@ -5,7 +5,7 @@ A room is a folder of sources with one subject; fm(7) draws them.  Every room ha
 other rooms that its files may include.  A row may list only rooms above it in the table, so no room
 includes one of a higher layer.  A room includes another of its own layer only if its row lists it.
 
-A list that grows (families, storages, layouts) has a folder in the room that uses it.  That folder is a
+A list that grows (families, layouts) has a folder in the room that uses it.  That folder is a
 separate, higher room: its files include the room with the list, and no file includes them.
 
 Messages of lib/base, formats and kernels do not name options of the tools.
@@ -24,7 +24,7 @@ from collections import defaultdict
 from pathlib import Path
 
 LIB = "lib/base"
-FORMATS = "formats/file formats/json formats/tensor formats/bundle formats/text"
+FORMATS = "formats/file formats/json formats/quant formats/tensor formats/bundle formats/text"
 MODEL = "lib/block lib/move lib/family lib/model"
 ENGINE = f"lib/masks lib/run {MODEL} lib/engine"
 
@@ -33,6 +33,7 @@ ROOMS = {
     "lib/base": "",
     "formats/file": LIB,
     "formats/json": f"{LIB} formats/file",
+    "formats/quant": f"{LIB} formats/file formats/json",
     "formats/tensor": f"{LIB} formats/file formats/json",
     "formats/bundle": f"{LIB} formats/file formats/json",
     "formats/text": f"{LIB} formats/file formats/json",
@@ -47,9 +48,8 @@ ROOMS = {
     "lib/state": f"{LIB} formats/file formats/tensor kernels/ops lib/comm",
     "lib/run": f"{LIB} {FORMATS} kernels/ops lib/comm",
     "lib/move": LIB,
-    "lib/block": f"{LIB} formats/json kernels/ops",
-    "lib/block/storage": "lib/block",
-    "lib/family": f"{LIB} formats/json formats/tensor lib/block",
+    "lib/block": f"{LIB} formats/json formats/quant kernels/ops",
+    "lib/family": f"{LIB} formats/json formats/quant formats/tensor lib/block",
     "lib/family/models": "lib/block lib/family",
     "lib/model": f"{LIB} {FORMATS} kernels/ops lib/block lib/family lib/move",
     "lib/engine": f"{LIB} kernels/ops lib/comm lib/state lib/run {MODEL}",

@@ -21,8 +21,7 @@
  * In reading order: this header, layerweights.h (weights in memory), weight.h and pass.h (the
  * arguments of a block), keys (sizes from config.json), config.c, arena.c; norm; attention: gqa
  * with rope, mla, deltanet, shortconv; routers: router with softmax, scored, sparsemix; experts:
- * experts with swiglu and clamped, mlp; storage.h (weights stored as codes; the storages are in
- * lib/block/storage); cost.
+ * experts with swiglu and clamped, mlp; cost.
  */
 #ifndef FM_BLOCK_H
 #define FM_BLOCK_H
@@ -34,7 +33,7 @@
 #include "kernels/ops/kernels.h"
 #include "lib/block/keys.h"
 #include "lib/block/layerweights.h"
-#include "lib/block/storage.h"
+#include "formats/quant/quant.h"
 #include "lib/block/weight.h"
 
 /* A model family: one row of the list in lib/family/family.h. */
@@ -85,8 +84,8 @@ struct fm_config {
                          or fused */
     bool part;        /* it is the text part of a wrapper (formats/tensor/hftext.h) */
     int extra_layers; /* layers for multi-token prediction, from config.json */
-    struct fm_scheme scheme; /* how weights are stored (lib/block/storage.h); if modules are stored
-                                in different ways, how experts are */
+    struct fm_scheme scheme;    /* how weights are stored (formats/quant/quant.h); if modules are
+                                   stored    in different ways, how experts are */
     struct fm_schemes *schemes; /* of a checkpoint that stores modules in different ways; else NULL.
                                    Owned like the values of blocks below. */
     bool mixed;                 /* experts' matrices in one layer have different schemes */

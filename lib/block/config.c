@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "lib/block/block.h"
-#include "lib/block/storage.h"
+#include "formats/quant/quant.h"
 
 void fm_config_release(struct fm_config *c)
 {

@@ -13,7 +13,7 @@
 
 #include "formats/file/digest.h"
 #include "formats/json/json.h"
-#include "lib/block/storage.h"
+#include "formats/quant/quant.h"
 #include "lib/export/texts.h"
 #include "lib/export/trust.h"
 #include "lib/stage/stage.h"

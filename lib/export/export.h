@@ -46,7 +46,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "lib/block/storage.h"
+#include "formats/quant/quant.h"
 #include "lib/export/exportoptions.h"
 #include "lib/family/extra.h"
 #include "lib/run/run.h"

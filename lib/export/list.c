@@ -12,7 +12,7 @@
 #include "formats/json/json.h"
 #include "lib/base/mem.h"
 #include "lib/block/mlp.h"
-#include "lib/block/storage.h"
+#include "formats/quant/quant.h"
 #include "lib/export/plan.h"
 #include "lib/masks/methods.h"
 #include "lib/run/report.h"

@@ -11,7 +11,7 @@
 #include <cjson/cJSON.h>
 
 #include "lib/base/err.h"
-#include "lib/block/storage.h"
+#include "formats/quant/quant.h"
 #include "lib/export/export.h"
 #include "lib/export/layouts.h"
 #include "lib/export/opened.h"

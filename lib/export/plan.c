@@ -20,7 +20,7 @@
 #include "lib/base/trace.h"
 #include "lib/export/texts.h"
 #include "lib/export/trust.h"
-#include "lib/block/storage.h"
+#include "formats/quant/quant.h"
 #include "lib/model/checkpoint.h"
 #include "lib/model/stored.h"
 

@@ -14,7 +14,7 @@
 #include "formats/json/json.h"
 #include "lib/base/pool.h"
 #include "lib/base/scaled.h"
-#include "lib/block/storage.h"
+#include "formats/quant/quant.h"
 
 static const char *const servers[FM_SERVERS] = {"any", "vllm", "sglang"};
 

@@ -1,7 +1,7 @@
 /*
  * Formats to which an export can round its routed experts, to nearest and without calibration data:
  * the tensors of a matrix, the dtype of its scales, the keys of config.json, and the widths that
- * servers accept.  lib/block/storage reads the same formats: the quantization_config of a format
+ * servers accept.  formats/quant reads the same formats: the quantization_config of a format
  * selects the storage descriptor there, which also determines how it is written.
  *
  * Codes and scales of one matrix W (N, K), in float32; amax is the largest magnitude of a block:

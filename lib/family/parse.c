@@ -13,7 +13,7 @@
 #include "lib/base/mem.h"
 #include "lib/block/experts.h"
 #include "lib/block/mlp.h"
-#include "lib/block/storage.h"
+#include "formats/quant/quant.h"
 #include "lib/family/extra.h"
 
 /* Accept a family's alias only if `architectures` names the family's class, or in the text part of

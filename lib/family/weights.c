@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "lib/block/experts.h"
-#include "lib/block/storage.h"
+#include "formats/quant/quant.h"
 
 void fm_weights_name(char name[FM_WEIGHT_NAME_BYTES], const char *pattern, int l, int e)
 {

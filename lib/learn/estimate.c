@@ -22,7 +22,7 @@
 #include "lib/block/cost.h"
 #include "lib/block/experts.h"
 #include "lib/block/mlp.h"
-#include "lib/block/storage.h"
+#include "formats/quant/quant.h"
 #include "lib/engine/layer.h"
 
 uint64_t fm_estimate_merged(const struct fm_config *c)

@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-#include "lib/block/storage.h"
+#include "formats/quant/quant.h"
 #include "lib/data/separator.h"
 #include "lib/model/model.h"
 #include "lib/run/run.h"

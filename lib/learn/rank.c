@@ -18,9 +18,9 @@
 
 #include "formats/file/text.h"
 #include "formats/json/json.h"
+#include "formats/quant/quant.h"
 #include "lib/base/mem.h"
 #include "lib/base/printable.h"
-#include "lib/block/storage.h"
 #include "lib/engine/reduction.h"
 #include "lib/learn/runner.h"
 #include "lib/model/packed.h"

@@ -16,7 +16,7 @@
 #include "lib/base/mem.h"
 #include "lib/base/names.h"
 #include "lib/base/pool.h"
-#include "lib/block/storage.h"
+#include "formats/quant/quant.h"
 #include "lib/model/checkpoint.h"
 #include "lib/model/ignored.h"
 #include "lib/model/loading.h"

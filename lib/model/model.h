@@ -104,7 +104,7 @@ int fm_model_layer(struct fm_model *model, int l, int next, const struct fm_laye
                    struct fm_err *err);
 
 /*
- * By default, weights that are stored as codes (lib/block/storage.h) are read with their exact
+ * By default, weights that are stored as codes (formats/quant/quant.h) are read with their exact
  * values.  A bundle stores them as fm_model_dtype, or keeps the codes.  From now on, read them as
  * the bundle will store them: all weights (FM_MODEL_ROUND_ALL), or all but the experts', which are
  * rounded only after an adapter has been merged into them.  Unquantised weights are not changed.

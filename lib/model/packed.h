@@ -3,7 +3,7 @@
  *
  * Unquantised experts have one tensor for each part of the online layout (lib/block/experts.h).
  * Codes are stored as in the checkpoint, so each part has one tensor for each plane of the storage
- * (lib/block/storage.h), and channels come in groups that no block of a plane crosses:
+ * (formats/quant/quant.h), and channels come in groups that no block of a plane crosses:
  *
  *     gate_up        (E, r I, bytes of a row of codes)          r rows of a channel, interleaved
  *     gate_up_scale  (E, r I / rows of a block, H / columns of a block)
@@ -33,7 +33,7 @@
 #include "lib/base/dtype.h"
 #include "lib/base/err.h"
 #include "lib/block/experts.h"
-#include "lib/block/storage.h"
+#include "formats/quant/quant.h"
 #include "lib/model/stored.h"
 
 /* How weights that the checkpoint stores as codes are to be written. */

@@ -5,7 +5,7 @@
 #include <assert.h>
 #include <stddef.h>
 
-#include "lib/block/storage.h"
+#include "formats/quant/quant.h"
 #include "lib/model/loading.h"
 
 /* Type of the matrices of experts and MLPs in memory: bfloat16 if it represents their stored values

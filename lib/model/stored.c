@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "lib/base/names.h"
-#include "lib/block/storage.h"
+#include "formats/quant/quant.h"
 #include "lib/family/extra.h"
 
 /* Copy `name` with its suffix `from` replaced by `to`; "" if the result is longer than any tensor's

@@ -1,6 +1,6 @@
 /*
  * A weight as it is stored on disk: one unquantised tensor or, in a checkpoint with a storage
- * (lib/block/storage.h), a tensor of codes and the tensor of their scales.  Here the two are
+ * (formats/quant/quant.h), a tensor of codes and the tensor of their scales.  Here the two are
  * matched and checked, and the size of the written form is computed.  The value of a code is
  * defined by the storage; which tensors a layer needs, by the family.
  */
@@ -14,7 +14,7 @@
 #include "formats/tensor/safetensors.h"
 #include "lib/base/err.h"
 #include "lib/base/scaled.h"
-#include "lib/block/storage.h"
+#include "formats/quant/quant.h"
 #include "lib/family/family.h"
 
 /* What a tensor of a source is. */

@@ -19,7 +19,7 @@
 #include "lib/base/mem.h"
 #include "lib/base/pool.h"
 #include "lib/base/units.h"
-#include "lib/block/storage.h"
+#include "formats/quant/quant.h"
 #include "lib/stage/lorafile.h"
 
 /* ---- plans ---- */

@@ -24,7 +24,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "lib/block/storage.h"
+#include "formats/quant/quant.h"
 #include "lib/family/extra.h"
 #include "lib/model/packed.h"
 #include "lib/run/run.h"

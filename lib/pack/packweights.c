@@ -11,8 +11,8 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "formats/quant/quant.h"
 #include "lib/base/pool.h"
-#include "lib/block/storage.h"
 #include "lib/model/forms.h"
 
 /* Add the digest of a tensor of the checkpoint, or of one that belongs to it, to the sums. */

@@ -18,7 +18,7 @@
 #include "formats/json/json.h"
 #include "lib/base/mem.h"
 #include "lib/base/trace.h"
-#include "lib/block/storage.h"
+#include "formats/quant/quant.h"
 #include "lib/model/stored.h"
 #include "lib/stage/segments.h"
 #include "lib/stage/stage.h"

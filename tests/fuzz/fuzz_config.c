@@ -2,7 +2,7 @@
  * read must be positive and agree with each other. */
 #include "tests/fuzz/fuzz.h"
 
-#include "lib/block/storage.h"
+#include "formats/quant/quant.h"
 #include "lib/family/family.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

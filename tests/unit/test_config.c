@@ -6,7 +6,7 @@
 #include <glob.h>
 
 #include "lib/block/gqa.h"
-#include "lib/block/storage.h"
+#include "formats/quant/quant.h"
 #include "lib/family/family.h"
 #include "lib/model/model.h"
 #include "tests/unit/owned.h"

@@ -7,7 +7,7 @@
 #include "lib/base/dtype.h"
 #include "lib/base/rng.h"
 #include "lib/base/scaled.h"
-#include "lib/block/storage.h"
+#include "formats/quant/quant.h"
 #include "lib/model/model.h"
 #include "tests/unit/scratch.h"
 #include "tests/unit/test.h"

@@ -42,7 +42,7 @@ rm -r "$copy/lib/attic"
 # of its files.
 cp "$copy/lib/family/models/mixtral.c" "$copy/lib/family/models/another.c"
 cp "$copy/lib/export/layouts/ragged.c" "$copy/lib/export/layouts/another.c"
-cp "$copy/lib/block/storage/fp8.c" "$copy/lib/block/storage/another.c"
+cp "$copy/formats/quant/fp8.c" "$copy/formats/quant/another.c"
 cp "$copy/kernels/cpu/cpu_norm.c" "$copy/kernels/cpu/cpu_another.c"
 yes '/* */' | head -n 2000 >>"$copy/kernels/cpu/cpu_another.c"
 said=$(python3 tests/rooms.py "$copy" 2>&1) || {

@@ -1,7 +1,7 @@
 /*
  * gpt-oss-20b and -120b: experts with biases and a clamped activation, attention sinks in every
  * head, a sliding window in every second layer.  In checkpoints the experts of a layer are fused;
- * in OpenAI's they are also MXFP4 (lib/block/storage/mxfp4.c).
+ * in OpenAI's they are also MXFP4 (formats/quant/mxfp4.c).
  */
 #include "lib/block/clamped.h"
 #include "lib/block/gqa.h"

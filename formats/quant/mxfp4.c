@@ -11,7 +11,7 @@
  * Source: OCP Microscaling Formats 1.0, and transformers' integrations/mxfp4.py, which does not
  * check for NaN.
  */
-#include "lib/block/storage.h"
+#include "formats/quant/quant.h"
 
 #define BLOCK 32
 

@@ -2,7 +2,7 @@
  * A channel group is a common multiple of the block sizes, so that no block of a plane, and no byte
  * or word of codes, contains both channels that are kept and channels that are removed.
  */
-#include "lib/block/storage.h"
+#include "formats/quant/quant.h"
 
 #include <stdio.h>
 #include <stdlib.h>

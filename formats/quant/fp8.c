@@ -14,7 +14,7 @@
  */
 #include <string.h>
 
-#include "lib/block/storage.h"
+#include "formats/quant/quant.h"
 
 /* Check that a key is absent, null or one of two words. */
 static int check_word(const cJSON *object, const char *key, const char *word, const char *other,

@@ -17,7 +17,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "lib/block/storage.h"
+#include "formats/quant/quant.h"
 
 static const char *const activations[] = {".input_scale", NULL};
 

@@ -23,7 +23,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "lib/block/storage.h"
+#include "formats/quant/quant.h"
 
 #define GROUPS_MAX 64
 #define PLAIN_SCALES (1u << FM_F32 | 1u << FM_BF16 | 1u << FM_F16)

@@ -1,11 +1,11 @@
 /*
  * How the weights of a checkpoint are stored on disk if they are quantised.  A storage is defined
- * in lib/block/storage and has a row in the list below; it determines the keys of
+ * in formats/quant and has a row in the list below; it determines the keys of
  * quantization_config, the kind of codes, and the names of tensors.  lib/model/stored.h finds the
  * tensors that belong to a weight.  Bundles can keep codes (lib/model/packed.h).
  */
-#ifndef FM_STORAGE_H
-#define FM_STORAGE_H
+#ifndef FM_QUANT_H
+#define FM_QUANT_H
 
 #include <stdbool.h>
 #include <stddef.h>
