@@ -149,7 +149,7 @@ all: $(BUILD)/libfm.a $(BINS) $(SCRIPTS:cmd/%=$(BUILD)/bin/%) $(BUILD)/libfm_cli
 # The reference implementation (ref) is compiled for the baseline CPU; the cpu table uses other
 # instructions only by run-time dispatch, so one binary runs on every x86-64.
 $(BUILD)/kernels/cpu/%.c.o: FLAGS += -O3
-$(BUILD)/kernels/clip/%.c.o $(BUILD)/lib/base/dtype.c.o $(BUILD)/lib/base/scaled.c.o: FLAGS += -O3
+$(BUILD)/kernels/clip/%.c.o $(BUILD)/lib/base/dtype.c.o $(BUILD)/lib/base/scaled.c.o $(BUILD)/formats/quant/encode.c.o: FLAGS += -O3
 # Sizes are int there and indices are products of them with size_t, without casts.
 $(BUILD)/kernels/%.c.o $(BUILD)/tests/%.c.o: FLAGS += -Wno-sign-conversion
 $(filter %.c.o,$(CLIP_O)): FLAGS += -fPIC -fvisibility=hidden

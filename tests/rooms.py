@@ -78,7 +78,7 @@ ROOMS = {
 # Headers that only their own room includes, and those that one more room may include.
 PRIVATE = dict.fromkeys("""
 formats/file/temporary.h formats/bundle/place.h formats/tensor/hfindex.h
-formats/text/tokenizerparts.h
+formats/text/tokenizerparts.h formats/quant/formats.h
 kernels/cpu/cpu.h kernels/cpu/cpu_tile.h kernels/cpu/dnnl.h
 kernels/clip/clip_avx512.h kernels/clip/clip_choose.h kernels/clip/clip_plan.h
 kernels/clip/clip_pool.h kernels/clip/clip_tile.h
@@ -96,7 +96,8 @@ PRIVATE |= dict.fromkeys("lib/learn/trainer.h lib/learn/runner.h lib/learn/maskg
 
 # Headers of modules of several files, which may include each other in a cycle.
 MODULES = set("""
-formats/text/tokenizerparts.h formats/tensor/hfindex.h kernels/clip/clip_device.h
+formats/text/tokenizerparts.h formats/tensor/hfindex.h formats/quant/formats.h
+kernels/clip/clip_device.h
 lib/engine/sweeping.h lib/model/loading.h
 lib/pack/packing.h lib/export/plan.h lib/verify/verifier.h
 lib/baseline/contest.h

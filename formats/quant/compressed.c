@@ -1,67 +1,20 @@
 /*
- * compressed-tensors, as llm-compressor writes it: `config_groups` say how weights are stored, and
- * each matrix X.weight is
- *
- *     float-quantized      X.weight F8_E4M3 (N, K) and X.weight_scale: (N, 1) with strategy
- *                          channel, one per block with strategy block, one number with strategy
- *                          tensor
- *     pack-quantized       X.weight_packed I32 (N, K / 8), eight 4-bit integers per word, the
- *                          first in its low bits, with 8 added; X.weight_scale (N, K / group), and
- *                          X.weight_shape
- *     nvfp4-pack-quantized X.weight_packed U8 (N, K / 2), two E2M1 codes per byte; X.weight_scale
- *                          F8_E4M3 (N, K / 16), divided by X.weight_global_scale
- *     mxfp4-pack-quantized the same codes; X.weight_scale U8 (N, K / 32), powers of two
- *     mxfp8-quantized      X.weight F8_E4M3 (N, K) and X.weight_scale U8 (N, K / 32)
- *
- * A value is its code times its scale.  Zero points and activation order are refused.  `ignore` is
- * not needed, because the names and dtypes of tensors show which are quantised; nor are `targets`
- * if all groups have the same scheme.  If the groups differ (format mixed-precision), `targets`
- * select the modules of each group.
+ * compressed-tensors, as llm-compressor writes it: a container of several formats.
+ * `config_groups` say how weights are stored.  Zero points and activation order are refused.
+ * `ignore` is not needed, because the names and dtypes of tensors show which are quantised; nor are
+ * `targets` if all groups have the same scheme.  If the groups differ (format mixed-precision),
+ * `targets` select the modules of each group.
  *
  * Source: compressed_tensors 0.20, compressors/ and quantization/lifecycle/forward_helpers.py.
  */
 #include <math.h>
 #include <string.h>
 
-#include "formats/quant/quant.h"
+#include "formats/quant/formats.h"
 
 #define GROUPS_MAX 64
-#define PLAIN_SCALES (1u << FM_F32 | 1u << FM_BF16 | 1u << FM_F16)
-#define POWERS (1u << FM_U8 | 1u << FM_F8_E8M0)
 
-static const char *const activations[] = {".input_scale", ".input_global_scale", NULL};
-
-/* Common to all schemes. */
-#define SCHEME(label, kind, type, end)                                                             \
-    .name = label, .code = kind, .codes = type, .codes_end = end, .written = FM_BF16,              \
-    .weight = ".weight", .scale_end = ".weight_scale", .carried = activations
-
-static const struct fm_storage channel = {
-    SCHEME("fp8-channel", FM_CODE_E4M3, FM_F8_E4M3, ".weight"), .scale_dtypes = PLAIN_SCALES};
-
-static const struct fm_storage tensor = {SCHEME("fp8-tensor", FM_CODE_E4M3, FM_F8_E4M3, ".weight"),
-                                         .scale_dtypes = PLAIN_SCALES};
-
-static const struct fm_storage block = {SCHEME("fp8-block", FM_CODE_E4M3, FM_F8_E4M3, ".weight"),
-                                        .scale_dtypes = PLAIN_SCALES};
-
-static const struct fm_storage int4 = {SCHEME("w4a16", FM_CODE_INT4, FM_I32, ".weight_packed"),
-                                       .whole = true, .scale_dtypes = PLAIN_SCALES,
-                                       .shape_end = ".weight_shape"};
-
-static const struct fm_storage nvfp4 = {SCHEME("nvfp4", FM_CODE_E2M1, FM_U8, ".weight_packed"),
-                                        .whole = true,
-                                        .scale_dtypes = 1u << FM_F8_E4M3,
-                                        .zeros = true,
-                                        .factor_end = ".weight_global_scale",
-                                        .divides = true};
-
-static const struct fm_storage mxfp4 = {
-    SCHEME("mxfp4-packed", FM_CODE_E2M1, FM_U8, ".weight_packed"), .exact = true, .whole = true,
-    .scale_dtypes = POWERS};
-
-static const struct fm_storage mxfp8 = {SCHEME("mxfp8", FM_CODE_E4M3, FM_F8_E4M3, ".weight"),
-                                        .exact = true, .whole = true, .scale_dtypes = POWERS};
+const char *const fm_compressed_carried[] = {".input_scale", ".input_global_scale", NULL};
 
 /* How config.json describes each scheme: `size` 0 means any; block sizes are in block_structure. */
 static const struct {
@@ -69,17 +22,17 @@ static const struct {
     int bits, size;
     const struct fm_storage *storage;
 } schemes[] = {
-    {"float-quantized", "float", "channel", 8, 0, &channel},
-    {"naive-quantized", "float", "channel", 8, 0, &channel},
-    {"float-quantized", "float", "tensor", 8, 0, &tensor},
-    {"naive-quantized", "float", "tensor", 8, 0, &tensor},
-    {"float-quantized", "float", "block", 8, 0, &block},
-    {"naive-quantized", "float", "block", 8, 0, &block},
-    {"pack-quantized", "int", "group", 4, 0, &int4},
-    {"pack-quantized", "int", "channel", 4, 0, &int4},
-    {"nvfp4-pack-quantized", "float", "tensor_group", 4, 16, &nvfp4},
-    {"mxfp4-pack-quantized", "float", "group", 4, 32, &mxfp4},
-    {"mxfp8-quantized", "float", "group", 8, 32, &mxfp8},
+    {"float-quantized", "float", "channel", 8, 0, &fm_fp8_channel},
+    {"naive-quantized", "float", "channel", 8, 0, &fm_fp8_channel},
+    {"float-quantized", "float", "tensor", 8, 0, &fm_fp8_tensor},
+    {"naive-quantized", "float", "tensor", 8, 0, &fm_fp8_tensor},
+    {"float-quantized", "float", "block", 8, 0, &fm_fp8_block},
+    {"naive-quantized", "float", "block", 8, 0, &fm_fp8_block},
+    {"pack-quantized", "int", "group", 4, 0, &fm_int4},
+    {"pack-quantized", "int", "channel", 4, 0, &fm_int4},
+    {"nvfp4-pack-quantized", "float", "tensor_group", 4, 16, &fm_nvfp4_ct},
+    {"mxfp4-pack-quantized", "float", "group", 4, 32, &fm_mxfp4_ct},
+    {"mxfp8-quantized", "float", "group", 8, 32, &fm_mxfp8_ct},
 };
 
 static const char *word_of(const cJSON *object, const char *key)
@@ -99,9 +52,9 @@ static int read_sizes(struct fm_scheme *s, const cJSON *weights, struct fm_err *
     const struct fm_storage *storage = s->storage;
     const cJSON *sizes = cJSON_GetObjectItemCaseSensitive(weights, "block_structure");
     double size[2] = {1, 0};
-    if (storage == &tensor)
+    if (storage == &fm_fp8_tensor)
         return FM_OK;
-    if (storage == &block) {
+    if (storage == &fm_fp8_block) {
         for (int i = 0; i < 2; i++) {
             const cJSON *one = cJSON_GetArrayItem(sizes, i);
             size[i] = cJSON_IsNumber(one) ? one->valuedouble : 0;
@@ -113,7 +66,7 @@ static int read_sizes(struct fm_scheme *s, const cJSON *weights, struct fm_err *
             return rc;
     }
     bool fits = size[0] >= 1 && size[0] <= FM_STORAGE_BLOCK_MAX &&
-                size[1] >= (storage == &block ? 1 : 0) && size[1] <= FM_STORAGE_BLOCK_MAX;
+                size[1] >= (storage == &fm_fp8_block ? 1 : 0) && size[1] <= FM_STORAGE_BLOCK_MAX;
     if (!fits || size[0] != floor(size[0]) || size[1] != floor(size[1]))
         return fm_fail(err, FM_EFORMAT, "sizes of blocks are not integers from 1 to %d",
                        FM_STORAGE_BLOCK_MAX);

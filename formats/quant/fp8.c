@@ -1,23 +1,28 @@
 /*
- * FP8 in blocks: `X.weight` F8_E4M3 (N, K) and `X.weight_scale_inv` (ceil(N / rows), ceil(K /
- * columns)); the value of an element is its code times the scale of its block.  Blocks are 128 x
- * 128 in all known checkpoints; a matrix whose sizes are not multiples of 128 has partial blocks at
- * its far edges.  Scales are float32 (DeepSeek-V3), bfloat16 (Qwen3), or powers of two in one byte
- * (ue8m0, as F8_E8M0 or U8).  modules_to_not_convert is not needed, because a tensor's dtype shows
- * whether it is quantised.
+ * FP8: codes are E4M3, `X.weight` F8_E4M3 (N, K).
  *
- * MiniMax-M3's mxfp8 is the same with a power of two for each 32 elements of a row.
+ * In blocks: `X.weight_scale_inv` (ceil(N / rows), ceil(K / columns)); the value of an element is
+ * its code times the scale of its block.  Blocks are 128 x 128 in all known checkpoints; a matrix
+ * whose sizes are not multiples of 128 has partial blocks at its far edges.  Scales are float32
+ * (DeepSeek-V3), bfloat16 (Qwen3), or powers of two in one byte (ue8m0, as F8_E8M0 or U8).
+ * modules_to_not_convert is not needed, because a tensor's dtype shows whether it is quantised.
  *
- * Source: DeepSeek-V3's inference/kernel.py (weight_dequant) and transformers'
+ * In compressed-tensors `X.weight_scale` is (N, 1), one per block or one number; in ModelOpt, one
+ * number.
+ *
+ * Rounding to blocks of 128 x 128: s = amax / 448, F32; 1 where that is 0 or subnormal.  To rows:
+ * s = amax / 448, rounded to the dtype of the weights; its epsilon where that is 0.
+ *
+ * Source: DeepSeek-V3's inference/kernel.py (weight_dequant) and fp8_cast; transformers'
  * integrations/finegrained_fp8.py, which computes the block size as rows / scale rows and so is
- * wrong for partial blocks.
+ * wrong for partial blocks; compressed_tensors 0.20; nvidia-modelopt 0.47.
  */
+#include <float.h>
 #include <string.h>
 
-#include "formats/quant/quant.h"
+#include "formats/quant/formats.h"
 
-/* Check that a key is absent, null or one of two words. */
-static int check_word(const cJSON *object, const char *key, const char *word, const char *other,
+int fm_fp8_check_word(const cJSON *object, const char *key, const char *word, const char *other,
                       struct fm_err *err)
 {
     const cJSON *v = cJSON_GetObjectItemCaseSensitive(object, key);
@@ -39,7 +44,7 @@ static bool read_length(int *size, const cJSON *entry)
     return true;
 }
 
-static int read_block(int *rows, int *columns, const cJSON *size, struct fm_err *err)
+int fm_fp8_read_block(int *rows, int *columns, const cJSON *size, struct fm_err *err)
 {
     if (cJSON_IsArray(size) && cJSON_GetArraySize(size) == 2 && read_length(rows, size->child) &&
         read_length(columns, size->child->next))
@@ -51,68 +56,77 @@ static int read_block(int *rows, int *columns, const cJSON *size, struct fm_err 
 static int read_fp8(struct fm_scheme *s, struct fm_schemes **several, const cJSON *json,
                     struct fm_err *err)
 {
-    (void)several;
     const cJSON *size = cJSON_GetObjectItemCaseSensitive(json, "weight_block_size");
+    (void)several;
+    s->storage = &fm_fp8;
     if (!size || cJSON_IsNull(size))
         return fm_fail(err, FM_ECONFIG,
                        "fp8 without weight_block_size is not supported (only a scale for each "
                        "block is); use the model's BF16 original, or dequantize it first");
-    if (read_block(&s->block_rows, &s->block_columns, size, err) ||
-        check_word(json, "activation_scheme", "dynamic", "dynamic", err) ||
-        check_word(json, "fmt", "e4m3", "float8_e4m3fn", err) ||
-        check_word(json, "scale_fmt", "float", "ue8m0", err))
+    if (fm_fp8_read_block(&s->block_rows, &s->block_columns, size, err) ||
+        fm_fp8_check_word(json, "activation_scheme", "dynamic", "dynamic", err) ||
+        fm_fp8_check_word(json, "fmt", "e4m3", "float8_e4m3fn", err) ||
+        fm_fp8_check_word(json, "scale_fmt", "float", "ue8m0", err))
         return err->code;
-    s->storage = &fm_fp8;
-    return check_word(json, "expert_dtype", "fp8", "fp8", err);
+    return fm_fp8_check_word(json, "expert_dtype", "fp8", "fp8", err);
 }
 
-const struct fm_storage fm_fp8 = {.name = "fp8",
-                                  .code = FM_CODE_E4M3,
-                                  .codes = FM_F8_E4M3,
+const struct fm_quant_method fm_method_fp8 = {.name = "fp8", .read = read_fp8};
+
+#define CODES .code = FM_CODE_E4M3, .codes = FM_F8_E4M3
+
+const struct fm_storage fm_fp8 = {CODES,
+                                  .name = "fp8",
                                   .written = FM_BF16,
                                   .weight = ".weight",
                                   .codes_end = ".weight",
                                   .scale_end = ".weight_scale_inv",
-                                  .scale_dtypes = 1u << FM_F32 | 1u << FM_BF16 | 1u << FM_F16 |
-                                                  1u << FM_F8_E8M0 | 1u << FM_U8};
+                                  .scale_dtypes = FM_SCALES_PLAIN | FM_SCALES_POWERS};
 
-const struct fm_quant_method fm_method_fp8 = {.name = "fp8", .read = read_fp8};
+#define COMPRESSED                                                                                 \
+    CODES, FM_COMPRESSED_NAMES, .codes_end = ".weight", .scale_dtypes = FM_SCALES_PLAIN
 
-/* Servers use blocks of 1 x 32 whatever the file says. */
-static int read_mxfp8(struct fm_scheme *s, struct fm_schemes **several, const cJSON *json,
-                      struct fm_err *err)
+const struct fm_storage fm_fp8_channel = {COMPRESSED, .name = "fp8-channel"};
+const struct fm_storage fm_fp8_tensor = {COMPRESSED, .name = "fp8-tensor"};
+const struct fm_storage fm_fp8_block = {COMPRESSED, .name = "fp8-block"};
+
+const struct fm_storage fm_fp8_modelopt = {CODES, FM_MODELOPT_NAMES, .name = "fp8-tensor",
+                                           .scale_dtypes = 1u << FM_F32};
+
+static float scale_of_block(void *stored, const struct fm_block *b)
 {
-    (void)several;
-    const cJSON *size = cJSON_GetObjectItemCaseSensitive(json, "weight_block_size");
-    const cJSON *experts = cJSON_GetObjectItemCaseSensitive(json, "moe_quant_algo");
-    *s = (struct fm_scheme){&fm_mxfp8, 1, 32};
-    if (experts && !cJSON_IsNull(experts))
-        return fm_fail(err, FM_ECONFIG,
-                       "mxfp8 with moe_quant_algo '%.32s' is not supported: experts in another "
-                       "format; use the model's BF16 original, or dequantize it first",
-                       cJSON_IsString(experts) ? experts->valuestring : "?");
-    int rows = 1, columns = 32;
-    if (size && !cJSON_IsNull(size) && read_block(&rows, &columns, size, err))
-        return err->code;
-    if (rows != 1 || columns != 32)
-        return fm_fail(err, FM_ECONFIG,
-                       "mxfp8 in blocks of %d x %d is not supported (only 1 x 32); use the model's "
-                       "BF16 original, or dequantize it first",
-                       rows, columns);
-    if (check_word(json, "activation_scheme", "dynamic", "dynamic", err) ||
-        check_word(json, "fmt", "e4m3", "float8_e4m3fn", err))
-        return err->code;
-    return check_word(json, "scale_fmt", "ue8m0", "ue8m0", err);
+    float s = b->most / 448;
+    s = s < FLT_MIN ? 1 : s;
+    memcpy(stored, &s, sizeof s);
+    return s;
 }
 
-const struct fm_storage fm_mxfp8 = {.name = "mxfp8",
-                                    .code = FM_CODE_E4M3,
-                                    .codes = FM_F8_E4M3,
-                                    .written = FM_BF16,
-                                    .exact = true,
-                                    .weight = ".weight",
-                                    .codes_end = ".weight",
-                                    .scale_end = ".weight_scale_inv",
-                                    .scale_dtypes = 1u << FM_F8_E8M0 | 1u << FM_U8};
+/* vLLM and SGLang accept only whole blocks (vLLM 0.33, SGLang 0.5.23). */
+const struct fm_quantiser fm_to_fp8_block = {
+    .name = "fp8-block",
+    .config = "\"quant_method\": \"fp8\", \"activation_scheme\": \"dynamic\", \"fmt\": \"e4m3\", "
+              "\"weight_block_size\": [128, 128]",
+    .list = "modules_to_not_convert",
+    .scale = scale_of_block,
+    .scales = FM_F32,
+    .multiple = {128, 128, 128},
+    .about = "FP8 (E4M3), one scale per block of 128 x 128",
+};
 
-const struct fm_quant_method fm_method_mxfp8 = {.name = "mxfp8", .read = read_mxfp8};
+static float scale_of_row(void *stored, const struct fm_block *b)
+{
+    return fm_scale_rounded(stored, b, 448);
+}
+
+/* FP8 matrix products need rows of a multiple of 16 bytes. */
+const struct fm_quantiser fm_to_fp8 = {
+    .name = "fp8",
+    .config =
+        FM_COMPRESSED_TEXT("float-quantized", FM_COMPRESSED_WEIGHTS("8", "float", "channel", "")
+                                                  FM_FP8_ACTIVATIONS("token\"")),
+    .list = "ignore",
+    .scale = scale_of_row,
+    .as_weights = true,
+    .multiple = {16, 16, 16},
+    .about = "FP8 (E4M3), one scale per row",
+};

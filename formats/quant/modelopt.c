@@ -1,12 +1,7 @@
 /*
- * Formats of NVIDIA's ModelOpt, by `quant_algo`; a value is its code times its scale:
- *
- *     NVFP4, W4A16_NVFP4  X.weight U8 (N, K / 2), two E2M1 codes per byte, low half first;
- *                         X.weight_scale F8_E4M3 (N, K / 16), multiplied by X.weight_scale_2
- *     FP8                 X.weight F8_E4M3 (N, K); X.weight_scale, one number
- *     MXFP8               X.weight F8_E4M3 (N, K); X.weight_scale U8 (N, K / 32), powers of two
- *     MIXED_PRECISION     one of these for each module that `quantized_layers` lists; all other
- *                         modules are not quantised
+ * Formats of NVIDIA's ModelOpt, by `quant_algo`: NVFP4 and W4A16_NVFP4; FP8, with one scale for the
+ * matrix; MXFP8; and MIXED_PRECISION, one of these for each module that `quantized_layers` lists;
+ * all other modules are not quantised.
  *
  * `X.input_scale` is for servers.  Other algorithms are refused by name; in `quantized_layers`,
  * only if the module is read.
@@ -17,33 +12,18 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "formats/quant/quant.h"
+#include "formats/quant/formats.h"
 
-static const char *const activations[] = {".input_scale", NULL};
-
-/* Common to all algorithms. */
-#define SCHEME(label, kind, type)                                                                  \
-    .name = label, .code = kind, .codes = type, .written = FM_BF16, .weight = ".weight",           \
-    .codes_end = ".weight", .scale_end = ".weight_scale", .carried = activations
-
-const struct fm_storage fm_modelopt = {SCHEME("nvfp4", FM_CODE_E2M1, FM_U8), .whole = true,
-                                       .scale_dtypes = 1u << FM_F8_E4M3, .zeros = true,
-                                       .factor_end = ".weight_scale_2"};
-
-static const struct fm_storage fp8 = {SCHEME("fp8-tensor", FM_CODE_E4M3, FM_F8_E4M3),
-                                      .scale_dtypes = 1u << FM_F32};
-
-static const struct fm_storage mxfp8 = {SCHEME("mxfp8", FM_CODE_E4M3, FM_F8_E4M3), .exact = true,
-                                        .whole = true, .scale_dtypes = 1u << FM_U8};
+const char *const fm_modelopt_carried[] = {".input_scale", NULL};
 
 static const struct {
     const char *name;
     struct fm_scheme scheme;
 } algorithms[] = {
-    {"NVFP4", {&fm_modelopt, 1, 16}},
-    {"W4A16_NVFP4", {&fm_modelopt, 1, 16}},
-    {"FP8", {&fp8, 0, 0}},
-    {"MXFP8", {&mxfp8, 1, 32}},
+    {"NVFP4", {&fm_nvfp4, 1, 16}},
+    {"W4A16_NVFP4", {&fm_nvfp4, 1, 16}},
+    {"FP8", {&fm_fp8_modelopt, 0, 0}},
+    {"MXFP8", {&fm_mxfp8_modelopt, 1, 32}},
 };
 
 /* The scheme of an object's quant_algo and group_size; storage NULL if the algorithm is not

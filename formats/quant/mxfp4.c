@@ -8,10 +8,16 @@
  * exceed bfloat16: both are refused.  modules_to_not_convert is not needed, because the names of
  * tensors show which are quantised.
  *
- * Source: OCP Microscaling Formats 1.0, and transformers' integrations/mxfp4.py, which does not
- * check for NaN.
+ * In compressed-tensors (mxfp4-pack-quantized) X.weight_packed is U8 (N, K / 2), and X.weight_scale
+ * U8 (N, K / 32).
+ *
+ * Rounding 32 of a row: s = 2^(floor(log2 amax) - 2), twice that if amax is at least 1.75 times the
+ * largest power of two not above it.
+ *
+ * Source: OCP Microscaling Formats 1.0, transformers' integrations/mxfp4.py, which does not check
+ * for NaN, and compressed_tensors 0.20 (quantization/utils/mxfp_utils.py).
  */
-#include "formats/quant/quant.h"
+#include "formats/quant/formats.h"
 
 #define BLOCK 32
 
@@ -47,3 +53,27 @@ const struct fm_storage fm_mxfp4 = {.name = "mxfp4",
                                     .scale_dtypes = 1u << FM_U8};
 
 const struct fm_quant_method fm_method_mxfp4 = {.name = "mxfp4", .fused = true, .read = read_mxfp4};
+
+const struct fm_storage fm_mxfp4_ct = {
+    FM_COMPRESSED_NAMES, .name = "mxfp4-packed",          .code = FM_CODE_E2M1,
+    .codes = FM_U8,      .codes_end = ".weight_packed",   .exact = true,
+    .whole = true,       .scale_dtypes = FM_SCALES_POWERS};
+
+static float scale_of(void *stored, const struct fm_block *b)
+{
+    return fm_scale_power(stored, b, 2);
+}
+
+const struct fm_quantiser fm_to_mxfp4 = {
+    .name = "mxfp4",
+    .config = FM_COMPRESSED_TEXT("mxfp4-pack-quantized",
+                                 FM_COMPRESSED_WEIGHTS("4", "float", "group", FM_MX_GROUP)
+                                     FM_NO_ACTIVATIONS),
+    .list = "ignore",
+    .fused = "\"quant_method\": \"mxfp4\"", /* for gpt-oss */
+    .fused_list = "modules_to_not_convert",
+    .scale = scale_of,
+    .scales = FM_U8,
+    .multiple = {32, 32, 32},
+    .about = "MXFP4, one power-of-two scale per 32 values of a row",
+};

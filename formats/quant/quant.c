@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "formats/quant/formats.h"
 #include "lib/base/mem.h"
 #include "lib/base/modules.h"
 
@@ -225,10 +226,46 @@ bool fm_storage_exact(const struct fm_scheme *scheme, const struct fm_schemes *s
     return exact;
 }
 
-/* ---- quantization_config ---- */
+/* ---- the lists ---- */
 
 static const struct fm_quant_method *const methods[] = {
     &fm_method_fp8, &fm_method_mxfp4, &fm_method_compressed, &fm_method_mxfp8, &fm_method_modelopt};
+
+const struct fm_quantiser *const fm_quantisers[] = {&fm_to_fp8_block, &fm_to_fp8,   &fm_to_w4a16,
+                                                    &fm_to_w4a16_32,  &fm_to_nvfp4, &fm_to_nvfp4_ct,
+                                                    &fm_to_mxfp4,     &fm_to_mxfp8, NULL};
+_Static_assert(sizeof fm_quantisers / sizeof *fm_quantisers <= FM_QUANTISERS_MAX + 1,
+               "FM_QUANTISERS_MAX");
+
+const struct fm_quantiser *fm_quantisers_find(const char *name)
+{
+    const struct fm_quantiser *const *q = fm_quantisers;
+    while (*q && strcmp((*q)->name, name) != 0)
+        q++;
+    return *q;
+}
+
+void fm_quantisers_choices(char *text, size_t size)
+{
+    size_t at = 0;
+    for (const struct fm_quantiser *const *q = fm_quantisers; *q && at < size; q++)
+        at += (size_t)snprintf(text + at, size - at, "|%s", (*q)->name);
+}
+
+static const char *const servers[FM_SERVERS] = {"any", "vllm", "sglang"};
+
+const char *fm_server_name(enum fm_server server)
+{
+    return servers[server];
+}
+
+int fm_server_find(const char *name)
+{
+    for (int i = 0; i < FM_SERVERS; i++)
+        if (strcmp(servers[i], name) == 0)
+            return i;
+    return -1;
+}
 
 int fm_storage_read(struct fm_scheme *scheme, struct fm_schemes **schemes, const cJSON *json,
                     bool fused, bool *known, struct fm_err *err)

@@ -1,7 +1,12 @@
 /*
- * How the weights of a checkpoint are stored on disk if they are quantised.  A storage is defined
- * in formats/quant and has a row in the list below; it determines the keys of
- * quantization_config, the kind of codes, and the names of tensors.  lib/model/stored.h finds the
+ * This room, formats/quant: how matrices of weights are stored in few bits, and what
+ * quantization_config says about it.  It is given JSON, rows and columns; it does not depend on
+ * models, layouts or bundles.  In reading order: this header (what a checkpoint's matrix consists
+ * of; schemes of modules), encode (rounding a matrix to a format), formats.h; one file for each
+ * format, which is read and written there: fp8, mxfp8, mxfp4, int4, nvfp4; and the containers of
+ * several formats, compressed and modelopt.
+ *
+ * A storage determines the kind of codes and the names of tensors.  lib/model/stored.h finds the
  * tensors that belong to a weight.  Bundles can keep codes (lib/model/packed.h).
  */
 #ifndef FM_QUANT_H
@@ -146,7 +151,7 @@ struct fm_quant_method {
                 struct fm_err *err);
 };
 
-extern const struct fm_storage fm_fp8, fm_mxfp4, fm_mxfp8, fm_modelopt;
+extern const struct fm_storage fm_fp8, fm_mxfp4, fm_mxfp8;
 extern const struct fm_quant_method fm_method_fp8, fm_method_mxfp4, fm_method_compressed,
     fm_method_mxfp8, fm_method_modelopt;
 

@@ -50,13 +50,4 @@ struct fm_scales {
 void fm_scaled_to_f32(float *dst, const void *codes, const struct fm_scales *scales, size_t at,
                       size_t n);
 
-/* For encoding the n elements of a row: most[i] is the largest |x| in the i-th run of `block`
- * elements (the last may be shorter), and NaN or Inf if the run contains one. */
-void fm_scaled_most(float *most, const float *x, size_t n, size_t block);
-/* The code nearest to x / scale, one float32 quotient: ties go to the even code, and larger values
- * saturate at the largest code.  Where the scale is 0, the code of the number 0.  x must be finite,
- * and n even for codes of four bits. */
-void fm_scaled_from_f32(void *codes, const float *x, const float *scale, size_t n, size_t block,
-                        enum fm_codes code);
-
 #endif

@@ -30,10 +30,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "formats/quant/quant.h"
 #include "kernels/ops/kernels.h"
 #include "lib/block/keys.h"
 #include "lib/block/layerweights.h"
-#include "formats/quant/quant.h"
 #include "lib/block/weight.h"
 
 /* A model family: one row of the list in lib/family/family.h. */

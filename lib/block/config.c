@@ -2,8 +2,8 @@
  * MLP, and its output norms. */
 #include <stdlib.h>
 
-#include "lib/block/block.h"
 #include "formats/quant/quant.h"
+#include "lib/block/block.h"
 
 void fm_config_release(struct fm_config *c)
 {

@@ -290,9 +290,7 @@ static bool has_tokenizer(const struct fm_exportplan *p)
 static void say_transformers(struct fm_text *t, const struct fm_exportplan *p)
 {
     bool code = p->options.layout->code;
-    const char *list, *config = p->options.quantise ? fm_quantiser_text(p->options.quantise,
-                                                                        &p->from->config, &list)
-                                                    : "";
+    const char *list, *config = p->options.quantise ? fm_exportplan_format(p, &list) : "";
     bool package = !code && strstr(config, "compressed-tensors") != NULL;
     const char *model = "AutoModelForCausalLM.from_pretrained(\".\", dtype=\"auto\"";
     fm_text_printf(t, "transformers%s:\n\n",

@@ -7,8 +7,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "formats/quant/encode.h"
 #include "lib/export/layouts.h"
-#include "lib/export/quantise.h"
 #include "lib/model/packed.h"
 
 /* How the member is selected; for a layout that holds the family, the default member. */

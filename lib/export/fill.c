@@ -579,13 +579,13 @@ static int round_matrix(char *dst, const struct fm_exportplan *p, const struct f
     if (p->rounded.scheme.storage->factor_end) {
         float most = fm_quantise_most(all);
         finite = isfinite(most);
-        factor = fm_quantise_factor(q, all->dtype, most);
+        factor = q->factor(&(struct fm_block){.weights = all->dtype, .most = most});
     }
     if (fill == FM_FILL_FACTOR)
         memcpy(dst, &factor, sizeof factor);
     else if (finite)
         finite = fm_quantise(fill == FM_FILL_CODES ? dst : NULL,
-                             fill == FM_FILL_SCALES ? dst : NULL, q, &p->rounded, w, factor);
+                             fill == FM_FILL_SCALES ? dst : NULL, q, &p->rounded.scheme, w, factor);
     if (finite)
         return FM_OK;
     return fm_fail(err, FM_EFORMAT,

@@ -10,9 +10,9 @@
 #include <string.h>
 
 #include "formats/json/json.h"
+#include "formats/quant/quant.h"
 #include "lib/base/mem.h"
 #include "lib/block/mlp.h"
-#include "formats/quant/quant.h"
 #include "lib/export/plan.h"
 #include "lib/masks/methods.h"
 #include "lib/run/report.h"

@@ -10,8 +10,8 @@
 
 #include <cjson/cJSON.h>
 
-#include "lib/base/err.h"
 #include "formats/quant/quant.h"
+#include "lib/base/err.h"
 #include "lib/export/export.h"
 #include "lib/export/layouts.h"
 #include "lib/export/opened.h"

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "formats/bundle/archive.h"
+#include "formats/quant/quant.h"
 #include "formats/tensor/hfcache.h"
 #include "formats/tensor/hftext.h"
 #include "formats/tensor/hfwriter.h"
@@ -20,7 +21,6 @@
 #include "lib/base/trace.h"
 #include "lib/export/texts.h"
 #include "lib/export/trust.h"
-#include "formats/quant/quant.h"
 #include "lib/model/checkpoint.h"
 #include "lib/model/stored.h"
 
@@ -162,10 +162,50 @@ static int check_extra(const struct fm_exportplan *p, struct fm_err *err)
     return FM_OK;
 }
 
-/* Set up an export whose experts are rounded to another format. */
+const char *fm_exportplan_format(const struct fm_exportplan *p, const char **list)
+{
+    const struct fm_quantiser *q = p->options.quantise;
+    bool fused = fm_families_fused(p->from->config.family);
+    *list = fused ? q->fused_list : q->list;
+    return p->from->config.fused ? NULL : fused ? q->fused : q->config;
+}
+
+/* H must be a multiple of the columns of a block, or of 16 if a block is a whole row. */
+static int check_hidden(const struct fm_quantiser *q, const struct fm_config *to,
+                        struct fm_err *err)
+{
+    int block = to->scheme.block_columns > 0 ? to->scheme.block_columns : 16;
+    if (to->H % block == 0)
+        return FM_OK;
+    return fm_fail(err, FM_ECONFIG,
+                   "--weights %s: rows of experts have %d values (hidden_size), which is not a "
+                   "multiple of %d; choose another format",
+                   q->name, to->H, block);
+}
+
+/* Set up an export whose experts are rounded to another format, whose quantization_config is read
+ * as a checkpoint's would be. */
 static int choose_format(struct fm_exportplan *p, struct fm_err *err)
 {
-    return fm_quantiser_config(&p->rounded, p->options.quantise, &p->from->config, err);
+    const struct fm_config *from = &p->from->config;
+    const char *list, *body = fm_exportplan_format(p, &list), *name = p->options.quantise->name;
+    char *text = NULL;
+    cJSON *json = NULL;
+    p->rounded = *from;
+    p->rounded.schemes = NULL;
+    if (!body)
+        return fm_fail(err, FM_ECONFIG,
+                       "--weights %s: %s has all experts of a layer in one tensor, and no server "
+                       "reads this format there; use bf16%s",
+                       name, from->family->name, from->family == &fm_gpt_oss ? " or mxfp4" : "");
+    int n = asprintf(&text, "{\"quantization_config\": {%s}}", body);
+    int rc = n < 0 ? fm_fail(err, FM_ENOMEM, "no memory for config.json")
+                   : fm_json_tree(&json, text, (size_t)n, err);
+    if (!rc)
+        rc = fm_families_storage(&p->rounded, json, err);
+    cJSON_Delete(json);
+    free(n < 0 ? NULL : text);
+    return rc ? rc : check_hidden(p->options.quantise, &p->rounded, err);
 }
 
 /* Set p->packed for rounded experts whose channels are whole groups. */
@@ -691,7 +731,7 @@ static int add_rounded(struct fm_exportplan *p, int m, const struct fm_weight *w
     }
     t.t.shape[0] = 1;
     t.t.dtype = FM_F32;
-    t.t.dims = q->rule == FM_SCALE_NVFP4_CT;
+    t.t.dims = q->factor_dims;
     t.fill = FM_FILL_FACTOR;
     if (storage->factor_end && add_format(p, &t, &r, storage->factor_end, err))
         return err->code;

@@ -230,6 +230,10 @@ uint32_t fm_exportplan_round(const struct fm_exportplan *p, uint32_t width);
 /* The number of which an expert's channels on each device must be a multiple: the channel group
  * of the codes, the multiple that a format of rounded experts requires, or 1. */
 uint32_t fm_exportplan_quantum(const struct fm_exportplan *p);
+/* With options.quantise: the quantization_config of the export, without braces and without the list
+ * of modules that are not quantised; and the key of that list.  NULL: the format does not support
+ * the family's experts. */
+const char *fm_exportplan_format(const struct fm_exportplan *p, const char **list);
 /* org/name of the original, from the options or the checkpoint; "" if unknown. */
 const char *fm_exportplan_base_model(const struct fm_exportplan *p);
 

@@ -247,7 +247,7 @@ static void set_rounded(struct fm_texts_edit *e, const struct fm_exportplan *p)
     int n;
     if (!p->options.quantise || p->options.layout->code || e->rc)
         return;
-    fm_text_printf(&t, "{%s, ", fm_quantiser_text(p->options.quantise, &p->from->config, &list));
+    fm_text_printf(&t, "{%s, ", fm_exportplan_format(p, &list));
     fm_text_printf(&t, "\"%s\": [\n    \"lm_head\"", list);
     for (size_t i = 0; i < p->tensors; i++)
         if (is_linear(&n, &p->tensor[i]) && strcmp(p->tensor[i].t.name, "lm_head.weight") != 0) {
@@ -278,7 +278,7 @@ static void set_codes(struct fm_texts_edit *e, const struct fm_exportplan *p, co
     char *own = NULL;
     if (!(p->codes || q) || !p->options.layout->code || e->rc)
         return;
-    if (q && asprintf(&own, "{%s}", fm_quantiser_text(q, &p->from->config, &list)) < 0)
+    if (q && asprintf(&own, "{%s}", fm_exportplan_format(p, &list)) < 0)
         own = NULL;
     if (!q && !(e->rc = fm_json_tree(&json, text, size, e->err)))
         own = cJSON_PrintUnformatted(cJSON_GetObjectItemCaseSensitive(json, "quantization_config"));

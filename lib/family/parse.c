@@ -9,11 +9,11 @@
 #include <string.h>
 
 #include "formats/json/json.h"
+#include "formats/quant/quant.h"
 #include "formats/tensor/hftext.h"
 #include "lib/base/mem.h"
 #include "lib/block/experts.h"
 #include "lib/block/mlp.h"
-#include "formats/quant/quant.h"
 #include "lib/family/extra.h"
 
 /* Accept a family's alias only if `architectures` names the family's class, or in the text part of

@@ -10,8 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "lib/block/experts.h"
 #include "formats/quant/quant.h"
+#include "lib/block/experts.h"
 
 void fm_weights_name(char name[FM_WEIGHT_NAME_BYTES], const char *pattern, int l, int e)
 {

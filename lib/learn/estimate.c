@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 
 #include "formats/file/file.h"
+#include "formats/quant/quant.h"
 #include "lib/base/isa.h"
 #include "lib/base/mem.h"
 #include "lib/base/pool.h"
@@ -22,7 +23,6 @@
 #include "lib/block/cost.h"
 #include "lib/block/experts.h"
 #include "lib/block/mlp.h"
-#include "formats/quant/quant.h"
 #include "lib/engine/layer.h"
 
 uint64_t fm_estimate_merged(const struct fm_config *c)

@@ -13,10 +13,10 @@
 #include <string.h>
 
 #include "formats/json/json.h"
+#include "formats/quant/quant.h"
 #include "lib/base/mem.h"
 #include "lib/base/names.h"
 #include "lib/base/pool.h"
-#include "formats/quant/quant.h"
 #include "lib/model/checkpoint.h"
 #include "lib/model/ignored.h"
 #include "lib/model/loading.h"

@@ -29,11 +29,11 @@
 #include <stdint.h>
 
 #include "formats/bundle/bundle.h"
+#include "formats/quant/quant.h"
 #include "formats/tensor/safetensors.h"
 #include "lib/base/dtype.h"
 #include "lib/base/err.h"
 #include "lib/block/experts.h"
-#include "formats/quant/quant.h"
 #include "lib/model/stored.h"
 
 /* How weights that the checkpoint stores as codes are to be written. */

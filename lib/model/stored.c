@@ -10,8 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "lib/base/names.h"
 #include "formats/quant/quant.h"
+#include "lib/base/names.h"
 #include "lib/family/extra.h"
 
 /* Copy `name` with its suffix `from` replaced by `to`; "" if the result is longer than any tensor's

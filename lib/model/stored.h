@@ -11,10 +11,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "formats/quant/quant.h"
 #include "formats/tensor/safetensors.h"
 #include "lib/base/err.h"
 #include "lib/base/scaled.h"
-#include "formats/quant/quant.h"
 #include "lib/family/family.h"
 
 /* What a tensor of a source is. */

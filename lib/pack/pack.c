@@ -15,11 +15,11 @@
 
 #include "formats/bundle/partname.h"
 #include "formats/json/json.h"
+#include "formats/quant/quant.h"
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
 #include "lib/base/pool.h"
 #include "lib/base/units.h"
-#include "formats/quant/quant.h"
 #include "lib/stage/lorafile.h"
 
 /* ---- plans ---- */

@@ -14,7 +14,7 @@
 
 #include "formats/file/file.h"
 #include "formats/json/json.h"
-#include "lib/export/quantise.h"
+#include "formats/quant/encode.h"
 
 #define FILE_BYTES_MAX ((size_t)16 << 20)
 #define SERIES_MAX 64

@@ -16,9 +16,9 @@
 
 #include "formats/bundle/maskset.h"
 #include "formats/json/json.h"
+#include "formats/quant/quant.h"
 #include "lib/base/mem.h"
 #include "lib/base/trace.h"
-#include "formats/quant/quant.h"
 #include "lib/model/stored.h"
 #include "lib/stage/segments.h"
 #include "lib/stage/stage.h"

@@ -5,8 +5,8 @@
 #include <cjson/cJSON.h>
 #include <glob.h>
 
-#include "lib/block/gqa.h"
 #include "formats/quant/quant.h"
+#include "lib/block/gqa.h"
 #include "lib/family/family.h"
 #include "lib/model/model.h"
 #include "tests/unit/owned.h"

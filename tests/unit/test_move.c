@@ -5,6 +5,7 @@
  * them is printed.  Elements are random bits: every code occurs, and so do NaN, negative zero and
  * subnormal numbers, none of which may change.
  */
+#include "formats/quant/formats.h"
 #include "lib/block/clamped.h"
 #include "lib/block/swiglu.h"
 #include "lib/model/forms.h"
@@ -127,7 +128,7 @@ static const struct format {
     {"fp8 rows", &fm_fp8, 1, 0, 8, 16, FM_BF16, FM_BF16, 1, 67, 65},
     {"int4", &int4, 1, 32, 4, 16, FM_BF16, FM_BF16, 32, 192, 160},
     {"int4 rows", &int4, 1, 0, 4, 16, FM_BF16, FM_BF16, 8, 72, 48},
-    {"nvfp4", &fm_modelopt, 1, 16, 4, 8, FM_BF16, FM_F8_E4M3, 16, 80, 48},
+    {"nvfp4", &fm_nvfp4, 1, 16, 4, 8, FM_BF16, FM_F8_E4M3, 16, 80, 48},
     {"mxfp4", &fm_mxfp4, 1, 32, 4, 8, FM_BF16, FM_U8, 32, 128, 96},
     {"mxfp8", &fm_mxfp8, 1, 32, 8, 8, FM_BF16, FM_U8, 32, 96, 64},
 };

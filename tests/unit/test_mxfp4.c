@@ -4,10 +4,10 @@
  */
 #include <math.h>
 
+#include "formats/quant/quant.h"
 #include "lib/base/dtype.h"
 #include "lib/base/rng.h"
 #include "lib/base/scaled.h"
-#include "formats/quant/quant.h"
 #include "lib/model/model.h"
 #include "tests/unit/scratch.h"
 #include "tests/unit/test.h"

@@ -5,6 +5,7 @@
  * scale. Conversion and transposition of both tables must give exactly those floats, in any order
  * of rows. Quantisation must give the nearest code.
  */
+#include "formats/quant/encode.h"
 #include "tests/unit/kernels.h"
 
 static double e4m3(int code)

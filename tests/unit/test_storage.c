@@ -1,7 +1,7 @@
 /* Test the groups of channels of each storage format: a group has whole blocks of every plane, and
  * whole bytes of codes. */
-#include "lib/block/block.h"
 #include "formats/quant/quant.h"
+#include "lib/block/block.h"
 #include "tests/unit/test.h"
 
 static int group_of(const struct fm_storage *storage, int rows, int columns)
