@@ -339,7 +339,7 @@ static void check_unit(void *arg, int i)
         rc = check_block(&p, &bytes, &err);
     else if (p.t->fill == FM_FILL_NUMBER)
         rc = check_filled(&p, 0, have->size, "differs from the expected value", &err);
-    else if (p.t->blocks > 0)
+    else if (p.t->m >= 0) /* of experts */
         rc = check_filled(&p, 0, have->size,
                           j->plan.codes
                               ? "differs from the value computed with the bundle's scales"
