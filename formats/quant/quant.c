@@ -228,8 +228,9 @@ bool fm_storage_exact(const struct fm_scheme *scheme, const struct fm_schemes *s
 
 /* ---- the lists ---- */
 
-static const struct fm_quant_method *const methods[] = {
-    &fm_method_fp8, &fm_method_mxfp4, &fm_method_compressed, &fm_method_mxfp8, &fm_method_modelopt};
+static const struct fm_quant_method *const methods[] = {&fm_method_fp8,        &fm_method_mxfp4,
+                                                        &fm_method_compressed, &fm_method_mxfp8,
+                                                        &fm_method_modelopt,   &fm_method_awq};
 
 const struct fm_quantiser *const fm_quantisers[] = {&fm_to_fp8_block, &fm_to_fp8,   &fm_to_w4a16,
                                                     &fm_to_w4a16_32,  &fm_to_nvfp4, &fm_to_nvfp4_ct,

@@ -3,8 +3,8 @@
  * quantization_config says about it.  It is given JSON, rows and columns; it does not depend on
  * models, layouts or bundles.  In reading order: this header (what a checkpoint's matrix consists
  * of; schemes of modules), encode (rounding a matrix to a format), formats.h; one file for each
- * format, which is read and written there: fp8, mxfp8, mxfp4, int4, nvfp4; and the containers of
- * several formats, compressed and modelopt.
+ * format, which is read and written there: fp8, mxfp8, mxfp4, int4, nvfp4, awq; and the containers
+ * of several formats, compressed and modelopt.
  *
  * A storage determines the kind of codes and the names of tensors.  lib/model/stored.h finds the
  * tensors that belong to a weight.  Bundles can keep codes (lib/model/packed.h).
@@ -64,6 +64,8 @@ struct fm_storage {
      * result is rounded to float32 before it is multiplied by a code.  NULL: none. */
     const char *factor_end;
     bool divides;          /* scales are divided by it */
+    const char *zero_end;  /* U8, a zero point for each scale, which is subtracted from codes;
+                              bundles  do not keep such codes.  NULL: none */
     const char *shape_end; /* I64 (2), rows and columns of the matrix; NULL: none */
     const char *const
         *carried; /* NULL-terminated list of suffixes of tensors that only servers use; or NULL */
@@ -153,6 +155,6 @@ struct fm_quant_method {
 
 extern const struct fm_storage fm_fp8, fm_mxfp4, fm_mxfp8;
 extern const struct fm_quant_method fm_method_fp8, fm_method_mxfp4, fm_method_compressed,
-    fm_method_mxfp8, fm_method_modelopt;
+    fm_method_mxfp8, fm_method_modelopt, fm_method_awq;
 
 #endif

@@ -224,6 +224,39 @@ static int make_config(char **config, const struct fm_hfdir *dir, int group, str
     return t.failed ? fm_fail(err, FM_ENOMEM, "no memory for config.json") : FM_OK;
 }
 
+/* ---- AWQ ---- */
+
+/* Present a tensor of AWQ in the usual order. */
+static int turn_awq(struct fm_tensor *t, struct fm_err *err)
+{
+    bool codes = fm_ends_with(t->name, ".qweight"), zeros = fm_ends_with(t->name, ".qzeros");
+    if (!codes && !zeros && !fm_ends_with(t->name, ".scales"))
+        return FM_OK;
+    if (t->dims != 2 || ((codes || zeros) && t->dtype != FM_I32) || (codes && t->shape[0] % 8 != 0))
+        return fm_fail(err, FM_EFORMAT, "tensor '%s' is %s with %d dimensions; awq has %s with 2%s",
+                       t->name, fm_dtype_name(t->dtype), t->dims,
+                       codes || zeros ? "I32" : "numbers",
+                       codes ? ", the first a multiple of 8" : "");
+    uint64_t rows = t->shape[0];
+    t->shape[0] = t->shape[1] * (codes || zeros ? 8 : 1);
+    t->shape[1] = codes ? rows / 8 : rows;
+    t->form = codes || zeros ? FM_TENSOR_NIBBLES : FM_TENSOR_TURNED;
+    if (zeros) {
+        t->dtype = FM_U8;
+        t->size *= 2;
+    }
+    return FM_OK;
+}
+
+static int take_awq(const struct fm_hfdir *dir, struct fm_err *err)
+{
+    for (size_t s = 0; s < dir->shards; s++)
+        for (size_t i = 0; i < dir->shard[s].st.count; i++)
+            if (turn_awq(&dir->shard[s].st.tensor[i], err))
+                return fm_within(err, "%s", dir->shard[s].name);
+    return FM_OK;
+}
+
 int fm_gptq_take(char **config, struct fm_hfdir *dir, struct fm_err *err)
 {
     cJSON *json = NULL;
@@ -236,7 +269,7 @@ int fm_gptq_take(char **config, struct fm_hfdir *dir, struct fm_err *err)
         cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(quant, "quant_method"));
     const char *format =
         cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(quant, "checkpoint_format"));
-    bool gptq = method && strcmp(method, "gptq") == 0;
+    bool gptq = method && strcmp(method, "gptq") == 0, awq = method && strcmp(method, "awq") == 0;
     bool second = format && strcmp(format, "gptq_v2") == 0;
     int rc = gptq ? check_number(quant, "bits", 4, 4, &bits, err) : FM_OK;
     if (!rc && gptq)
@@ -250,6 +283,8 @@ int fm_gptq_take(char **config, struct fm_hfdir *dir, struct fm_err *err)
     cJSON_Delete(json);
     if (rc)
         return fm_within(err, "config.json: quantization_config");
+    if (awq)
+        return take_awq(dir, err);
     for (size_t s = 0; s < dir->shards && gptq && !rc; s++)
         if ((rc = check_complete(dir, &dir->shard[s], order, err)))
             fm_within(err, "%s", dir->shard[s].name);

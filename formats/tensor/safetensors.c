@@ -494,6 +494,25 @@ uint64_t fm_tensor_count(const struct fm_tensor *t)
     return n;
 }
 
+/* Elements [first, first + n) of a matrix whose row is in nibbles of AWQ's words: those of rows 8 i
+ * to 8 i + 7 of a column are in one word, in this order. */
+static void take_nibbles(uint8_t *to, const struct fm_tensor *t, const char *words, size_t first,
+                         size_t n)
+{
+    static const int place[8] = {0, 4, 1, 5, 2, 6, 3, 7};
+    size_t element = (size_t)fm_dtype_bits(t->dtype) / 8, per = element == 4 ? 8 : 1;
+    size_t columns = (size_t)t->shape[1], wide = (size_t)t->shape[0] / 8;
+    for (size_t i = first; i < first + n; i++, to += element) {
+        size_t row = i / columns, column = i % columns * per;
+        uint32_t element_of = 0, word;
+        for (size_t c = 0; c < per; c++) {
+            memcpy(&word, words + ((column + c) * wide + row / 8) * sizeof word, sizeof word);
+            element_of |= (word >> 4 * place[row % 8] & 15) << 4 * c;
+        }
+        memcpy(to, &element_of, element);
+    }
+}
+
 int fm_tensor_read(const struct fm_tensor *t, const struct fm_file *file, uint64_t at, void *dst,
                    size_t size, struct fm_err *err)
 {
@@ -506,11 +525,15 @@ int fm_tensor_read(const struct fm_tensor *t, const struct fm_file *file, uint64
     }
     size_t element = (size_t)fm_dtype_bits(t->dtype) / 8, first = (size_t)at / element;
     size_t rows = (size_t)t->shape[0], columns = (size_t)t->shape[1], n = size / element;
+    bool nibbles = t->form == FM_TENSOR_NIBBLES;
+    size_t stored = (size_t)fm_tensor_stored(t);
     struct fm_mark mark = fm_scratch_mark();
-    char *whole = fm_scratch((size_t)t->size), *to = dst;
+    char *whole = fm_scratch(stored), *to = dst;
     assert(at % element == 0 && size % element == 0);
-    int rc = fm_file_read(file, t->offset, whole, (size_t)t->size, err);
-    for (size_t i = first; i < first + n && !rc; i++, to += element)
+    int rc = fm_file_read(file, t->offset, whole, stored, err);
+    if (!rc && nibbles)
+        take_nibbles(dst, t, whole, first, n);
+    for (size_t i = first; i < first + n && !rc && !nibbles; i++, to += element)
         memcpy(to, whole + (i % columns * rows + i / columns) * element, element);
     fm_scratch_release(mark);
     return rc;

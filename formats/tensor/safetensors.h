@@ -35,9 +35,10 @@
 
 /* How fm_tensor_read gets the bytes of a tensor (formats/tensor/gptq.h). */
 enum fm_tensor_form {
-    FM_TENSOR_STORED, /* from the file */
-    FM_TENSOR_TURNED, /* by transposing the matrix in the file */
-    FM_TENSOR_SIZES   /* from `sizes` */
+    FM_TENSOR_STORED,  /* from the file */
+    FM_TENSOR_TURNED,  /* by transposing the matrix in the file */
+    FM_TENSOR_NIBBLES, /* from the nibbles of a matrix whose words hold eight rows of a column */
+    FM_TENSOR_SIZES    /* from `sizes` */
 };
 
 struct fm_tensor {
@@ -70,6 +71,12 @@ void fm_safetensors_close(struct fm_safetensors *st);
 const struct fm_tensor *fm_safetensors_find(const struct fm_safetensors *st, const char *name);
 /* Value of a metadata key, or NULL. */
 const char *fm_safetensors_metadata(const struct fm_safetensors *st, const char *key);
+
+/* Bytes of the tensor in the file: for nibbles that are presented as bytes, half of its size. */
+static inline uint64_t fm_tensor_stored(const struct fm_tensor *t)
+{
+    return t->form == FM_TENSOR_NIBBLES && fm_dtype_bits(t->dtype) == 8 ? t->size / 2 : t->size;
+}
 
 /* Number of elements; shapes were checked at open. */
 uint64_t fm_tensor_count(const struct fm_tensor *t);

@@ -59,8 +59,11 @@ void fm_scaled_to_f32(float *dst, const void *codes, const struct fm_scales *s, 
         size_t end = (column / wide + 1) * wide;
         size_t run = (end < columns ? end : columns) - column;
         run = run < n ? run : n;
-        float scale = s->scale[row / (size_t)s->block_rows * across + column / wide];
+        size_t block = row / (size_t)s->block_rows * across + column / wide;
+        float scale = s->scale[block];
         widen(dst, codes, s->code, at, run);
+        for (size_t i = 0; s->zero && i < run; i++)
+            dst[i] -= s->zero[block];
         for (size_t i = 0; i < run; i++)
             dst[i] *= scale;
         if (s->rounded)

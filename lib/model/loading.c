@@ -178,12 +178,8 @@ static int read_end_scales(struct conversion *v, struct fm_digest *sum, struct f
     struct fm_digest digest = fm_weightsum_tensor(at->scale, raw, 0);
     fm_weightsum_add(sum, &digest);
     float factor;
-    if (fm_stored_factor(&factor, at, err))
+    if (fm_stored_factor(&factor, at, err) || fm_weightsum_apart(sum, at, factor, err))
         return err->code;
-    if (at->factor) {
-        digest = fm_weightsum_tensor(at->factor, &factor, 0);
-        fm_weightsum_add(sum, &digest);
-    }
     return widen_scales(&v->scales, v->m, v->whole, 0, 1, raw, factor, err);
 }
 
@@ -499,15 +495,15 @@ static int read_bytes(const void **bytes, const struct fm_tensor *t, const struc
     return FM_OK;
 }
 
-/* Read the number that multiplies the scales, if there is one; it is part of the layer's sum. */
+/* Read the number that multiplies the scales, if there is one; it is part of the layer's sum, and
+ * so are zero points. */
 static int read_factor(struct conversion *v, struct piece *x, struct fm_err *err)
 {
     const struct fm_stored *at = &x->tensor->at;
-    if (fm_stored_factor(&x->factor[0], at, err))
+    struct fm_digest digest = {{0}};
+    if (fm_stored_factor(&x->factor[0], at, err) ||
+        (v->summing && fm_weightsum_apart(&digest, at, x->factor[0], err)))
         return fm_within(err, "%s", v->m->path);
-    if (!at->factor || !v->summing)
-        return FM_OK;
-    struct fm_digest digest = fm_weightsum_tensor(at->factor, &x->factor[0], 0);
     pthread_mutex_lock(&v->lock);
     fm_weightsum_add(&v->sum, &digest);
     pthread_mutex_unlock(&v->lock);

@@ -194,6 +194,11 @@ bool fm_packed_see(struct fm_packed_layers *layers, const struct fm_config *c, e
         return false;
     }
     assert(m == layers->M);
+    if (scheme.storage && scheme.storage->zero_end) {
+        snprintf(why, FM_PACKED_WHY, "%s has zero points, which bundles do not keep",
+                 scheme.storage->name);
+        return false;
+    }
     if (has_one_scale(&scheme)) {
         snprintf(why, FM_PACKED_WHY, "%s has one scale for a whole matrix of an expert",
                  scheme.storage->name);
@@ -245,7 +250,7 @@ static int check_codes(const struct fm_scheme *scheme, const struct fm_config *c
         return fm_fail(
             err, FM_EFORMAT,
             "storage is '%s', but config.json gives experts of one layer different formats", name);
-    if (has_one_scale(scheme))
+    if (has_one_scale(scheme) || scheme->storage->zero_end)
         return fm_fail(err, FM_EFORMAT, "storage is '%s', which experts of a bundle cannot have",
                        name);
     if (!divides(scheme, c))

@@ -334,7 +334,7 @@ void fm_source_bytes(const struct fm_tensors *t, uint64_t *stored, uint64_t *wri
     *stored = *written = 0;
     for (size_t i = 0; i < t->entries; i++) {
         const struct fm_stored *s = &t->entry[i];
-        *stored += s->tensor->size;
+        *stored += fm_tensor_stored(s->tensor);
         *written += s->extra ? s->tensor->size : fm_stored_bytes(s);
     }
 }

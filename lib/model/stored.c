@@ -12,6 +12,7 @@
 
 #include "formats/quant/quant.h"
 #include "lib/base/names.h"
+#include "lib/base/pool.h"
 #include "lib/family/extra.h"
 
 /* Copy `name` with its suffix `from` replaced by `to`; "" if the result is longer than any tensor's
@@ -32,8 +33,8 @@ static enum fm_stored_role role_of(const char **end, const struct fm_storage *s,
     *end = "";
     if (!s)
         return FM_STORED_VALUES;
-    const char *const ends[] = {s->scale_end, s->factor_end, s->shape_end};
-    for (int i = 0; i < 3; i++)
+    const char *const ends[] = {s->scale_end, s->factor_end, s->zero_end, s->shape_end};
+    for (int i = 0; i < 4; i++)
         if (ends[i] && fm_ends_with(t->name, *end = ends[i]))
             return (enum fm_stored_role)(FM_STORED_SCALE + i);
     for (const char *const *other = s->carried; other && *other; other++)
@@ -79,6 +80,7 @@ void fm_stored_link(struct fm_stored *s, fm_stored_find *find, const void *in)
         return;
     s->scale = find_end(&s->scale_file, s, storage->scale_end, find, in);
     s->factor = find_end(&s->factor_file, s, storage->factor_end, find, in);
+    s->zero = find_end(&s->zero_file, s, storage->zero_end, find, in);
     s->shape = find_end(&s->shape_file, s, storage->shape_end, find, in);
 }
 
@@ -174,6 +176,11 @@ static int check_single(const struct fm_stored *s, struct fm_err *err)
     if (s->factor && (s->factor->dtype != FM_F32 || fm_tensor_count(s->factor) != 1))
         return fm_fail(err, FM_EFORMAT, "tensor '%s' is not one number of type F32",
                        s->factor->name);
+    if (storage->zero_end && !s->zero)
+        return fm_fail(err, FM_EFORMAT, "tensor '%s' has no %s", s->tensor->name,
+                       storage->zero_end);
+    if (s->zero && check_shape(s->zero, s->scale->shape, 2, "its scales require", err))
+        return err->code;
     if (s->shape && (s->shape->dtype != FM_I64 || fm_tensor_count(s->shape) != 2))
         return fm_fail(err, FM_EFORMAT, "tensor '%s' is not two numbers of type I64",
                        s->shape->name);
@@ -409,6 +416,19 @@ void fm_stored_scales(float *scale, const struct fm_storage *storage, const void
         scale[i] = storage->divides ? scale[i] / factor : scale[i] * factor;
 }
 
+/* Zero points [first, first + n), from whose numbers the offset of INT4 is subtracted. */
+static int read_zeros(float *zero, const struct fm_stored *s, size_t first, size_t n,
+                      struct fm_err *err)
+{
+    struct fm_mark mark = fm_scratch_mark();
+    uint8_t *bytes = fm_scratch(n);
+    int rc = fm_tensor_read(s->zero, s->zero_file, first, bytes, n, err);
+    for (size_t i = 0; i < n && !rc; i++)
+        zero[i] = (float)bytes[i] - 8;
+    fm_scratch_release(mark);
+    return !rc ? rc : fm_within(err, "tensor '%s'", s->zero->name);
+}
+
 int fm_stored_widen(struct fm_scales *scales, float *scale, const struct fm_stored *s,
                     const void *raw, size_t first, size_t count, float factor, struct fm_err *err)
 {
@@ -425,8 +445,12 @@ int fm_stored_widen(struct fm_scales *scales, float *scale, const struct fm_stor
                            "tensor '%s' holds %g at element %zu; a scale is %s and at most %.2g",
                            s->scale->name, (double)scale[i], first + i,
                            storage->zeros ? "not negative" : "more than 0", (double)most);
+    float *zero = s->zero ? fm_scratch(count * sizeof *zero) : NULL;
+    if (zero && read_zeros(zero, s, first, count, err))
+        return err->code;
     int64_t columns = (int64_t)(fm_stored_count(s) / rows);
     *scales = (struct fm_scales){.scale = scale,
+                                 .zero = zero,
                                  .count = count,
                                  .columns = columns,
                                  .block_rows = scheme.block_rows ? scheme.block_rows : (int)rows,

@@ -24,6 +24,7 @@ enum fm_stored_role {
     /* These belong to codes. */
     FM_STORED_SCALE,
     FM_STORED_FACTOR,
+    FM_STORED_ZERO,
     FM_STORED_SHAPE,
     FM_STORED_CARRIED /* only for servers */
 };
@@ -33,8 +34,8 @@ enum fm_stored_role {
 struct fm_stored {
     const struct fm_tensor *tensor, *scale; /* scale is NULL if the tensor is not codes */
     const struct fm_file *file, *scale_file;
-    const struct fm_tensor *factor, *shape; /* tensors that belong to codes, or NULL */
-    const struct fm_file *factor_file, *shape_file;
+    const struct fm_tensor *factor, *zero, *shape; /* tensors that belong to codes, or NULL */
+    const struct fm_file *factor_file, *zero_file, *shape_file;
     struct fm_scheme scheme; /* of the module, although this tensor of it may be unquantised */
     enum fm_stored_role role;
     const struct fm_weight
@@ -128,8 +129,9 @@ void fm_stored_scales(float *scale, const struct fm_storage *storage, const void
 
 /*
  * Prepare the conversion of codes: read `count` scales of the tensor, from number `first` on (whole
- * rows of blocks), from their bytes into `scale`, which the caller provides and keeps.  `factor` is
- * fm_stored_factor's.  FM_EFORMAT, naming tensor and element, if one cannot be a scale.
+ * rows of blocks), from their bytes into `scale`, which the caller provides and keeps.  Zero points
+ * are read into scratch.  `factor` is fm_stored_factor's.  FM_EFORMAT, naming tensor and element,
+ * if one cannot be a scale.
  */
 int fm_stored_widen(struct fm_scales *scales, float *scale, const struct fm_stored *s,
                     const void *raw, size_t first, size_t count, float factor, struct fm_err *err);

@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "lib/base/pool.h"
+
 static struct fm_digest of_shape(const struct fm_tensor *t)
 {
     char text[32 + FM_ST_DIMS_MAX * 24];
@@ -46,6 +48,27 @@ void fm_weightsum_add(struct fm_digest *sum, const struct fm_digest *digest)
 {
     for (size_t i = 0; i < sizeof sum->byte; i++)
         sum->byte[i] ^= digest->byte[i];
+}
+
+int fm_weightsum_apart(struct fm_digest *sum, const struct fm_stored *s, float factor,
+                       struct fm_err *err)
+{
+    struct fm_digest digest;
+    if (s->factor) {
+        digest = fm_weightsum_tensor(s->factor, &factor, 0);
+        fm_weightsum_add(sum, &digest);
+    }
+    if (!s->zero)
+        return FM_OK;
+    struct fm_mark mark = fm_scratch_mark();
+    void *bytes = fm_scratch((size_t)s->zero->size);
+    int rc = fm_tensor_read(s->zero, s->zero_file, 0, bytes, (size_t)s->zero->size, err);
+    if (!rc) {
+        digest = fm_weightsum_tensor(s->zero, bytes, 0);
+        fm_weightsum_add(sum, &digest);
+    }
+    fm_scratch_release(mark);
+    return rc;
 }
 
 int fm_weightsum_place(const struct fm_config *config, const struct fm_stored *s)

@@ -40,6 +40,11 @@ struct fm_digest fm_weightsum_tensor(const struct fm_tensor *t, const void *byte
 /* Add a digest to a sum, which begins with zeros. */
 void fm_weightsum_add(struct fm_digest *sum, const struct fm_digest *digest);
 
+/* Add the digests of the factor of scales, which has been read, and of zero points, which are read
+ * here, if codes have them. */
+int fm_weightsum_apart(struct fm_digest *sum, const struct fm_stored *s, float factor,
+                       struct fm_err *err);
+
 /* The place in [0, L] where a tensor of a stock checkpoint is summed (scales: with their weight);
  * -1 if it is not summed. */
 int fm_weightsum_place(const struct fm_config *config, const struct fm_stored *s);

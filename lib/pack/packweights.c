@@ -97,10 +97,10 @@ static int read_factor(struct fm_packing *p, const struct fm_stored *place, floa
 {
     if (fm_stored_factor(factor, place, err))
         return fm_within(err, "%s", place->scale_file->path);
-    if (place->factor && !p->packed.storage) {
-        struct fm_digest digest = fm_weightsum_tensor(place->factor, factor, 0);
-        add_sum(p, place, &digest);
-    }
+    struct fm_digest digest = {{0}};
+    if (!p->packed.storage && fm_weightsum_apart(&digest, place, *factor, err))
+        return fm_within(err, "%s", place->scale_file->path);
+    add_sum(p, place, &digest);
     return FM_OK;
 }
 

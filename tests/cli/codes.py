@@ -6,7 +6,7 @@ decodes every format that the suite reads, and encodes every format that it writ
     fp8          a scale for each row, or for the whole matrix
     fp8-block    a scale for each block, 128 x 128 or R x C in `fp8-block:RxC`; blocks are cut at the edges
     w4a16        four-bit integers in groups of 128 columns, or G in `w4a16:G`; decoded in compressed-tensors'
-                 format and in GPTQ's
+                 format and in GPTQ's, and with zero points in AWQ's
     nvfp4        four-bit floats in groups of 16, as ModelOpt writes them; `nvfp4:ct` as compressed-tensors does
     mxfp4 mxfp8  groups of 32 whose scale is a power of two; mxfp4 is also decoded as gpt-oss stores it
 
@@ -122,6 +122,23 @@ def gptq_matrix(tensors, base, quant):
         for r in range(n) for k in range(8 * k8)]  # fmt: skip
 
 
+AWQ = (0, 2, 4, 6, 1, 3, 5, 7)  # the column of each nibble of a word, lowest first
+
+
+def awq_matrix(tensors, base, quant):
+    """Codes and zero points are packed along the columns of the transposed matrix."""
+    qweight, scales, zeros = (tensors[base + end] for end in ("qweight", "scales", "qzeros"))
+    (k, n8), scale, group = qweight[1], numbers(scales), quant["group_size"]
+
+    def nibbles(data):
+        word = struct.unpack(f"<{len(data) // 4}I", data)
+        return [word[i + c // 8] >> 4 * AWQ.index(c % 8) & 15 for i in range(0, len(word), n8) for c in range(8 * n8)]
+
+    code, zero, n = nibbles(qweight[2]), nibbles(zeros[2]), 8 * n8
+    return [n, k], [to_f32((code[j * n + r] - zero[j // group * n + r]) * scale[j // group * n + r])
+                    for r in range(n) for j in range(k)]  # fmt: skip
+
+
 def gptoss_experts(blocks, scales):
     """Decode (E, rows, columns / 32, 16) bytes; the plain tensor is (E, columns, rows)."""
     (E, rows, across, _), scale = blocks[1], numbers(scales)
@@ -135,7 +152,8 @@ def decoded(model):
     for name in tensors:
         base, _, end = name.rpartition(".")
         if end == "qweight":
-            found[base + ".weight"] = gptq_matrix(tensors, base + ".", quant)
+            of = awq_matrix if quant["quant_method"] == "awq" else gptq_matrix
+            found[base + ".weight"] = of(tensors, base + ".", quant)
         elif end.endswith("_blocks"):
             whole = name.removesuffix("_blocks")
             found[whole] = gptoss_experts(tensors[name], tensors[whole + "_scales"])

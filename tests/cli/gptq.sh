@@ -1,4 +1,4 @@
-# GPTQ with symmetric zero points and without desc_act, which reorders columns, is compressed-tensors' W4A16,
+# GPTQ and AWQ.  GPTQ with symmetric zero points and without desc_act, which reorders columns, is compressed-tensors' W4A16,
 # transposed: the bundle has the same weights, and exports have the format of compressed-tensors.
 here=$(dirname "$0")
 from=$GOLDEN/packed/w4a16
@@ -55,3 +55,15 @@ python3 - <<'PYTHON'
 import json
 print(json.load(open("out/config.json"))["quantization_config"]["ignore"])
 PYTHON
+echo "== awq: zero points, and codes packed along rows; only read"
+python3 "$here/recode.py" awq "$from" awq
+python3 "$here/recode.py" plain awq twin
+fm-rank -q -m twin -t "$from/tokens.npy" --precision f32 -f -o twin.fm >/dev/null
+family awq awq
+cmp <(tar -xOf ranked ranking.safetensors) <(tar -xOf twin.fm ranking.safetensors) &&
+    echo "scores of the float32 twin"
+fm-pack -q -m awq -T 3 trained | cmp - awq.fm && echo "pipe: same bytes"
+fm-verify -q --function -m awq -t "$from/tokens.npy" awq.fm | sed 's/ items, .*B:/ items:/' | tail -n 1
+python3 "$here/recode.py" plain awq rounded BF16
+python3 "$here/compare.py" values rounded awq.fm
+fm-pack -q -m awq -f --weights keep -o none.fm trained 2>&1 | sed 's/^/  /'

@@ -11,6 +11,7 @@
                                              mxfp8            MiniMax's MXFP8
                                              w4a16:G          experts in compressed-tensors' INT4, groups of G
     recode.py gptq MODEL OUT [v2]          store W4A16 in GPTQ's format
+    recode.py awq MODEL OUT                store W4A16 in AWQ's format, with other zero points
     recode.py join MODEL OTHER EXPRESSION OUT   take matching modules from OTHER, for a mixture of schemes
     recode.py ease MODEL EXPRESSION OUT    store matching modules in BF16, and ignore them
     recode.py resize MODEL OUT I           experts of I channels, repeating the first ones if there were fewer;
@@ -28,7 +29,7 @@ import struct
 import sys
 from pathlib import Path
 
-from codes import decoded, encoded, numbers, plain, words
+from codes import AWQ, decoded, encoded, integers, numbers, plain, words
 from tensors import config_of, pack, read, write
 
 
@@ -116,6 +117,30 @@ def gptq(model, out, version="v1"):
     quant = {"quant_method": "gptq", "bits": 4, "group_size": group, "desc_act": False, "sym": True}
     if version == "v2":
         quant["checkpoint_format"] = "gptq_v2"
+    write(model, out, tensors, lambda config: config.update(quantization_config=quant))
+
+
+def awq(model, out):
+    """W4A16's codes and scales with other zero points, in AWQ's format."""
+    tensors, group = {}, 32
+
+    def packed(rows, n):
+        return struct.pack(f"<{len(rows) * n // 8}I", *(
+            sum(row[i + column] << 4 * place for place, column in enumerate(AWQ)) for row in rows for i in range(0, n, 8)))
+
+    for name, t in read(model).items():
+        base, _, end = name.rpartition(".")
+        if end == "weight_packed":
+            (n, k8), codes = t[1], integers(t[2])
+            rows = [[codes[r * 8 * k8 + k] for r in range(n)] for k in range(8 * k8)]
+            zeros = [[(7 * r + 5 * g + 3) % 16 for r in range(n)] for g in range(8 * k8 // group)]
+            tensors[base + ".qweight"] = "I32", [8 * k8, n // 8], packed(rows, n)
+            tensors[base + ".qzeros"] = "I32", [len(zeros), n // 8], packed(zeros, n)
+        elif end == "weight_scale":
+            tensors[base + ".scales"] = turned(t, 2)
+        elif end != "weight_shape":
+            tensors[name] = t
+    quant = {"quant_method": "awq", "bits": 4, "group_size": group, "zero_point": True, "version": "gemm"}
     write(model, out, tensors, lambda config: config.update(quantization_config=quant))
 
 
@@ -260,4 +285,4 @@ def qwen3(out, dtype):
 
 
 if __name__ == "__main__":
-    {f.__name__: f for f in (plain, quantise, gptq, join, ease, resize, grow, gptoss, qwen3)}[sys.argv[1]](*sys.argv[2:])
+    {f.__name__: f for f in (plain, quantise, gptq, awq, join, ease, resize, grow, gptoss, qwen3)}[sys.argv[1]](*sys.argv[2:])
