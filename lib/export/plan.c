@@ -196,8 +196,9 @@ static int choose_format(struct fm_exportplan *p, struct fm_err *err)
     if (!body)
         return fm_fail(err, FM_ECONFIG,
                        "--weights %s: %s has all experts of a layer in one tensor, and no server "
-                       "reads this format there; use bf16%s",
-                       name, from->family->name, from->family == &fm_gpt_oss ? " or mxfp4" : "");
+                       "reads this format there; use bf16%s%s",
+                       name, from->family->name, from->family->fused_format ? " or " : "",
+                       from->family->fused_format ? from->family->fused_format : "");
     int n = asprintf(&text, "{\"quantization_config\": {%s}}", body);
     int rc = n < 0 ? fm_fail(err, FM_ENOMEM, "no memory for config.json")
                    : fm_json_tree(&json, text, (size_t)n, err);

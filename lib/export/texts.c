@@ -132,7 +132,7 @@ static void set_architecture(struct fm_texts_edit *e, const struct fm_exportplan
                              const cJSON *config)
 {
     const struct fm_model_family *family = p->from->config.family;
-    const char *served = family == &fm_phimoe ? "PhiMoEForCausalLM" : NULL;
+    const char *served = family->served_as;
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, "architectures");
     const char *have = cJSON_GetStringValue(cJSON_GetArrayItem(list, 0));
     struct fm_text saved = {0}, t = {0};

@@ -9,8 +9,7 @@
  *  2. If it computes something new, write a block in lib/block, with a pointer in struct fm_config
  *     to the values that it reads from config.json (fm_config_release frees them), its weights in
  *     lib/block/layerweights.h, and the operations that it needs in kernels/ops.
- *  3. Add its classes to formats/runtime/modeling_fm.py, a small model and its goldens to golden/,
- *     and a line to the list of tests/unit/models.h.
+ *  3. Add a small model and its goldens to golden/; tests and judges find it by its name, odd-X.
  *  4. If servers or llama.cpp treat it differently from most families, say so in fm-clients(7).
  *
  * In every family, only channels of routed experts are pruned.  Routers, shared experts, dense

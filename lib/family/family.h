@@ -69,6 +69,10 @@ struct fm_model_family {
                            (fm_families_knows) and those in other fields of this row */
     const struct fm_weight *weight;    /* table of its tensors; ends with a row without names */
     const struct fm_extra_form *extra; /* extra tensors; NULL: none */
+    const char *served_as;    /* the architecture that servers use, if they do not accept class_name
+                                 followed by ForCausalLM; NULL: they do */
+    const char *fused_format; /* format of `--weights` that servers read for fused experts; NULL:
+                                 none */
 };
 
 /* The list of families: one row each, for the struct fm_NAME in the family's file.  Messages list

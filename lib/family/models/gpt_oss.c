@@ -59,4 +59,5 @@ const struct fm_model_family fm_gpt_oss = {
     .keys = "experts_per_token initial_context_length rope_ntk_alpha rope_ntk_beta "
             "rope_scaling_factor swiglu_alpha swiglu_limit",
     .weight = weights,
+    .fused_format = "mxfp4",
 };

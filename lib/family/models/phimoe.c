@@ -40,4 +40,5 @@ const struct fm_model_family fm_phimoe = {
     .positions = 131072,
     .keys = "router_jitter_noise input_jitter_noise lm_head_bias",
     .weight = weights,
+    .served_as = "PhiMoEForCausalLM",
 };
