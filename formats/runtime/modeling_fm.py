@@ -1,10 +1,10 @@
-"""Mixtral, PhiMoE, Qwen2-MoE, Qwen3-MoE, OLMoE, GLM-4.5, 4.7-Flash and 5, MiniMax-M2 and -M3,
-ERNIE-4.5, DeepSeek-V2, -V3 and -V3.2, gpt-oss, Qwen3-Next, Qwen3.5, dots.llm1, Solar-Open, Hy3,
-K-EXAONE, A.X-K1, Trinity, Laguna, MiMo-V2-Flash, LFM2 and Granite with experts of unequal width.
+"""Mixture-of-experts models of transformers with experts of unequal width.
 
 `fm-pack --export` puts this file into its `ragged`, `elastic` and `layer` directories.  It needs
 transformers 5 or newer, and runs with trust_remote_code in transformers, vLLM and SGLang (their
-Transformers backends).  Everything except the experts is the stock model, with the stock names.
+Transformers backends).  Everything except the experts is the stock model, with the stock names: the
+classes FmXConfig, FmXModel and FmXForCausalLM are made from those that transformers has for X when they
+are first used.
 
 config.json:
     fm_widths   one row per decoder layer: the resident channels of each expert ([] where the layer
@@ -45,9 +45,11 @@ import base64
 import ctypes
 import os
 import pickle
+import re
 import sys
 import threading
 from contextlib import contextmanager
+from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
 from typing import List
@@ -59,16 +61,18 @@ from transformers import initialization as init
 from transformers.conversion_mapping import register_checkpoint_conversion_mapping
 from transformers.core_model_loading import Concatenate, ConversionOps, WeightConverter
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES, model_type_to_module_name
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.models.phimoe import modeling_phimoe
 
 CHANNELS_AT_ONCE = 16384  # activations per token that every_expert() keeps at most
 
 ATTENTION_PLAN = {f"layers.*.self_attn.{x}_proj": "colwise" for x in "qkv"}
+ATTENTION_PLAN["layers.*.self_attn.gate_proj"] = "colwise"  # split like the heads that it gates, if there is one
 ATTENTION_PLAN["layers.*.self_attn.o_proj"] = "rowwise"
 # Every device has the whole latents; the projections from them are split by heads.
 LATENT_PLAN = {f"layers.*.self_attn.{x}_proj": "colwise" for x in ("q", "q_b", "kv_b")}
 LATENT_PLAN["layers.*.self_attn.o_proj"] = "rowwise"
-GATE_PLAN = {"afmoe": {"layers.*.self_attn.gate_proj": "colwise"}}  # split like the heads that it gates
 GATHERED = ("colwise_gather_output", "rowwise_split_input")
 
 
@@ -372,7 +376,7 @@ def experts_forward(hidden, *arguments):
 
 
 class FmExperts(nn.Module):
-    def __init__(self, config, layer):
+    def __init__(self, config, layer, biased):
         super().__init__()
         cap = loaded_widths(config, layer)
         self.fm_config, self.layer, self.pending = config, layer, {}
@@ -380,7 +384,8 @@ class FmExperts(nn.Module):
             clip_say(CLIP_MISSING + ("" if os.environ.get("FM_CLIP_LIBRARY") else CLIP_WHERE))
         self.gate_up = nn.Parameter(torch.empty(2 * sum(cap), config.hidden_size))
         self.down = nn.Parameter(torch.empty(sum(cap), config.hidden_size))
-        if config.fm_biased:
+        self.biased = biased
+        if biased:
             self.bias_gate_up = nn.Parameter(torch.empty(2 * sum(cap)))
             self.bias_down = nn.Parameter(torch.empty(len(cap), config.hidden_size))
         if config.fm_family:
@@ -409,7 +414,7 @@ class FmExperts(nn.Module):
             init.constant_(self.budget, -1)
 
     def weights(self):
-        biases = (self.bias_gate_up, self.bias_down) if self.fm_config.fm_biased else ()
+        biases = (self.bias_gate_up, self.bias_down) if self.biased else ()
         return self.gate_up, self.down, *biases
 
     def parts(self, name):
@@ -564,14 +569,14 @@ class LoadedRows(ConversionOps):
         return self  # a saved model has only the loaded rows, decoded
 
 
-def converters_of(config):
+def converters_of(model):
     """Converters for tensors of the file that differ from the parameters."""
-    converters = []
+    config, converters = model.config, []
     if config.fm_load_cap or config.fm_codes:
         for name in ("gate_up", "down", "bias_gate_up"):
             parts = [f"{config.fm_block}.experts.{name}{end}" for end in ("", "_scale", "_factor")]
             converters.append(WeightConverter(parts, parts[0], [LoadedRows()], force_cpu=True))
-    if config.model_type == "fm_minimax_m3_vl_text":  # the stock class fuses them in every MLP
+    if any(name.endswith(".gate_up_proj") for name, _ in model.named_modules()):  # fused in every MLP
         parts = [rf"\.{x}_proj.weight" for x in ("gate", "up")]
         converters.append(WeightConverter(parts, r"\.gate_up_proj.weight", [Concatenate(dim=0)]))
     return converters
@@ -643,7 +648,7 @@ def shared_width(config):
     raise ValueError("config.json does not say how wide the shared expert is")
 
 
-def check_attention(config):
+def check_attention(config, layers):
     """Refuse to run in servers' Transformers backends where they would silently compute something else."""
     kinds = getattr(config, "layer_types", None) or ["sliding_attention"]
     if config._attn_implementation in ("vllm", "sglang"):
@@ -657,7 +662,8 @@ def check_attention(config):
         return
     window = getattr(config, "sliding_window", None) or config.max_position_embeddings
     closes = window < config.max_position_embeddings and "sliding_attention" in kinds
-    does = "leaves out attention sinks" if config.fm_sinks else None
+    sinks = any(hasattr(getattr(layer, "self_attn", None), "sinks") for layer in layers)
+    does = "leaves out attention sinks" if sinks else None
     does = does or ("attends to one position more than the window" if closes else None)
     if getattr(config, "num_attention_heads_per_layer", None):
         does = does or "takes all layers to have the same query heads"
@@ -672,9 +678,9 @@ class FmModel:
         act = getattr(config, "hidden_act", "silu")
         if act != "silu":
             raise ValueError(f"hidden_act {act!r}: these experts support only silu")
-        check_attention(config)
         with experts_of(config, 0):
             super().__init__(config)
+        check_attention(config, self.base_model.layers)
         if self.base_model is not self:
             self.base_model.__class__ = self.fm_base  # it initializes its own parts
         for index, layer in enumerate(self.base_model.layers):
@@ -690,7 +696,7 @@ class FmModel:
                 if getattr(block, "shared_experts", None) is not None:
                     stock = type(block.shared_experts)
                     block.shared_experts = stock(config, intermediate_size=shared_width(config))
-        converters = converters_of(config)
+        converters = converters_of(self)
         if converters:
             register_checkpoint_conversion_mapping(config.model_type, converters, overwrite=True)
         if config.fm_codes:  # codes and scales stay float32 until they are decoded
@@ -705,7 +711,7 @@ class FmModel:
         if len(widths) != stock.num_experts:
             raise ValueError(f"fm_widths[{layer}] is {widths} for {stock.num_experts} experts")
         if config.fm_layout != "layer":
-            return FmExperts(config, layer)
+            return FmExperts(config, layer, hasattr(stock, "gate_up_proj_bias"))
         with experts_of(config, widths[0]):
             return type(stock)(config)
 
@@ -727,16 +733,25 @@ class FmModel:
         return self.config.fm_budgets[index]
 
 
-def family(directory, name, width_key="moe_intermediate_size", block="mlp"):
-    """Fm<name>Config, Fm<name>Model, Fm<name>ForCausalLM; () if this transformers lacks the family."""
-    place = f"transformers.models.{directory}"
-    try:
-        stock = import_module(f"{place}.modeling_{directory}")
-        configs = import_module(f"{place}.configuration_{directory}")
-    except ModuleNotFoundError:
-        return ()
-    part = "Text" if hasattr(configs, f"{name}TextConfig") else ""
-    base = getattr(configs, f"{name}{part}Config")
+def stock_of(name):
+    """The classes XConfig (or XTextConfig), XModel and XForCausalLM that transformers has for the name X."""
+    types = [t for t, stock in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items() if stock == f"{name}ForCausalLM"]
+    for part in ("Text", ""):
+        for model_type in types:
+            if CONFIG_MAPPING_NAMES.get(model_type) == f"{name}{part}Config":
+                directory = model_type_to_module_name(model_type)
+                place = f"transformers.models.{directory}"
+                stock = import_module(f"{place}.modeling_{directory}")
+                base = getattr(import_module(f"{place}.configuration_{directory}"), f"{name}{part}Config")
+                return base, getattr(stock, f"{name}{part}Model"), getattr(stock, f"{name}ForCausalLM")
+    raise AttributeError(f"this version of transformers has no {name}ForCausalLM")
+
+
+@lru_cache(maxsize=None)
+def family(name):
+    """Fm<name>Config, Fm<name>Model and Fm<name>ForCausalLM."""
+    base, stock_model, stock_causal = stock_of(name)
+    width_key = "moe_intermediate_size" if hasattr(base, "moe_intermediate_size") else "intermediate_size"
 
     def start(self, fm_widths=None, fm_layout=None, fm_family=None, **stock):
         own = "fm_budget", "fm_budgets", "fm_codes", "fm_load_cap", "fm_shared"
@@ -758,6 +773,7 @@ def family(directory, name, width_key="moe_intermediate_size", block="mlp"):
     # Attention and dense parts are split over devices as in the stock model.  Experts are not split,
     # nor is what would have to be gathered again (OLMoE's attention), which SGLang refuses.
     plan = base.base_model_tp_plan or {}
+    blocks = [key.split(".")[2] for key in plan if ".experts." in key or key.endswith(".experts")]
     split = {k: how for k, how in plan.items() if ".experts" not in k and how not in GATHERED}
     attends = any(".self_attn." in key for key in plan)
     if hasattr(base, "kv_lora_rank"):
@@ -767,36 +783,22 @@ def family(directory, name, width_key="moe_intermediate_size", block="mlp"):
         "__init__": start,
         "model_type": f"fm_{base.model_type}",
         "fm_width_key": width_key,
-        "fm_block": block,
+        "fm_block": blocks[0] if blocks else "mlp",
         "fm_clamped": hasattr(base, "swiglu_limit"),
-        "fm_biased": directory == "gpt_oss",
-        "fm_sinks": directory in ("gpt_oss", "mimo_v2_flash"),
-        "base_model_tp_plan": (split if attends else ATTENTION_PLAN) | GATE_PLAN.get(directory, {}),
+        "base_model_tp_plan": split if attends else ATTENTION_PLAN,
         "base_model_ep_plan": {},
     }
     if hasattr(base, "logits_scaling"):  # the servers' Transformers backends know only this key, and multiply
         members["logit_scale"] = property(lambda self: 1 / self.logits_scaling)
     ours = make("Config", (base,), **members)
-    model = make("Model", (FmModel, getattr(stock, f"{name}{part}Model")), config_class=ours)
-    causal = (FmModel, getattr(stock, f"{name}ForCausalLM"))
-    return ours, model, make("ForCausalLM", causal, config_class=ours, fm_base=model)
+    model = make("Model", (FmModel, stock_model), config_class=ours)
+    return ours, model, make("ForCausalLM", (FmModel, stock_causal), config_class=ours, fm_base=model)
 
 
-FAMILIES = {
-    "mixtral": ("Mixtral", "intermediate_size"), "phimoe": ("Phimoe", "intermediate_size"),
-    "olmoe": ("Olmoe", "intermediate_size"), "minimax_m2": ("MiniMaxM2", "intermediate_size"),
-    "qwen2_moe": ("Qwen2Moe",), "qwen3_moe": ("Qwen3Moe",), "ernie4_5_moe": ("Ernie4_5_Moe",),
-    "glm4_moe": ("Glm4Moe",), "glm4_moe_lite": ("Glm4MoeLite",), "qwen3_next": ("Qwen3Next",),
-    "deepseek_v2": ("DeepseekV2",), "deepseek_v3": ("DeepseekV3",), "qwen3_5_moe": ("Qwen3_5Moe",),
-    "gpt_oss": ("GptOss", "intermediate_size"), "dots1": ("Dots1",),
-    "solar_open": ("SolarOpen",), "hy_v3": ("HYV3",),
-    "deepseek_v32": ("DeepseekV32",), "glm_moe_dsa": ("GlmMoeDsa",), "exaone_moe": ("ExaoneMoe",),
-    "axk1": ("AXK1",), "afmoe": ("Afmoe",), "laguna": ("Laguna",),
-    "mimo_v2_flash": ("MiMoV2Flash",), "minimax_m3_vl": ("MiniMaxM3VL", "intermediate_size"),
-    "lfm2_moe": ("Lfm2Moe", "moe_intermediate_size", "feed_forward"),
-    "granitemoe": ("GraniteMoe", "intermediate_size", "block_sparse_moe"),
-    "granitemoeshared": ("GraniteMoeShared", "intermediate_size", "block_sparse_moe"),
-}
-for directory, row in FAMILIES.items():
-    for made in family(directory, *row):
-        globals()[made.__name__] = made
+def __getattr__(name):
+    """The classes of the module that config.json names; each family is made when one of them is used."""
+    parts = re.fullmatch(r"Fm(\w+?)(Config|Model|ForCausalLM)", name)
+    if not parts:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals().update({made.__name__: made for made in family(parts[1])})
+    return globals()[name]
