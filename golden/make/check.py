@@ -27,12 +27,12 @@ GRANITE = (
 def text_part(tensors):
     """Select the text tensors of a multimodal checkpoint, with the names of the text-only class and one tensor
     per expert.  Gate and up, which MiniMax-M3's text class and Granite fuse in every MLP, are split, too."""
-    marks = "model.language_model.", "mlp.shared_experts.gate_up_proj.", ".input_linear."
+    marks = "language_model.", "mlp.shared_experts.gate_up_proj.", ".input_linear."
     if not any(mark in name for name in tensors for mark in marks):
         return tensors
     out = {}
     for name, t in tensors.items():
-        name = name.replace("model.language_model.", "model.")
+        name = name.replace("model.language_model.", "model.").removeprefix("language_model.")
         for own, usual in GRANITE:
             name = name.replace(own, usual)
         if name.endswith("mlp.experts.gate_up_proj"):
@@ -45,7 +45,8 @@ def text_part(tensors):
             out |= {name.replace("gate_up", x): part for x, part in zip(("gate", "up"), t.chunk(2), strict=True)}
         else:
             out[name] = t
-    return {n: t for n, t in out.items() if not n.startswith(("model.visual.", "mtp."))}
+    others = "model.visual.", "mtp.", "vision_tower.", "mm_projector."
+    return {n: t for n, t in out.items() if not n.startswith(others)}
 
 
 def read_weights(folder):

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors import safe_open
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+from transformers import AutoConfig
 
 import decoded
 import goldens
@@ -83,6 +83,7 @@ class Odd:
     shards: int = 1
     tweak: Callable = None  # changes the tensors after they are drawn
     wrapper: dict = None  # for a multimodal model: config.json without text_config, which is `config`
+    prefix: str = None  # of a wrapper whose checkpoints have it before the names of the text class's tensors
     more: dict = field(default_factory=dict)  # shapes of tensors that transformers' class does not have
     members: bool = True  # goldens of masks at several budgets, and of the layer boundaries
 
@@ -158,21 +159,24 @@ MIXTRAL = Odd(
 def shapes(odd):
     """The names on disk and their shapes, from transformers' class."""
     config = {k: v for k, v in odd.config_json.items() if k != "quantization_config"}
-    kind, found = AutoModelForImageTextToText if odd.wrapper else AutoModelForCausalLM, {}
+    found, before = {}, odd.prefix or ""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "config.json").write_text(json.dumps(config))
-        model = kind.from_config(AutoConfig.from_pretrained(folder))
-        if odd.wrapper:  # the experts are fused on the hub, as in the class
+        config = AutoConfig.from_pretrained(folder)
+        config = config.get_text_config() if odd.prefix else config
+        model = oracle.class_of(config).from_config(config)
+        if odd.wrapper and not odd.prefix:  # the experts are fused on the hub, as in the class
             return {n: tuple(t.shape) for n, t in model.state_dict().items()} | odd.more
         model.save_pretrained(folder)
         for file in folder.glob("*.safetensors"):
             with safe_open(file, "pt") as tensors:
-                found |= {n: tuple(tensors.get_slice(n).get_shape()) for n in tensors.keys()}
+                found |= {before + n: tuple(tensors.get_slice(n).get_shape()) for n in tensors.keys()}
     return found | odd.more
 
 
-LAYER, EXPERT = re.compile(r"model\.(?:language_model\.)?layers\.(\d+)\."), re.compile(r"\.experts\.(\d+)(?=\.)")
+LAYER = re.compile(r"(?:language_model\.)?model\.(?:language_model\.)?layers\.(\d+)\.")
+EXPERT = re.compile(r"\.experts\.(\d+)(?=\.)")
 
 
 def place(name, draws):

@@ -17,16 +17,26 @@ from contextlib import contextmanager
 import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 PARTS = ("gate_A", "gate_B", "up_A", "up_B", "down_A", "down_B")  # enum fm_lora's order
 
 
+def class_of(config):
+    """The class that loads a configuration; a wrapper, and some text models, are no causal language models."""
+    causal = type(config) in AutoModelForCausalLM._model_mapping
+    return AutoModelForCausalLM if causal else AutoModelForImageTextToText
+
+
 def load(path, dtype=torch.float32):
-    """Load a checkpoint in transformers, with eager attention and experts."""
-    model = AutoModelForCausalLM.from_pretrained(
-        path, dtype=dtype, attn_implementation="eager", experts_implementation="eager"
-    )
+    """Load a checkpoint in transformers, with eager attention and experts; of a wrapper, the text part."""
+    eager = {"dtype": dtype, "attn_implementation": "eager", "experts_implementation": "eager"}
+    config = AutoConfig.from_pretrained(path)
+    whole = class_of(config).from_pretrained(path, **eager)
+    if not hasattr(whole.model, "language_model"):
+        return whole.eval()
+    model = class_of(config.get_text_config()).from_config(config.get_text_config(), **eager)
+    model.model, model.lm_head = whole.model.language_model, whole.lm_head
     return model.eval()
 
 

@@ -24,3 +24,45 @@ echo "== another architecture under that name is refused"
 sed -i 's/DeepseekV3ForCausalLM/KimiForCausalLM/' model/config.json
 fm-rank -q --model model --tokens "$model/tokens.npy" -o refused
 echo "status $?"
+echo "== Kimi-K2.5 wraps it: INT4, described inside text_config under the wrapper's names"
+here=$(dirname "$0")
+export PYTHONDONTWRITEBYTECODE=1
+python3 "$here/recode.py" resize "$GOLDEN/odd-dsv3" wide 24
+python3 "$here/recode.py" quantise wide int4 w4a16:8
+PYTHONPATH=$here python3 - <<'PYTHON'
+from tensors import read, write
+
+def wrap(config):
+    quant, inner = config["quantization_config"], "language_model."
+    quant["ignore"] = [n if n.startswith("re:") else inner + n for n in quant["ignore"]]
+    text = config | {"model_type": "kimi_k2", "tie_word_embeddings": False}
+    config.clear()
+    config.update(architectures=["KimiK25ForConditionalGeneration"], model_type="kimi_k25", tie_word_embeddings=True)
+    config["text_config"] = text
+
+tensors = {"language_model." + n: t for n, t in read("int4").items()}
+write("int4", "whole", tensors | {"vision_tower.a.weight": ("BF16", [3], bytes(6))}, wrap)
+PYTHON
+tokens=int4/tokens.npy
+for of in int4 whole; do
+    fm-rank -q -m $of -t $tokens --precision f32 -o ranked-$of >/dev/null
+done
+cmp <(tar -xOf ranked-int4 ranking.safetensors) <(tar -xOf ranked-whole ranking.safetensors) && echo "the same scores"
+fm-train -q -m whole -t $tokens --precision f32 --method saliency --budget-step 0.3 -o trained-whole ranked-whole >/dev/null 2>&1
+fm-pack -q -m whole -o whole.fm trained-whole | grep '^extra'
+for extra in "" --keep-extra; do
+    fm-pack -q --export out --layout padded --budget 0.3 -f $extra whole.fm >/dev/null
+    fm-verify -q --function -t $tokens --against whole.fm out | sed -n 's/.* items, .*: ok/ok/p'
+    python3 - <<'PYTHON'
+import json
+config = json.load(open("out/config.json"))
+text = config.get("text_config", config)
+print(config["model_type"], config["architectures"], text["model_type"], text["architectures"])
+print(text["quantization_config"]["ignore"][:2])
+PYTHON
+done
+fm-rank -q -m out -t $tokens --precision f32 -o again | grep -c '^ranked'
+echo "== a family is not a wrapper"
+sed -i 's/"kimi_k25"/"deepseek_v3"/' whole/config.json
+fm-rank -q -m whole -t $tokens -o refused
+echo "status $?"
