@@ -10,6 +10,9 @@ separate, higher room: its files include the room with the list, and no file inc
 
 Messages of lib/base, formats and kernels do not name options of the tools.
 
+Only a family's own file names the family, by its struct or in a string: its model_type, or its class in
+transformers.  The list is lib/family/family.h; HOOKS has the exceptions.
+
 A header in PRIVATE is included only by its own room and by tests.  Files include each other in a cycle
 only if one of MODULES, a module of several files, is part of the cycle.
 
@@ -111,6 +114,16 @@ STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 OPTION = re.compile(r"--[a-z][a-z-]*")
 # A row of a table of options (cmd/cli.h): {"max-tokens", 0, FM_CLI_COUNT64, ...
 DECLARED = re.compile(r'\{"([a-z][a-z0-9-]*)",\s*(?:0|\'.\'),\s*FM_CLI_')
+# The names of a family in its file: of its struct, model_types and class.
+FAMILY = re.compile(r"^const struct fm_model_family fm_(\w+) = \{(.*?)^\};", re.M | re.S)
+NAMED = re.compile(r'\.(?:name|alias|class_name) = "(\w+)"')
+FAMILIES = "lib/family/models/"
+REMARK = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
+# Python files that other programs run, with the families that they may name.  SGLang requires a list of
+# classes, formats/runtime/fm_sglang/models.py.
+HOOKS = {
+    "formats/runtime/modeling_fm.py": {"phimoe"},  # its router and rotation are not usable as they are
+}
 NEWLINE = "\n"
 COMMENT = re.compile(r"\s*(/\*|\*|//)")
 
@@ -181,6 +194,40 @@ def naming_lines(root, sources):
                        "cmd does that for fm_advise (lib/base/err.h)")
 
 
+def families(root, sources):
+    """{word by which code names a family: files that may do so}."""
+    owners = defaultdict(set)
+    for path in (p for p in sources if p.startswith(FAMILIES)):
+        for name, body in FAMILY.findall((root / path).read_text(encoding="utf-8")):
+            for word in NAMED.findall(body):
+                owners[word].add(path)
+                owners[f"{word}ForCausalLM"].add(path)
+                owners[f"fm_{word}"].add(path)
+            owners[f"fm_{name}"].add(path)
+    return owners
+
+
+def family_lines(root, sources):
+    """Families that are named outside their own files."""
+    owners = families(root, sources)
+    for path in (p for p in sources if not p.startswith("tests/")):
+        blank = lambda remark: NEWLINE * remark[0].count(NEWLINE)
+        text = REMARK.sub(blank, (root / path).read_text(encoding="utf-8"))
+        for n, line in enumerate(text.split(NEWLINE), 1):
+            words = {text[1:-1] for text in STRING.findall(line)}
+            words |= {word for word in re.findall(r"\bfm_\w+", STRING.sub("", line))}
+            for word in sorted(words):
+                if word in owners and path not in owners[word]:
+                    yield (f"{path}:{n}: names the family {word}; what differs in a family is a field of"
+                           f" its file, {min(owners[word])}")
+    for path, may in HOOKS.items():
+        text = (root / path).read_text(encoding="utf-8")
+        text = re.sub(r'""".*?"""|#[^\n]*', lambda remark: NEWLINE * remark[0].count(NEWLINE), text, flags=re.S)
+        for n, line in enumerate(text.split(NEWLINE), 1):
+            for word in sorted(set(re.findall(r"\w+", line)) & set(owners) - may):
+                yield f"{path}:{n}: names the family {word}; its class in transformers should suffice"
+
+
 def circles(sources):
     """Strongly connected components of several units (a unit is x.c with x.h), by Tarjan's algorithm."""
     unit = lambda path: path.rsplit(".", 1)[0]
@@ -240,7 +287,7 @@ def main(arguments):
     if "--table" in arguments:
         return table(root, sources)
     faults = [*rows_go_down(), *faulty_lines(sources), *opening_lines(root, sources),
-              *naming_lines(root, sources), *circles(sources)]
+              *naming_lines(root, sources), *family_lines(root, sources), *circles(sources)]
     if not sources:
         faults.append("tests/rooms.py: no source files here; run it from the root")
     for fault in faults:

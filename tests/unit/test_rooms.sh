@@ -6,7 +6,8 @@ cd "$(dirname "$0")/../.." || exit 1
 copy=$(mktemp -d) || exit 1
 trap 'rm -rf "$copy"' EXIT
 bad=0
-find lib formats kernels cmd tests -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cc' -o -name '*.def' |
+find lib formats kernels cmd tests -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cc' -o -name '*.def' \
+    -o -name modeling_fm.py |
     tar cf - -T - | tar xf - -C "$copy"
 
 # refuses WORDS FILE LINE: with LINE in FILE the lint must fail and print WORDS
@@ -34,6 +35,12 @@ refuses 'opendir() outside formats/file' lib/run/run.c 'DIR *d = opendir(path);'
 for file in lib/base/mem.c formats/text/tokens.c kernels/cpu/cpu.c; do
     refuses "${file%/*} names the option --seq-len" "$file" 'fail("%s", "a"); fail("use a smaller --seq-len");'
 done
+refuses 'names the family gpt_oss' lib/export/plan.c 'static const char *one = "gpt_oss";'
+refuses 'names the family fm_phimoe' lib/learn/rank.c 'bool is = c->family == &fm_phimoe;'
+refuses 'names the family Laguna; what differs in a family is a field of its file, lib/family/models/laguna.c' \
+    cmd/show.c 'f("Laguna");'
+refuses 'names the family kimi_k2' lib/family/models/olmoe.c 'f("kimi_k2");'
+refuses 'names the family gpt_oss; its class in transformers' formats/runtime/modeling_fm.py 'X = {"gpt_oss"}'
 mkdir "$copy/lib/attic"
 refuses "'lib/attic' is not a room" lib/attic/x.c ''
 rm -r "$copy/lib/attic"
