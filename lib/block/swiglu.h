@@ -27,12 +27,14 @@ extern const struct fm_expert_form fm_swiglu;
 /* FM_SWIGLU_WEIGHTS for a family whose checkpoints have either those tensors or fused ones, (E,
  * ...), gate followed by up. */
 #define FM_SWIGLU_EITHER_WEIGHTS(prefix)                                                           \
+    FM_SWIGLU_EITHER_WEIGHTS_AS(prefix, prefix "experts.gate_up_proj", prefix "experts.down_proj")
+#define FM_SWIGLU_EITHER_WEIGHTS_AS(prefix, gate_up, down)                                         \
     {FM_STOCK(prefix "experts.{e}.gate_proj.weight"), FM_PART_GATE, 0, "IH", FM_MOE | FM_EACH},    \
     {FM_STOCK(prefix "experts.{e}.up_proj.weight"), FM_PART_UP, 0, "IH", FM_MOE | FM_EACH},        \
     {FM_STOCK(prefix "experts.{e}.down_proj.weight"), FM_PART_DOWN, 0, "HI", FM_MOE | FM_EACH},    \
-    {FM_STOCK(prefix "experts.gate_up_proj"), FM_PART_GATE_THEN_UP, 0, "EJH", FM_MOE | FM_FUSED},  \
-    {FM_STOCK(prefix "experts.down_proj"), FM_PART_DOWN, 0, "EHI", FM_MOE | FM_FUSED},             \
-    FM_SWIGLU_ONLINE_WEIGHTS
+    {FM_STOCK(gate_up), FM_PART_GATE_THEN_UP, 0, "EJH", FM_MOE | FM_FUSED},                        \
+    {FM_STOCK(down), FM_PART_DOWN, 0, "EHI", FM_MOE | FM_FUSED},                                   \
+    FM_SWIGLU_ONLINE_WEIGHTS_AS(prefix)
 /* clang-format on */
 
 #endif

@@ -51,6 +51,8 @@ struct fm_model_family {
                           one that the text class saves: with "language_model." before names, and
                           the rows with FM_EACH instead of those with FM_FUSED.  config.json
                           of that form has FM_HFTEXT_WRAPPER (formats/tensor/hftext.h) */
+    bool saved_fused;  /* a family whose checkpoints have experts either separate or fused is
+                          exported fused, because transformers saves and servers read only that */
     unsigned output_norms; /* bits of enum fm_output_norms */
     bool head_bias;        /* lm_head_bias is supported */
     bool tied;             /* default of tie_word_embeddings */

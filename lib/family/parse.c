@@ -254,7 +254,7 @@ static int read_config(struct fm_config *c, const cJSON *json, struct fm_err *er
     c->norm = f->norm;
     c->output_norms = f->output_norms;
     c->part = cJSON_HasObjectItem(json, FM_HFTEXT_WRAPPER);
-    c->fused = f->wrapper_form && !c->part;
+    c->fused = f->saved_fused || (f->wrapper_form && !c->part);
     if (fm_families_storage(c, json, err))
         return err->code;
     const cJSON *codes = cJSON_GetObjectItemCaseSensitive(json, FM_CODES_KEY);

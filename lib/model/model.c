@@ -453,12 +453,12 @@ static int plan_slots(struct fm_model *m, struct fm_err *err)
     return FM_OK;
 }
 
-/* Whether a checkpoint has fused experts, for a family that allows both forms. */
-static bool is_fused(const struct fm_model *m)
+/* For a family that allows both forms, find out whether a checkpoint has fused experts. */
+static void find_fused(struct fm_model *m)
 {
     char name[FM_WEIGHT_NAME_BYTES];
-    return m->tensors.naming == FM_NAMING_STOCK && fm_weights_fused_name(name, &m->config) &&
-           fm_source_find(&m->tensors, name);
+    if (m->tensors.naming == FM_NAMING_STOCK && fm_weights_fused_name(name, &m->config))
+        m->config.fused = fm_source_find(&m->tensors, name) != NULL;
 }
 
 /* Open the model at `path`, or in `dir` if that is open. */
@@ -479,7 +479,7 @@ static int open_model(struct fm_model **model, const char *path, const struct fm
         fm_within(err, "%s", path);
         goto fail;
     }
-    m->config.fused |= is_fused(m);
+    find_fused(m);
     if (fm_packed_in(&m->tensors.bundle) &&
         fm_packed_read(&m->packed, &m->tensors.bundle, &m->config, err))
         goto fail;

@@ -31,8 +31,23 @@ for name, (dtype, shape, data) in read(sys.argv[1]).items():
         names = ("gate_proj", "up_proj") if "input" in name else ("down_proj",)
         base = name.partition(".input" if "input" in name else ".output")[0]
         part = [(f"{base}.experts.{e}.{n}.weight", [rows // len(names), columns]) for e in range(experts) for n in names]
-    for n, shape in part:
-        separate[n] = dtype, shape, data[: len(data) // len(part)] # only the names matter
+    size = len(data) // len(part)
+    for i, (n, shape) in enumerate(part):
+        separate[n] = dtype, shape, data[i * size : (i + 1) * size]
 write(sys.argv[1], "separate", separate)
 PYTHON
-try fm-rank --model separate --tokens "$GOLDEN/odd-granite/tokens.npy" -o out
+for model in separate "$GOLDEN/odd-granite"; do # both are read
+    fm-rank -q --precision f32 --model "$model" --tokens "$GOLDEN/odd-granite/tokens.npy" -o "ranked-${model##*/}" >/dev/null
+done
+cmp <(tar -xOf ranked-separate ranking.safetensors) <(tar -xOf ranked-odd-granite ranking.safetensors) && echo "the same scores"
+for model in separate "$GOLDEN/odd-granite"; do # and exported as transformers saves them
+    fm-train -q --precision f32 --model "$model" --tokens "$GOLDEN/odd-granite/tokens.npy" --method saliency \
+        --budget-step 0.2 --until 0.4 -f -o trained "ranked-${model##*/}" >/dev/null 2>&1
+    fm-pack -q --model "$model" -f -o family.fm trained >/dev/null
+    fm-pack -q --export "out-${model##*/}" --layout uniform --budget 0.4 family.fm >/dev/null
+done
+cmp out-separate/model.safetensors out-odd-granite/model.safetensors && echo "the same export"
+mkdir apart
+cp "$GOLDEN"/odd-gptoss/* apart
+sed -i 's/experts\.gate_up_proj"/experts.0.gate_up_pr"/g' apart/model*
+try fm-rank --model apart --tokens apart/tokens.npy -o out

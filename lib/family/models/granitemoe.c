@@ -1,8 +1,9 @@
 /*
  * Granite 3 without Mamba layers (GraniteMoe): Mixtral's layers with scaling factors for the
  * embeddings, the attention scores, the outputs of attention and experts, and the logits; experts
- * are fused, with gate rows before up rows.  GraniteMoeShared adds a shared expert, whose gate and
- * up are fused as well.  Source: transformers' modular_granitemoe.py, modular_granitemoeshared.py.
+ * are fused, with gate rows before up rows, or separate, as programs that quantise them write them.
+ * GraniteMoeShared adds a shared expert, whose gate and up are fused as well.  Source:
+ * transformers' modular_granitemoe.py, modular_granitemoeshared.py.
  */
 #include <float.h>
 
@@ -24,9 +25,7 @@ static const struct fm_weight weights[] = {
     {FM_SAME(SHARED "input_linear.weight"), FM_PART_MLP_GATE_UP, 0, "FH", FM_SHARED},
     {FM_SAME(SHARED "output_linear.weight"), FM_PART_MLP_DOWN, 0, "HD", FM_SHARED},
     FM_ROUTER_WEIGHT(MOE "router.layer.weight", MOE "router.weight"),
-    {FM_STOCK(MOE "input_linear.weight"), FM_PART_GATE_THEN_UP, 0, "EJH", FM_MOE},
-    {FM_STOCK(MOE "output_linear.weight"), FM_PART_DOWN, 0, "EHI", FM_MOE},
-    FM_SWIGLU_ONLINE_WEIGHTS_AS(MOE),
+    FM_SWIGLU_EITHER_WEIGHTS_AS(MOE, MOE "input_linear.weight", MOE "output_linear.weight"),
     FM_WEIGHTS_END,
 };
 /* clang-format on */
@@ -91,6 +90,7 @@ const struct fm_model_family fm_granitemoe = {
     .width_key = "intermediate_size",
     .read_layers = read_layers,
     FM_BLOCKS(fm_gqa, fm_softmax, fm_swiglu, fm_rmsnorm),
+    .saved_fused = true,
     .eps = 1e-6,
     .positions = 2048,
     .keys = KEYS,
@@ -103,6 +103,7 @@ const struct fm_model_family fm_granitemoeshared = {
     .width_key = "intermediate_size",
     .read_layers = read_shared_layers,
     FM_BLOCKS(fm_gqa, fm_softmax, fm_swiglu, fm_rmsnorm),
+    .saved_fused = true,
     .eps = 1e-6,
     .positions = 2048,
     .keys = KEYS " shared_intermediate_size",
