@@ -7,6 +7,7 @@
 #include "lib/block/mla.h"
 
 #include <assert.h>
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -169,6 +170,33 @@ static int read_indexer(struct fm_config *c, const struct fm_mla_options *o, con
     return FM_OK;
 }
 
+/* For families with `scaled`: partial_rotary_factor is R / C, and queries are not scaled up to the
+ * length where that begins. */
+static int read_scaling(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
+{
+    static const char beta_key[] = "llama_4_scaling_beta";
+    const cJSON *rope = cJSON_GetObjectItemCaseSensitive(keys->json, "rope_parameters");
+    double partial = (double)c->mla->R / c->C, beta = -1;
+    int original = 0;
+    if (fm_json_opt_double(keys->json, "partial_rotary_factor", 0, 1, &partial, err) ||
+        fm_json_opt_double(rope, "partial_rotary_factor", 0, 1, &partial, err) ||
+        fm_json_opt_double(rope, beta_key, 0, FLT_MAX, &beta, err) ||
+        fm_keys_size(&original, rope, "original_max_position_embeddings", FM_POSITIONS_MAX, err))
+        return err->code;
+    if ((int)(c->C * partial) != c->mla->R)
+        return fm_fail(err, FM_ECONFIG,
+                       "partial_rotary_factor %g rotates %d of %d elements of a head, but "
+                       "qk_rope_head_dim is %d",
+                       partial, (int)(c->C * partial), c->C, c->mla->R);
+    if (beta < 0)
+        return fm_fail(err, FM_EFORMAT, "key '%s' of rope_parameters is missing", beta_key);
+    if (beta > 0 && original < c->T_exact) {
+        c->T_exact = original;
+        c->exact = "the range in which queries are not scaled (llama_4_scaling_beta)";
+    }
+    return FM_OK;
+}
+
 static int read(struct fm_config *c, const void *options, const struct fm_keys *keys,
                 struct fm_err *err)
 {
@@ -177,7 +205,8 @@ static int read(struct fm_config *c, const void *options, const struct fm_keys *
     if (!m)
         return err->code;
     if (read_heads(c, keys->json, err) || read_ranks(m, keys->json, err) ||
-        fm_json_opt_bool(keys->json, "attention_bias", &m->bias, err) || fm_rope_whole(keys, err) ||
+        fm_json_opt_bool(keys->json, "attention_bias", &m->bias, err) ||
+        (o->scaled ? read_scaling(c, keys, err) : fm_rope_whole(keys, err)) ||
         fm_rope_read(&m->rope, c, m->R, &o->rope, keys, err) ||
         (o->indexer && read_indexer(c, o, keys->json, err)))
         return err->code;

@@ -25,6 +25,10 @@ struct fm_mla_options {
     bool indexer; /* a sparse indexer chooses index_topk keys for each query, or all if there are
                      fewer.  It has no gradient, so its tensors are only copied */
     bool shares_indices; /* layers may share indices, as set by indexer_types and similar keys */
+    bool scaled;         /* rope_parameters has the factor of a head's width that is rotated, and
+                            llama_4_scaling_beta: the query at position t is multiplied by 1 + beta ln(1 +
+                            floor(t / original_max_position_embeddings)), of which only the range where it
+                            is 1 is supported */
     struct fm_rope_options rope;
 };
 
