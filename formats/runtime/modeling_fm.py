@@ -62,7 +62,6 @@ from transformers.conversion_mapping import register_checkpoint_conversion_mappi
 from transformers.core_model_loading import Concatenate, ConversionOps, WeightConverter
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES, model_type_to_module_name
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.models.phimoe import modeling_phimoe
 
 CHANNELS_AT_ONCE = 16384  # activations per token that every_expert() keeps at most
@@ -735,16 +734,16 @@ class FmModel:
 
 def stock_of(name):
     """The classes XConfig (or XTextConfig), XModel and XForCausalLM that transformers has for the name X."""
-    types = [t for t, stock in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items() if stock == f"{name}ForCausalLM"]
-    for part in ("Text", ""):
-        for model_type in types:
-            if CONFIG_MAPPING_NAMES.get(model_type) == f"{name}{part}Config":
+    for config in (f"{name}TextConfig", f"{name}Config"):
+        for model_type, known in CONFIG_MAPPING_NAMES.items():
+            if known == config:
                 directory = model_type_to_module_name(model_type)
                 place = f"transformers.models.{directory}"
                 stock = import_module(f"{place}.modeling_{directory}")
-                base = getattr(import_module(f"{place}.configuration_{directory}"), f"{name}{part}Config")
-                return base, getattr(stock, f"{name}{part}Model"), getattr(stock, f"{name}ForCausalLM")
-    raise AttributeError(f"this version of transformers has no {name}ForCausalLM")
+                base = getattr(import_module(f"{place}.configuration_{directory}"), config)
+                model = getattr(stock, config.replace("Config", "Model"))
+                return base, model, getattr(stock, f"{name}ForCausalLM")
+    raise AttributeError(f"this version of transformers has no {name}Config")
 
 
 @lru_cache(maxsize=None)

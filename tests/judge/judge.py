@@ -19,7 +19,7 @@ import torch
 from safetensors import safe_open
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 import decoded
 import oracle
@@ -128,9 +128,9 @@ def tokens(path, length=T):
 
 def stock_model(judge, path, **options):
     """Load a directory with from_pretrained; no tensor may be missing or unused."""
-    model, info = AutoModelForCausalLM.from_pretrained(
-        path, dtype=torch.float32, output_loading_info=True, **options
-    )
+    config = AutoConfig.from_pretrained(path, trust_remote_code=options.get("trust_remote_code"))
+    kind = AutoModelForCausalLM if hasattr(config, "auto_map") else oracle.class_of(config)
+    model, info = kind.from_pretrained(path, dtype=torch.float32, output_loading_info=True, **options)
     odd = {key: value for key, value in info.items() if value}
     judge.say(not odd, f"transformers loads {path.name} as {type(model).__name__} {odd or ''}")
     return model.eval()
