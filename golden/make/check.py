@@ -45,7 +45,7 @@ def text_part(tensors):
             out |= {name.replace("gate_up", x): part for x, part in zip(("gate", "up"), t.chunk(2), strict=True)}
         else:
             out[name] = t
-    others = "model.visual.", "mtp.", "vision_tower.", "mm_projector."
+    others = "model.visual.", "mtp.", "vision_tower.", "mm_projector.", "multi_modal_projector."
     return {n: t for n, t in out.items() if not n.startswith(others)}
 
 

@@ -219,7 +219,7 @@ def delta_attention(x, w, cfg):
 def latent_attention(x, w, cfg):
     """Latent attention (S, T, H): keys and values of all heads from one latent, a rotated part shared by all."""
     Q, A, R, rank = cfg.num_attention_heads, cfg.qk_nope_head_dim, cfg.qk_rope_head_dim, cfg.kv_lora_rank
-    rope, neighbours = cfg.rope_parameters, getattr(cfg, "rope_interleave", True)
+    rope, neighbours = cfg.rope_parameters | {"partial_rotary_factor": 1.0}, getattr(cfg, "rope_interleave", True)
     heads = lambda y: y.unflatten(-1, (Q, -1)).transpose(1, 2)
     a = "self_attn."
     if a + "q_proj.weight" in w:
@@ -268,7 +268,7 @@ def sparsemixer(z, eps):
 
 def scored(z, bias, cfg):
     """A router that chooses by score plus bias among the best groups, and weights by score."""
-    softmax = cfg.model_type == "ernie4_5_moe"
+    softmax = cfg.model_type in ("ernie4_5_moe", "mistral4")
     score, groups = z.softmax(-1) if softmax else z.sigmoid(), getattr(cfg, "n_group", 1)
     choice = (score + bias.flatten()).unflatten(-1, (groups, -1))
     best = choice.topk(min(2, choice.shape[-1]), dim=-1).values.sum(-1)
@@ -294,8 +294,8 @@ def probable(z, cfg):
 def route(z, w, cfg):
     """Return the weights of the chosen experts and their indices, each (N, K)."""
     biases = [t for n, t in w.items() if n.endswith("e_score_correction_bias")]
-    if biases:
-        return scored(z, biases[0], cfg)
+    if biases or cfg.model_type == "mistral4":
+        return scored(z, biases[0] if biases else torch.zeros(z.shape[-1]), cfg)
     if cfg.model_type == "deepseek_v2":
         return probable(z, cfg)
     if cfg.model_type == "phimoe":

@@ -103,6 +103,7 @@ struct fm_model_family {
     ROW(deepseek_v32)       \
     ROW(glm_moe_dsa)        \
     ROW(axk1)               \
+    ROW(mistral4)           \
     ROW(gpt_oss)            \
     ROW(lfm2_moe)           \
     ROW(granitemoe)         \

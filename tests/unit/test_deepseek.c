@@ -65,6 +65,54 @@ TEST(the_hubs_models_have_their_size)
     assert_true(v3.extra_layers == 1 && lite.extra_layers == 0);
 }
 
+/* Mistral-Small-4, which has the rotated part of a head as a factor. */
+#define SMALL4                                                                                     \
+    "model_type:'mistral4',hidden_size:4096,num_hidden_layers:36,q_lora_rank:1024,"                \
+    "num_attention_heads:32,num_key_value_heads:32,qk_nope_head_dim:64,qk_rope_head_dim:64,"       \
+    "v_head_dim:128,kv_lora_rank:256,vocab_size:131072,max_position_embeddings:1048576,"           \
+    "norm_topk_prob:true," ONE_GROUP "," EXPERTS("128", "4", "1", "2048")
+#define SMALL4_ROPE                                                                                \
+    "rope_type:'yarn',rope_theta:10000,factor:128,mscale:1,mscale_all_dim:1,beta_fast:32,"         \
+    "beta_slow:1,original_max_position_embeddings:8192"
+
+TEST(mistral_small_4_is_exact_where_queries_are_not_scaled)
+{
+    struct fm_config c =
+        must(SMALL4
+             "rope_parameters:{" SMALL4_ROPE
+             ",llama_4_scaling_beta:0.1,partial_rotary_factor:0.5,max_position_embeddings:1048576}",
+             NULL);
+    assert_int_equal(fm_config_params(&c, NULL) / 1000000000, 118);
+    assert_true(c.M == 36 && c.shared == 2048 && c.fused && c.T_exact == 8192);
+    assert_non_null(strstr(c.exact, "llama_4_scaling_beta"));
+    const struct fm_route_rule *r = &c.scored->rule;
+    assert_true(!r->sigmoid && r->renormalised && r->scale == 1 && r->groups == 1);
+    assert_true(c.mla->rope.pairs && c.mla->rope.scale == 1 && c.mla->rope.m > 1.485);
+    assert_int_equal(
+        must(SMALL4 "rope_parameters:{" SMALL4_ROPE ",llama_4_scaling_beta:0}", NULL).T_exact,
+        1048576);
+}
+
+TEST(mistral_small_4_with_other_values_is_refused)
+{
+    static const char *const value[][2] = {
+        {SMALL4_ROPE, "key 'llama_4_scaling_beta' of rope_parameters is missing"},
+        {SMALL4_ROPE ",llama_4_scaling_beta:-1", "llama_4_scaling_beta"},
+        {SMALL4_ROPE ",llama_4_scaling_beta:'x'", "llama_4_scaling_beta"},
+        {"llama_4_scaling_beta:0.1", "original_max_position_embeddings"},
+        {SMALL4_ROPE ",llama_4_scaling_beta:0.1,partial_rotary_factor:0.25",
+         "partial_rotary_factor 0.25 rotates 32 of 128 elements of a head, but qk_rope_head_dim "
+         "is 64"}};
+    for (size_t i = 0; i < sizeof value / sizeof *value; i++) {
+        char more[512];
+        snprintf(more, sizeof more, "rope_parameters:{%s}", value[i][0]);
+        refused(SMALL4 "x:1", more, i < 4 ? FM_EFORMAT : FM_ECONFIG, value[i][1]);
+    }
+    refused(SMALL4 "x:1", NULL, FM_EFORMAT, "key 'rope_parameters' is missing");
+    refused(SMALL4 "scoring_func:'sigmoid'",
+            "rope_parameters:{" SMALL4_ROPE ",llama_4_scaling_beta:0.1}", FM_ECONFIG, "sigmoid");
+}
+
 TEST(routers_follow_their_rules)
 {
     struct fm_config lite = must(V2_LITE, NULL), v3 = must("model_type:'deepseek_v3'", V3);
