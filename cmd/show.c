@@ -25,8 +25,9 @@ void fm_show_extra(const struct fm_result *r, const struct fm_extra *x, const ch
                      tensors, *layers ? " (" : "", layers, *layers ? ")" : "", what);
     else
         fm_row_bytes(r, "extra", NULL, x->bytes,
-                     "in %llu tensors of layer%s %s, for multi-token prediction: %s", tensors,
-                     fm_extra_layers(x) > 1 ? "s" : "", layers, what);
+                     "in %llu tensors of layer%s %s, for multi-token prediction%s: %s", tensors,
+                     fm_extra_layers(x) > 1 ? "s" : "", layers,
+                     fm_extra_parts(x) ? ", and of other parts" : "", what);
 }
 
 void fm_show_stored(const struct fm_result *r, const char *storage, uint64_t stored,

@@ -168,9 +168,10 @@ static void say_extra(struct fm_text *t, const struct fm_exportplan *p)
     char layers[FM_EXTRA_TEXT];
     fm_extra_print(layers, x);
     if (x->tensors)
-        fm_text_printf(t, "| %s%s%s%s, %s | %" PRIu64 " tensors, %" PRIu64 " bytes |\n",
+        fm_text_printf(t, "| %s%s%s%s%s, %s | %" PRIu64 " tensors, %" PRIu64 " bytes |\n",
                        fm_extra_named(x) ? "other parts" : "layers for multi-token prediction",
                        *layers ? " (" : "", layers, *layers ? ")" : "",
+                       fm_extra_parts(x) && !fm_extra_named(x) ? " and other parts" : "",
                        p->options.keep_extra ? "copied unchanged" : "left out", x->tensors,
                        x->bytes);
 }

@@ -178,7 +178,7 @@ void fm_extra_print(char text[FM_EXTRA_TEXT], const struct fm_extra *x)
         else if (x->seen >> i & 1)
             at += (size_t)snprintf(text + at, FM_EXTRA_TEXT - at, "%s%d", at ? ", " : "",
                                    x->first + i);
-    if (fm_extra_parts(x) && at > 0)
+    if (fm_extra_parts(x) && fm_extra_named(x) && at > 0)
         snprintf(text + at, FM_EXTRA_TEXT - at, ", others");
 }
 

@@ -88,8 +88,8 @@ int fm_extra_index(const struct fm_config *config, int64_t number);
  * belong to other parts.  Such tensors need not belong to layers. */
 bool fm_extra_named(const struct fm_extra *extra);
 
-/* Write the numbers of the extra layers ("46", "61, 62") or the prefixes of their names ("mtp.,
- * model.visual."), and "others" if there are FM_EXTRA_PARTS, too; "" if there is nothing else. */
+/* Write the numbers of the extra layers ("46", "61, 62"), or the prefixes of their names and
+ * "others" for FM_EXTRA_PARTS ("mtp., model.visual."); "" if there are only such parts. */
 #define FM_EXTRA_TEXT 128
 void fm_extra_print(char text[FM_EXTRA_TEXT], const struct fm_extra *extra);
 

@@ -84,6 +84,48 @@ TEST(extra_tensors_are_counted)
     cJSON_Delete(json);
 }
 
+/* In a wrapper's text part, all tensors outside the modules of the table belong to other parts. */
+TEST(a_wrapper_has_other_parts)
+{
+    static const struct fm_weight table[] = {
+        {{"model.layers.{l}.a.weight", "layers.{l}.a", NULL}, 0, 0, "H", 0},
+        {{"model.norm.weight", NULL, NULL}, 0, 0, "H", 0},
+        {{"lm_head.weight", NULL, NULL}, 0, 0, "H", 0},
+        {{NULL}, 0, 0, "", 0}};
+    static const struct fm_model_family family = {
+        .name = "wrapped", .extra = &fm_extra_nextn, .weight = table};
+    static const char *const text[] = {"model.layers.3.b", "model.norm.bias", "lm_head.x",
+                                       "layers.0.b"};
+    static const char *const other[] = {"vision_tower.a", "model.visual.a", "model.normal.a",
+                                        "lm_headx.a",     "layersx",        "model.layers"};
+    struct fm_config c = config_of(&family);
+    struct fm_extra x = {0};
+    char names[FM_EXTRA_TEXT];
+    for (size_t i = 0; i < sizeof other / sizeof *other; i++)
+        assert_int_equal(fm_extra_layer(&c, other[i]), -1);
+    c.part = true;
+    for (size_t i = 0; i < sizeof text / sizeof *text; i++)
+        if (fm_extra_layer(&c, text[i]) >= 0)
+            fail_msg("'%s' is accepted", text[i]);
+    for (size_t i = 0; i < sizeof other / sizeof *other; i++)
+        assert_true(add(&x, &c, other[i], 1));
+    fm_extra_print(names, &x);
+    assert_true(fm_extra_parts(&x) && fm_extra_named(&x) && fm_extra_layers(&x) == 0);
+    assert_string_equal(names, "");
+    assert_true(add(&x, &c, "model.layers.46.eh_proj.weight", 1));
+    assert_ok(fm_extra_check(&x, &c, &err));
+    fm_extra_print(names, &x);
+    assert_true(fm_extra_parts(&x) && !fm_extra_named(&x));
+    assert_string_equal(names, "46");
+    cJSON *json = cJSON_CreateObject();
+    fm_extra_json(json, &x);
+    char *printed = cJSON_PrintUnformatted(json);
+    assert_string_equal(printed,
+                        "{\"extra\":{\"layers\":[46],\"parts\":true,\"tensors\":7,\"bytes\":7}}");
+    free(printed);
+    cJSON_Delete(json);
+}
+
 /* The largest number of layers: the list of their numbers fits. */
 TEST(all_layers_are_printed)
 {
