@@ -11,7 +11,7 @@
  *        |<------------ kept --------->|                                     (a = 2)
  *                       |<--- down --->|<---- up ---->|
  *
- * One mask of exchange (lib/methods/exchange.c, take_step):
+ * One mask of exchange (lib/methods/exchange.c, step):
  *
  *     fm_stepcost_lower  the steps down that cost least, until the target is met
  *

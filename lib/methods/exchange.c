@@ -24,15 +24,6 @@
 #include "lib/learn/trainer.h"
 #include "lib/masks/stepcost.h"
 
-struct walk {
-    struct fm_task *task; /* borrowed, like all fields below */
-    const struct fm_actions *actions;
-    const struct fm_decimal *step, *until;
-    int sequences; /* sequences per sweep */
-    enum fm_granularity granularity;
-    struct fm_stepcost *stepcost;
-};
-
 /* A round makes at most X / PART + 1 exchanges between X experts or groups, because the cost of
  * steps is valid only near the current mask. */
 #define PART 4
@@ -40,13 +31,14 @@ struct walk {
 #define PART_LEFT 12
 
 /* Measure masks around widths (M, E), drawn with the number `sweep`, in one sweep, and add the
- * results to x->stepcost, whose X items are groups of `size` experts. */
-static int measure_around(const struct walk *x, const uint32_t *widths, int size, uint64_t sweep,
+ * results to the costs, whose X items are groups of `size` experts. */
+static int measure_around(struct fm_trainer *t, const uint32_t *widths, int size, uint64_t sweep,
                           struct fm_err *err)
 {
-    struct fm_stepcost *stepcost = x->stepcost;
-    const struct fm_probe probe = {x->task, x->sequences, sweep * (uint64_t)x->sequences};
-    const struct fm_config *c = x->task->config;
+    struct fm_stepcost *stepcost = t->own;
+    int sequences = fm_trainer_around(&t->task.calib, t->options);
+    const struct fm_probe probe = {&t->task, sequences, sweep * (uint64_t)sequences};
+    const struct fm_config *c = t->task.config;
     size_t X = (size_t)c->M * (size_t)c->E, A = (size_t)stepcost->actions->count;
     struct fm_maskgrad grad = {0};
     uint32_t *groups = fm_alloc((1 + 2 * FM_STEPCOST_LANES) * X, sizeof *groups, "widths", err);
@@ -55,7 +47,7 @@ static int measure_around(const struct walk *x, const uint32_t *widths, int size
     uint32_t *around = groups + X, *spread = around + FM_STEPCOST_LANES * X;
     memcpy(groups, widths, X * sizeof *groups);
     fm_granularity_gather(groups, X, size);
-    fm_stepcost_draw(stepcost, groups, around, x->task->run->inputs.seed, sweep);
+    fm_stepcost_draw(stepcost, groups, around, t->task.run->inputs.seed, sweep);
     for (size_t s = 0; s < FM_STEPCOST_LANES; s++) {
         memcpy(spread + s * X, around + s * (size_t)stepcost->X,
                (size_t)stepcost->X * sizeof *groups);
@@ -72,23 +64,24 @@ static int measure_around(const struct walk *x, const uint32_t *widths, int size
 }
 
 /* Make one sweep around widths, then exchange the pairs of steps that it proposes. */
-static int exchange_round(const struct walk *x, uint32_t *widths, size_t X, int size,
+static int exchange_round(struct fm_trainer *t, uint32_t *widths, size_t X, int size,
                           uint64_t sweep, uint64_t target, struct fm_err *err)
 {
-    int rc = measure_around(x, widths, size, sweep, err);
+    struct fm_stepcost *stepcost = t->own;
+    int rc = measure_around(t, widths, size, sweep, err);
     if (rc)
         return rc;
     struct fm_stepcost_pair *pair = fm_alloc(X, sizeof *pair, "moves", err);
     if (!pair)
         return FM_ENOMEM;
     fm_granularity_gather(widths, X, size);
-    fm_stepcost_lower(x->stepcost, widths, target);
-    int pairs = fm_stepcost_pairs(x->stepcost, widths, pair, err);
+    fm_stepcost_lower(stepcost, widths, target);
+    int pairs = fm_stepcost_pairs(stepcost, widths, pair, err);
     int most = (int)X / size / PART + 1;
     for (int i = 0; i < pairs && i < most; i++)
-        fm_stepcost_exchange(x->stepcost, widths, &pair[i]);
+        fm_stepcost_exchange(stepcost, widths, &pair[i]);
     /* Steps have different sizes, so the target may have been missed. */
-    fm_stepcost_lower(x->stepcost, widths, target);
+    fm_stepcost_lower(stepcost, widths, target);
     fm_granularity_spread(widths, X, size);
     free(pair);
     return pairs < 0 ? FM_ENOMEM : FM_OK;
@@ -124,33 +117,33 @@ static uint64_t count_sweeps(const struct fm_decimal *step, const struct fm_deci
 }
 
 /* Exchange's progress, in sweeps, because masks differ in the channels that they remove. */
-static void report_sweep(const struct walk *x, const struct fm_masks *masks, uint64_t sweep)
+static void report_sweep(const struct fm_trainer *t, uint64_t sweep)
 {
-    uint64_t sweeps = count_sweeps(x->step, x->until, fm_masks_channels(masks));
-    fm_run_report(x->task->run, "exchange", sweep, sweeps, "sweeps");
+    uint64_t sweeps = count_sweeps(&t->range.step, &t->range.until, fm_masks_channels(&t->masks));
+    fm_run_report(t->task.run, "exchange", sweep, sweeps, "sweeps");
 }
 
 /* Narrow widths to the target: first by the costs that are already known, then measure and
  * exchange. */
-static int lower(const struct walk *x, uint32_t *widths, const struct fm_masks *masks,
-                 uint64_t target, struct fm_err *err)
+static int lower(struct fm_trainer *t, uint32_t *widths, uint64_t target, struct fm_err *err)
 {
-    int size = fm_granularity_size(x->granularity, masks->M, masks->E), rc = FM_OK;
+    const struct fm_masks *masks = &t->masks;
+    int size = fm_granularity_size(t->options->granularity, masks->M, masks->E), rc = FM_OK;
     size_t X = (size_t)masks->M * (size_t)masks->E;
     uint64_t sweep = (uint64_t)(masks->count - 1) * ROUNDS + 1;
     target = (target + (uint64_t)size - 1) / (uint64_t)size;
     if (masks->count == 1) {
-        report_sweep(x, masks, 0);
-        rc = measure_around(x, widths, size, 0, err);
+        report_sweep(t, 0);
+        rc = measure_around(t, widths, size, 0, err);
         if (rc)
             return rc;
     }
     fm_granularity_gather(widths, X, size);
-    fm_stepcost_lower(x->stepcost, widths, target);
+    fm_stepcost_lower(t->own, widths, target);
     fm_granularity_spread(widths, X, size);
     for (uint64_t r = 0; !rc && r < ROUNDS; r++) {
-        report_sweep(x, masks, sweep + r);
-        rc = exchange_round(x, widths, X, size, sweep + r, target, err);
+        report_sweep(t, sweep + r);
+        rc = exchange_round(t, widths, X, size, sweep + r, target, err);
     }
     return rc;
 }
@@ -159,68 +152,50 @@ static int lower(const struct walk *x, uint32_t *widths, const struct fm_masks *
  * Extend the family, which has at least the full mask, by one mask.  *done is set instead if
  * `until` is met or every expert has its narrowest width.
  */
-static int take_step(const struct walk *x, struct fm_masks *masks, bool *done, struct fm_err *err)
+static int step(struct fm_trainer *t, bool *done, struct fm_err *err)
 {
-    uint64_t n = fm_masks_channels(masks), removed = masks->mask[masks->count - 1].removed;
-    uint64_t i = next_budget(x->step, x->until, removed, n);
-    int X = masks->M * masks->E, rc = FM_OK;
-    *done =
-        i > fm_decimal_targets(x->step, x->until) ||
-        removed == (uint64_t)X * (x->actions->width[x->actions->count - 1] - x->actions->width[0]);
+    struct fm_masks *f = &t->masks;
+    const struct fm_decimal *step = &t->range.step, *until = &t->range.until;
+    uint64_t n = fm_masks_channels(f), removed = f->mask[f->count - 1].removed;
+    uint64_t i = next_budget(step, until, removed, n);
+    int X = f->M * f->E, rc = FM_OK;
+    *done = i > fm_decimal_targets(step, until) ||
+            removed == (uint64_t)X * (t->actions.width[t->actions.count - 1] - t->actions.width[0]);
     if (*done)
         return FM_OK;
     uint32_t *widths = fm_alloc((size_t)X, sizeof *widths, "widths", err);
     if (!widths)
         return FM_ENOMEM;
-    memcpy(widths, fm_masks_widths(masks, masks->count - 1), (size_t)X * sizeof *widths);
-    fm_stepcost_keep(x->stepcost);
-    rc = lower(x, widths, masks, fm_decimal_target(x->step, x->until, i, n), err);
+    memcpy(widths, fm_masks_widths(f, f->count - 1), (size_t)X * sizeof *widths);
+    fm_stepcost_keep(t->own);
+    rc = lower(t, widths, fm_decimal_target(step, until, i, n), err);
     if (!rc)
-        rc = fm_masks_append(masks, widths, &fm_method_exchange, (int)i, err);
+        rc = fm_masks_append(f, widths, t->method, (int)i, err);
     if (rc)
-        fm_stepcost_restore(x->stepcost);
+        fm_stepcost_restore(t->own);
+    t->runner.taken = f->count - 1;
     free(widths);
     return rc;
 }
 
-struct exchange {
-    struct walk exchange;
-    struct fm_stepcost stepcost;
-};
-
-static int begin_exchange(struct fm_trainer *t, struct fm_err *err)
+static int begin(struct fm_trainer *t, struct fm_err *err)
 {
     const struct fm_config *c = t->task.config;
     int size = fm_granularity_size(t->options->granularity, c->M, c->E);
-    struct exchange *x = t->own = fm_alloc(1, sizeof *x, "the method", err);
-    if (!x || fm_stepcost_init(&x->stepcost, &t->actions, c->M * c->E / size, err))
+    struct fm_stepcost *stepcost = t->own = fm_alloc(1, sizeof *stepcost, "the method", err);
+    if (!stepcost || fm_stepcost_init(stepcost, &t->actions, c->M * c->E / size, err))
         return err->code;
     if (size == 1)
-        fm_stepcost_temper(&x->stepcost, t->task.ranking.tokens, c->E);
-    x->exchange = (struct walk){.task = &t->task,
-                                .actions = &t->actions,
-                                .step = &t->range.step,
-                                .until = &t->range.until,
-                                .granularity = t->options->granularity,
-                                .stepcost = &x->stepcost,
-                                .sequences = fm_trainer_around(&t->task.calib, t->options)};
+        fm_stepcost_temper(stepcost, t->task.ranking.tokens, c->E);
     return FM_OK;
 }
 
-static void resumed_exchange(struct fm_trainer *t)
+static void resumed(struct fm_trainer *t)
 {
     t->runner.taken = t->masks.count - 1;
 }
 
-static int step_exchange(struct fm_trainer *t, bool *done, struct fm_err *err)
-{
-    struct exchange *x = t->own;
-    int rc = take_step(&x->exchange, &t->masks, done, err);
-    resumed_exchange(t);
-    return rc;
-}
-
-static void cost_exchange(struct fm_estimate_sweep *sweep, const struct fm_trainer_plan *p)
+static void cost(struct fm_estimate_sweep *sweep, const struct fm_trainer_plan *p)
 {
     const struct fm_config *c = p->task->config;
     sweep->count = count_sweeps(&p->range->step, &p->range->until,
@@ -231,24 +206,23 @@ static void cost_exchange(struct fm_estimate_sweep *sweep, const struct fm_train
     sweep->backward = FM_STEPCOST_LANES;
 }
 
-static void record_exchange(cJSON *to, const struct fm_trainer *t)
+static void record(cJSON *to, const struct fm_trainer *t)
 {
-    const struct exchange *x = t->own;
-    fm_json_add_uint(to, "walk_sequences", (uint64_t)x->exchange.sequences);
+    int sequences = fm_trainer_around(&t->task.calib, t->options);
+    fm_json_add_uint(to, "walk_sequences", (uint64_t)sequences);
 }
 
-static void save_exchange(struct fm_journal_item *item, size_t *items, struct fm_trainer *t)
+static void save(struct fm_journal_item *item, size_t *items, struct fm_trainer *t)
 {
-    struct exchange *x = t->own;
-    uint64_t values = 2 * (uint64_t)x->stepcost.X * (uint64_t)t->actions.count;
-    fm_runner_item(item, items, "worth", FM_F64, values, x->stepcost.value);
-    fm_runner_item(item, items, "worth.scale", FM_F64, 2, x->stepcost.scale);
+    struct fm_stepcost *stepcost = t->own;
+    uint64_t values = 2 * (uint64_t)stepcost->X * (uint64_t)t->actions.count;
+    fm_runner_item(item, items, "worth", FM_F64, values, stepcost->value);
+    fm_runner_item(item, items, "worth.scale", FM_F64, 2, stepcost->scale);
 }
 
-static void release_exchange(struct fm_trainer *t)
+static void release(struct fm_trainer *t)
 {
-    struct exchange *x = t->own;
-    fm_stepcost_release(&x->stepcost);
+    fm_stepcost_release(t->own);
 }
 
 /* Its usual action set is finer than that of other methods: exchange measures the cost of each
@@ -258,11 +232,11 @@ const struct fm_method fm_method_exchange = {
     .shapes = true,
     .weighs = true,
     .actions = FM_ACTIONS_TWENTY,
-    .cost = cost_exchange,
-    .begin = begin_exchange,
-    .step = step_exchange,
-    .save = save_exchange,
-    .resumed = resumed_exchange,
-    .record = record_exchange,
-    .release = release_exchange,
+    .cost = cost,
+    .begin = begin,
+    .step = step,
+    .save = save,
+    .resumed = resumed,
+    .record = record,
+    .release = release,
 };

@@ -20,18 +20,12 @@
 #include "lib/masks/logits.h"
 
 struct learned {
-    struct fm_task *task; /* borrowed */
-    const struct fm_train_options *options;
-    const struct fm_actions *actions;
-    struct fm_decimal step, until;
-    int batch; /* sequences in a step */
-    int size;  /* experts that share a width and logits */
+    int size; /* experts that share a width and logits */
     /* State. */
     struct fm_logits logits;
     double *q;        /* (M, E) running load */
     double lambda;    /* weight of the cost */
     double rho_start; /* expected budget before the first step */
-    int64_t taken;    /* number of steps taken */
     /* Scratch. */
     struct fm_sweep *sweep;
     struct fm_maskgrad grad;
@@ -41,52 +35,58 @@ struct learned {
     int64_t *counts;  /* (1 + samples, M, E) */
 };
 
-static int alloc_scratch(struct learned *n, size_t X, struct fm_err *err)
+static int alloc_scratch(struct fm_trainer *t, size_t X, struct fm_err *err)
 {
-    size_t samples = (size_t)n->options->samples, T = (size_t)n->task->calib.T;
+    struct learned *n = t->own;
+    size_t samples = (size_t)t->options->samples, T = (size_t)t->task.calib.T;
     n->q = fm_alloc(X, sizeof *n->q, "loads", err);
     n->floored = fm_alloc(X, sizeof *n->floored, "loads", err);
     n->widths = fm_alloc((samples + 2) * X, sizeof *n->widths, "sampled widths", err);
-    n->ids = fm_alloc((size_t)n->batch * T, sizeof *n->ids, "sequences", err);
+    n->ids = fm_alloc((size_t)t->task.batch * T, sizeof *n->ids, "sequences", err);
     n->counts = fm_alloc((samples + 1) * X, sizeof *n->counts, "token counts", err);
     return n->q && n->floored && n->widths && n->ids && n->counts ? FM_OK : FM_ENOMEM;
 }
 
-static int start_logits(struct learned *n, size_t X, struct fm_err *err)
+static int start_logits(struct fm_trainer *t, size_t X, struct fm_err *err)
 {
-    const struct fm_ranking *r = &n->task->ranking;
-    double *lost = fm_alloc(X * (size_t)n->actions->count, sizeof *lost, "lost scores", err);
+    struct learned *n = t->own;
+    const struct fm_ranking *r = &t->task.ranking;
+    double *lost = fm_alloc(X * (size_t)t->actions.count, sizeof *lost, "lost scores", err);
     if (!lost)
         return FM_ENOMEM;
-    fm_masks_lost(lost, n->actions, r->scores, r->order, r->M, r->E, r->I);
-    fm_granularity_sum(lost, lost, X, n->size, n->actions->count);
-    fm_logits_start(&n->logits, lost, n->options->prior);
+    fm_masks_lost(lost, &t->actions, r->scores, r->order, r->M, r->E, r->I);
+    fm_granularity_sum(lost, lost, X, n->size, t->actions.count);
+    fm_logits_start(&n->logits, lost, t->options->prior);
     n->rho_start = fm_logits_expected(&n->logits);
     free(lost);
     return FM_OK;
 }
 
-static int start(struct learned *n, struct fm_err *err)
+static int begin(struct fm_trainer *t, struct fm_err *err)
 {
-    const struct fm_config *c = n->task->config;
+    struct learned *n = t->own = fm_alloc(1, sizeof *n, "the method", err);
+    if (!n)
+        return FM_ENOMEM;
+    const struct fm_config *c = t->task.config;
     size_t X = (size_t)c->M * (size_t)c->E;
-    int micro = fm_sweep_micro(n->batch, n->task->calib.T), samples = n->options->samples;
-    n->size = fm_granularity_size(n->options->granularity, c->M, c->E);
+    int micro = fm_sweep_micro(t->task.batch, t->task.calib.T), samples = t->options->samples;
+    n->size = fm_granularity_size(t->options->granularity, c->M, c->E);
     int rc = FM_OK;
-    if (fm_logits_init(&n->logits, n->actions, (int)X / n->size, err) || alloc_scratch(n, X, err) ||
-        start_logits(n, X, err) ||
-        fm_task_sweep(&n->sweep, n->task, n->batch / micro, micro * n->task->calib.T, samples + 1,
-                      n->task->memory, err))
+    if (fm_logits_init(&n->logits, &t->actions, (int)X / n->size, err) ||
+        alloc_scratch(t, X, err) || start_logits(t, X, err) ||
+        fm_task_sweep(&n->sweep, &t->task, t->task.batch / micro, micro * t->task.calib.T,
+                      samples + 1, t->task.memory, err))
         rc = err->code;
     if (!rc)
-        fm_task_warn_idle(n->task, n->batch / micro, micro * n->task->calib.T);
+        fm_task_warn_idle(&t->task, t->task.batch / micro, micro * t->task.calib.T);
     return rc ? rc
-              : fm_maskgrad_init(&n->grad, n->task->ops, n->actions, c, samples, n->sweep, false,
+              : fm_maskgrad_init(&n->grad, t->task.ops, &t->actions, c, samples, n->sweep, false,
                                  err);
 }
 
-static void stop(struct learned *n)
+static void release(struct fm_trainer *t)
 {
+    struct learned *n = t->own;
     fm_sweep_free(n->sweep);
     fm_maskgrad_release(&n->grad);
     fm_logits_release(&n->logits);
@@ -95,7 +95,6 @@ static void stop(struct learned *n)
     free(n->widths);
     free(n->ids);
     free(n->counts);
-    *n = (struct learned){0};
 }
 
 static double anneal(double first, double last, int64_t taken, int steps)
@@ -104,46 +103,51 @@ static double anneal(double first, double last, int64_t taken, int steps)
     return at < 1 ? first + (last - first) * at : last;
 }
 
-static double tau_of(const struct learned *n)
+static double tau_of(const struct fm_trainer *t)
 {
-    return anneal(n->options->tau_first, n->options->tau_last, n->taken, n->options->steps);
+    return anneal(t->options->tau_first, t->options->tau_last, t->runner.taken, t->options->steps);
 }
 
 /* Number of experts of the model, in all layers. */
-static size_t experts_of(const struct learned *n)
+static size_t experts_of(const struct fm_trainer *t)
 {
+    const struct learned *n = t->own;
     return (size_t)n->logits.X * (size_t)n->size;
 }
 
 /* Draw subnet s: its widths (M, E), equal for experts that share a width. */
-static void sample(struct learned *n, int s)
+static void sample(struct fm_trainer *t, int s)
 {
-    int samples = n->options->samples;
-    uint32_t *widths = n->widths + (size_t)s * experts_of(n);
-    fm_logits_sample(&n->logits, widths, tau_of(n), n->task->run->inputs.seed,
-                     (uint64_t)n->taken * (uint64_t)samples + (uint64_t)s);
-    fm_granularity_spread(widths, experts_of(n), n->size);
+    struct learned *n = t->own;
+    int samples = t->options->samples;
+    uint32_t *widths = n->widths + (size_t)s * experts_of(t);
+    fm_logits_sample(&n->logits, widths, tau_of(t), t->task.run->inputs.seed,
+                     (uint64_t)t->runner.taken * (uint64_t)samples + (uint64_t)s);
+    fm_granularity_spread(widths, experts_of(t), n->size);
 }
 
-static void harden(const struct learned *n, uint32_t *widths)
+static void harden(const struct fm_trainer *t, uint32_t *widths)
 {
+    const struct learned *n = t->own;
     fm_logits_harden(&n->logits, widths);
-    fm_granularity_spread(widths, experts_of(n), n->size);
+    fm_granularity_spread(widths, experts_of(t), n->size);
 }
 
 /* Sample subnets and run them through the model; fills grad.total and counts. */
-static int run_students(struct learned *n, struct fm_err *err)
+static int run_students(struct fm_trainer *t, struct fm_err *err)
 {
-    int samples = n->options->samples, T = n->task->calib.T;
-    int micro = fm_sweep_micro(n->batch, T), batches = n->batch / micro, lanes = samples + 1;
+    struct learned *n = t->own;
+    int samples = t->options->samples, T = t->task.calib.T;
+    int micro = fm_sweep_micro(t->task.batch, T), batches = t->task.batch / micro,
+        lanes = samples + 1;
     struct fm_lane lane[FM_LANES_MAX] = {{.teacher = -1, .ce = 1}};
     struct fm_batch *batch = fm_alloc((size_t)batches, sizeof *batch, "batches", err);
     struct fm_measure *measure =
         fm_alloc((size_t)batches * (size_t)lanes, sizeof *measure, "measures", err);
     int rc = batch && measure ? FM_OK : FM_ENOMEM;
     for (int s = 0; s < samples; s++) {
-        sample(n, s);
-        lane[s + 1] = (struct fm_lane){.widths = n->widths + (size_t)s * experts_of(n),
+        sample(t, s);
+        lane[s + 1] = (struct fm_lane){.widths = n->widths + (size_t)s * experts_of(t),
                                        .backward = true,
                                        .teacher = 0,
                                        .ce = 1,
@@ -165,27 +169,28 @@ static double as_double(const struct fm_decimal *d)
     return (double)d->num / (double)d->den;
 }
 
-static void update_logits(struct learned *n)
+static void update_logits(struct fm_trainer *t)
 {
-    const struct fm_train_options *o = n->options;
+    struct learned *n = t->own;
+    const struct fm_train_options *o = t->options;
     struct fm_logits *z = &n->logits;
-    const struct fm_config *c = n->task->config;
-    fm_logits_load(n->q, n->floored, n->counts, c->M, c->E, n->taken == 0);
-    fm_granularity_sum(n->floored, n->floored, experts_of(n), n->size, 1);
+    const struct fm_config *c = t->task.config;
+    fm_logits_load(n->q, n->floored, n->counts, c->M, c->E, t->runner.taken == 0);
+    fm_granularity_sum(n->floored, n->floored, experts_of(t), n->size, 1);
     fm_logits_clear(z);
     for (int s = 0; s < o->samples; s++) {
-        double *dz = n->grad.total + (size_t)s * experts_of(n) * (size_t)z->A;
+        double *dz = n->grad.total + (size_t)s * experts_of(t) * (size_t)z->A;
         /* Draw the same widths again, because the logits hold the softmax of one sample only. */
-        sample(n, s);
-        fm_granularity_sum(dz, dz, experts_of(n), n->size, z->A);
-        fm_logits_back_sample(z, dz, tau_of(n), 1.0 / o->samples);
+        sample(t, s);
+        fm_granularity_sum(dz, dz, experts_of(t), n->size, z->A);
+        fm_logits_back_sample(z, dz, tau_of(t), 1.0 / o->samples);
     }
     fm_logits_back_cost(z, n->floored, n->lambda);
-    fm_logits_back_entropy(z, anneal(o->entropy_first, o->entropy_last, n->taken, o->steps));
-    n->taken++;
-    fm_logits_adam(z, o->lr, o->beta1, o->beta2, (int)n->taken);
-    n->lambda = fm_logits_pace(n->lambda, o->gain, o->steps, n->taken, n->rho_start,
-                               as_double(&n->until), fm_logits_expected(z));
+    fm_logits_back_entropy(z, anneal(o->entropy_first, o->entropy_last, t->runner.taken, o->steps));
+    t->runner.taken++;
+    fm_logits_adam(z, o->lr, o->beta1, o->beta2, (int)t->runner.taken);
+    n->lambda = fm_logits_pace(n->lambda, o->gain, o->steps, t->runner.taken, n->rho_start,
+                               as_double(&t->range.until), fm_logits_expected(z));
 }
 
 /* An expert, or a group of tied experts, whose hardened width a step changed. */
@@ -206,9 +211,10 @@ static int compare_flips(const void *pa, const void *pb)
     return a->x - b->x;
 }
 
-static int list_flips(const struct learned *n, struct flip *flip, const uint32_t *from,
+static int list_flips(const struct fm_trainer *t, struct flip *flip, const uint32_t *from,
                       const uint32_t *to)
 {
+    const struct learned *n = t->own;
     int flips = 0;
     for (int x = 0; x < n->logits.X; x++) {
         uint32_t old = from[x * n->size], now = to[x * n->size];
@@ -216,7 +222,7 @@ static int list_flips(const struct learned *n, struct flip *flip, const uint32_t
             continue;
         const double *alpha = n->logits.alpha + (size_t)x * (size_t)n->logits.A;
         double margin =
-            alpha[fm_actions_find(n->actions, now)] - alpha[fm_actions_find(n->actions, old)];
+            alpha[fm_actions_find(&t->actions, now)] - alpha[fm_actions_find(&t->actions, old)];
         flip[flips++] = (struct flip){x, now, now > old, margin};
     }
     return flips;
@@ -228,22 +234,24 @@ static int list_flips(const struct learned *n, struct flip *flip, const uint32_t
  * width come first; within each direction, the largest margin comes first.  On return
  * `from` equals `to`, unless a mask reached `until` first.
  */
-static int append_flips(struct learned *n, struct fm_masks *masks, uint32_t *from,
-                        const uint32_t *to, struct fm_err *err)
+static int append_flips(struct fm_trainer *t, uint32_t *from, const uint32_t *to,
+                        struct fm_err *err)
 {
+    struct learned *n = t->own;
+    struct fm_masks *masks = &t->masks;
     uint64_t channels = fm_masks_channels(masks);
-    uint64_t grown = fm_decimal_ceil(&n->step, channels);
-    uint64_t until = fm_decimal_ceil(&n->until, channels);
+    uint64_t grown = fm_decimal_ceil(&t->range.step, channels);
+    uint64_t until = fm_decimal_ceil(&t->range.until, channels);
     struct flip *flip = fm_alloc((size_t)n->logits.X, sizeof *flip, "flips", err);
     if (!flip)
         return FM_ENOMEM;
-    int flips = list_flips(n, flip, from, to), rc = FM_OK;
+    int flips = list_flips(t, flip, from, to), rc = FM_OK;
     qsort(flip, (size_t)flips, sizeof *flip, compare_flips);
     for (int i = 0; !rc && i < flips; i++) {
         for (int e = 0; e < n->size; e++)
             from[flip[i].x * n->size + e] = flip[i].to;
         bool arrived = fm_masks_removed(masks, from) >= until;
-        rc = fm_masks_append_grown(masks, from, &fm_method_learned, (int)n->taken, grown, arrived,
+        rc = fm_masks_append_grown(masks, from, t->method, (int)t->runner.taken, grown, arrived,
                                    err);
         if (arrived)
             break;
@@ -252,10 +260,23 @@ static int append_flips(struct learned *n, struct fm_masks *masks, uint32_t *fro
     return rc;
 }
 
-static uint64_t removed_by(const struct learned *n, const struct fm_masks *masks)
+static uint64_t removed_by(const struct fm_trainer *t, const struct fm_masks *masks)
 {
-    harden(n, n->widths);
+    const struct learned *n = t->own;
+    harden(t, n->widths);
     return fm_masks_removed(masks, n->widths);
+}
+
+static void report_step(const struct fm_trainer *t)
+{
+    const struct fm_run_options *run = t->task.run;
+    uint64_t taken = (uint64_t)t->runner.taken, steps = (uint64_t)t->options->steps;
+    if (taken == steps)
+        fm_run_phase(run, t->runner.work_steps, t->runner.work_measure);
+    if (taken < steps)
+        fm_run_report(run, "learn", taken, steps, "steps");
+    else
+        fm_run_report(run, "catch up", taken - steps, steps, "steps at most");
 }
 
 /*
@@ -265,64 +286,33 @@ static uint64_t removed_by(const struct learned *n, const struct fm_masks *masks
  * options->steps steps; the second half lets the hardened budget catch up.  In the second case the
  * last hardened mask is appended if it removes more than the family's last mask.
  */
-static int take_step(struct learned *n, struct fm_masks *masks, bool *done, struct fm_err *err)
+static int step(struct fm_trainer *t, bool *done, struct fm_err *err)
 {
-    size_t X = experts_of(n);
-    uint64_t until = fm_decimal_ceil(&n->until, fm_masks_channels(masks));
-    uint32_t *before = n->widths + (size_t)n->options->samples * X, *hard = before + X;
-    harden(n, before);
-    bool arrived = masks->mask[masks->count - 1].removed >= until;
-    *done = arrived || n->taken >= 2 * (int64_t)n->options->steps;
+    struct learned *n = t->own;
+    struct fm_masks *f = &t->masks;
+    size_t X = experts_of(t);
+    int64_t taken = t->runner.taken, steps = t->options->steps;
+    uint64_t until = fm_decimal_ceil(&t->range.until, fm_masks_channels(f));
+    uint32_t *before = n->widths + (size_t)t->options->samples * X, *hard = before + X;
+    report_step(t);
+    harden(t, before);
+    bool arrived = f->mask[f->count - 1].removed >= until;
+    *done = arrived || taken >= 2 * steps;
     if (*done)
         return arrived ? FM_OK
-                       : fm_masks_append_grown(masks, before, &fm_method_learned, (int)n->taken, 0,
-                                               true, err);
-    int rc = fm_task_draw(n->task, n->ids, (uint64_t)n->taken * (uint64_t)n->batch, n->batch, err);
+                       : fm_masks_append_grown(f, before, t->method, (int)taken, 0, true, err);
+    int batch = t->task.batch;
+    int rc = fm_task_draw(&t->task, n->ids, (uint64_t)taken * (uint64_t)batch, batch, err);
     if (!rc)
-        rc = run_students(n, err);
+        rc = run_students(t, err);
     if (rc)
         return rc;
-    update_logits(n);
-    harden(n, hard);
-    return append_flips(n, masks, before, hard, err);
+    update_logits(t);
+    harden(t, hard);
+    return append_flips(t, before, hard, err);
 }
 
-static int begin_learned(struct fm_trainer *t, struct fm_err *err)
-{
-    struct learned *n = t->own = fm_alloc(1, sizeof *n, "the method", err);
-    if (!n)
-        return FM_ENOMEM;
-    *n = (struct learned){.task = &t->task,
-                          .options = t->options,
-                          .actions = &t->actions,
-                          .step = t->range.step,
-                          .until = t->range.until,
-                          .batch = t->task.batch};
-    return start(n, err);
-}
-
-static int step_learned(struct fm_trainer *t, bool *done, struct fm_err *err)
-{
-    const struct fm_run_options *run = t->task.run;
-    struct learned *n = t->own;
-    uint64_t taken = (uint64_t)n->taken, steps = (uint64_t)t->options->steps;
-    if (taken == steps)
-        fm_run_phase(run, t->runner.work_steps, t->runner.work_measure);
-    if (taken < steps)
-        fm_run_report(run, "learn", taken, steps, "steps");
-    else
-        fm_run_report(run, "catch up", taken - steps, steps, "steps at most");
-    int rc = take_step(n, &t->masks, done, err);
-    t->runner.taken = n->taken;
-    return rc;
-}
-
-static uint64_t removed_learned(const struct fm_trainer *t, const struct fm_masks *f)
-{
-    return removed_by(t->own, f);
-}
-
-static void cost_learned(struct fm_estimate_sweep *sweep, const struct fm_trainer_plan *p)
+static void cost(struct fm_estimate_sweep *sweep, const struct fm_trainer_plan *p)
 {
     sweep->count = (uint64_t)p->options->steps;
     sweep->rows = (uint64_t)p->task->batch * (uint64_t)p->task->calib.T;
@@ -330,7 +320,7 @@ static void cost_learned(struct fm_estimate_sweep *sweep, const struct fm_traine
     sweep->backward = p->options->samples;
 }
 
-static void record_learned(cJSON *to, const struct fm_trainer *t)
+static void record(cJSON *to, const struct fm_trainer *t)
 {
     const struct fm_train_options *o = t->options;
     fm_json_add_uint(to, "steps", (uint64_t)o->steps);
@@ -338,12 +328,12 @@ static void record_learned(cJSON *to, const struct fm_trainer *t)
     fm_json_add_double(to, "prior", o->prior);
 }
 
-static void save_learned(struct fm_journal_item *item, size_t *items, struct fm_trainer *t)
+static void save(struct fm_journal_item *item, size_t *items, struct fm_trainer *t)
 {
     struct learned *n = t->own;
     uint64_t X = (uint64_t)t->task.config->M * (uint64_t)t->task.config->E;
     uint64_t logits = (uint64_t)n->logits.X * (uint64_t)t->actions.count;
-    fm_runner_item(item, items, "taken", FM_I64, 1, &n->taken);
+    fm_runner_item(item, items, "taken", FM_I64, 1, &t->runner.taken);
     fm_runner_item(item, items, "lambda", FM_F64, 1, &n->lambda);
     fm_runner_item(item, items, "alpha", FM_F64, logits, n->logits.alpha);
     fm_runner_item(item, items, "m", FM_F64, logits, n->logits.m);
@@ -351,16 +341,10 @@ static void save_learned(struct fm_journal_item *item, size_t *items, struct fm_
     fm_runner_item(item, items, "q", FM_F64, X, n->q);
 }
 
-static void resumed_learned(struct fm_trainer *t)
+static void resumed(struct fm_trainer *t)
 {
     struct learned *n = t->own;
-    t->runner.taken = n->taken;
     fm_logits_refresh(&n->logits);
-}
-
-static void release_learned(struct fm_trainer *t)
-{
-    stop(t->own);
 }
 
 const struct fm_method fm_method_learned = {
@@ -369,12 +353,12 @@ const struct fm_method fm_method_learned = {
     .shapes = true,
     .weighs = true,
     .actions = FM_ACTIONS_TEN,
-    .cost = cost_learned,
-    .begin = begin_learned,
-    .step = step_learned,
-    .save = save_learned,
-    .resumed = resumed_learned,
-    .removed = removed_learned,
-    .record = record_learned,
-    .release = release_learned,
+    .cost = cost,
+    .begin = begin,
+    .step = step,
+    .save = save,
+    .resumed = resumed,
+    .removed = removed_by,
+    .record = record,
+    .release = release,
 };

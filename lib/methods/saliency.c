@@ -4,7 +4,7 @@
  */
 #include "lib/learn/trainer.h"
 
-static int begin_saliency(struct fm_trainer *t, struct fm_err *err)
+static int begin(struct fm_trainer *t, struct fm_err *err)
 {
     const struct fm_ranking *r = &t->task.ranking;
     return fm_masks_saliency(&t->masks, &t->actions, r->scores, r->order, &t->range.step,
@@ -16,5 +16,5 @@ const struct fm_method fm_method_saliency = {
     .shapes = true,
     .weighs = true,
     .actions = FM_ACTIONS_TEN,
-    .begin = begin_saliency,
+    .begin = begin,
 };

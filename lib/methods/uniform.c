@@ -4,9 +4,9 @@
  */
 #include "lib/learn/trainer.h"
 
-static int begin_uniform(struct fm_trainer *t, struct fm_err *err)
+static int begin(struct fm_trainer *t, struct fm_err *err)
 {
     return fm_masks_uniform(&t->masks, &t->actions, &t->range.until, err);
 }
 
-const struct fm_method fm_method_uniform = {.name = "uniform", .begin = begin_uniform};
+const struct fm_method fm_method_uniform = {.name = "uniform", .begin = begin};
