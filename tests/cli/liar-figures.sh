@@ -5,6 +5,8 @@
 family uniform --until 0.5
 fm-train -q --model "$odd" --tokens "$odd/tokens.npy" --method learned --steps 2 --until 0.2 --budget-step 0.1 \
     -o learned ranked >/dev/null 2>&1
+fm-train -q --model "$odd" --tokens "$odd/tokens.npy" --method exchange --until 0.2 --budget-step 0.1 \
+    -o exchanged ranked >/dev/null 2>&1
 forge=$(dirname "$0")/forge.py
 lied() { # lied FROM CODE
     echo "-- $1: $2"
@@ -41,6 +43,7 @@ lied family.fm "b.add_tensor('model.layers.0.block_sparse_moe.experts.0.w1.weigh
 lied family.fm "b.add_tensor('score.weight', 'F32', [10**6], bytes(4 * 10**6))
 b.manifest['model']['others'] = {'unread': {'tensors': 1, 'bytes': 4 * 10**6}}"
 lied learned "b.manifest['budgets'][0]['step'] = 5"
+lied exchanged "b.manifest['budgets'][1]['step'] = 10001"
 lied family.fm "b.manifest['budgets'][1]['quality'] = {'ce': 1, 'kl': 0, 'agree': 1, 'positions': 9}"
 echo "-- what cannot be recomputed"
 lied family.fm "b.manifest['budgets'][1]['quality'].update(ce=1, kl=0, agree=1)"

@@ -150,11 +150,11 @@ static void count_training(const struct fm_method *method, uint64_t memory, cons
 
 TEST(training_takes_the_products_of_its_plan)
 {
-    static const struct fm_method *const methods[] = {&fm_method_learned, &fm_method_saliency,
-                                                      &fm_method_exchange};
-    for (int i = 0; i < 3; i++) {
-        count_training(methods[i], (uint64_t)4 << 30, "0.005", "0.04");
-        count_training(methods[i], 1, "0.005", "0.04");
+    for (int i = 0; fm_methods[i]; i++) {
+        if (!fm_methods[i]->shapes)
+            continue;
+        count_training(fm_methods[i], (uint64_t)4 << 30, "0.005", "0.04");
+        count_training(fm_methods[i], 1, "0.005", "0.04");
     }
     /* 22 masks: in little memory, 16 of them and then the rest. */
     count_training(&fm_method_saliency, 1, "0.007", "0.147");
