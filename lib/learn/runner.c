@@ -1,14 +1,20 @@
 /*
+ * A run's parameters are one digest of everything that affects its result; a state file is resumed
+ * only if it has the same digest.
+ *
  * Ranks: every rank makes the same calls, and fm_comm_agree after those that may fail on one rank
  * only.  Rank 0 saves the state and writes the stream.
  */
 #include "lib/learn/runner.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "formats/json/json.h"
 #include "lib/base/clock.h"
 #include "lib/data/provenance.h"
+#include "lib/learn/forecast.h"
 
 void fm_runner_item(struct fm_journal_item *item, size_t *items, const char *name,
                     enum fm_dtype dtype, uint64_t count, void *data)
@@ -109,13 +115,89 @@ static int take_steps(struct fm_runner *r, struct fm_err *err)
     return rc;
 }
 
+/* ---- the parameters of a run ---- */
+
+/* A text that the suite itself encodes (all of these have the same separator); NULL if there is
+ * none. */
+static const struct fm_corpus *encoded_text(const struct fm_task *task)
+{
+    const struct fm_corpus *text = fm_calib_text(&task->calib);
+    if (!text)
+        text = fm_calib_text(&task->held);
+    return text && !text->command ? text : NULL;
+}
+
+/* Compare between ranks all values that affect the result, or that can change its last bits; the
+ * most likely differences come first. */
+static int same_for_ranks(const struct fm_task *task, char (*hex)[FM_DIGEST_HEX], const char *text,
+                          struct fm_err *err)
+{
+    char onednn[64], seed[64], options[FM_DIGEST_HEX];
+    struct fm_digest digest = fm_digest_of(text, strlen(text));
+    fm_digest_hex(options, &digest);
+    fm_ops_dnnl_version(onednn, sizeof onednn);
+    snprintf(seed, sizeof seed, "%llu %s", (unsigned long long)task->run->inputs.seed,
+             task->run->inputs.shuffle ? "shuffled" : "in order");
+    const struct fm_comm_fact fact[] = {
+        {"the version", FM_VERSION},
+        {"oneDNN with its instruction set", onednn},
+        {"--device", task->ops->name},
+        {"--precision", fm_machine_precision(task->ops)},
+        {"--seed", seed},
+        {"the digest of the model's config and tensors", hex[0]},
+        {"the digest of the tokens", hex[1]},
+        {"the digest of the tokens to measure on", hex[2]},
+        {"the digest of the stream's ranking", hex[3]},
+        {"the digest of the stream's masks", hex[4]},
+        {"another option", text},
+        {"the digest of the other options", options},
+    };
+    return fm_comm_same(task->run->machine.comm, fact, sizeof fact / sizeof *fact, err);
+}
+
+/* Digest of everything that affects the results of all tools, and of `text`, which has the
+ * tool's own options.  FM_ECONFIG if ranks differ in any of this, or in the hardware or libraries
+ * that they compute with. */
+static int digest_params(const struct fm_task *task, struct fm_digest *params, const char *text,
+                         struct fm_err *err)
+{
+    char hex[5][FM_DIGEST_HEX] = {"", "", "", "", ""}, separator[32] = "";
+    char kinds[FM_INPUTS_MAX * (FM_KIND_BYTES + 1) + 1] = "";
+    const struct fm_corpus *encoded = encoded_text(task);
+    if (encoded)
+        snprintf(separator, sizeof separator, " separator %d", (int)encoded->separator.id);
+    for (int i = 0; i < task->held.inputs && task->held.input[i].kind[0]; i++) {
+        strcat(kinds, " ");
+        strcat(kinds, task->held.input[i].kind);
+    }
+    fm_digest_hex(hex[0], &task->identity);
+    fm_digest_hex(hex[1], &task->calib.digest);
+    fm_digest_hex(hex[2], &task->held.digest);
+    const char *const members[] = {FM_MEMBER_RANKING, FM_MEMBER_MASKS};
+    for (int i = 0; i < 2 && task->in.members; i++) {
+        const struct fm_member *m = fm_bundle_find(&task->in, members[i]);
+        if (m)
+            fm_digest_hex(hex[3 + i], &m->digest);
+    }
+    int rc = same_for_ranks(task, hex, text, err);
+    return rc ? rc
+              : fm_journal_params(params, err,
+                                  "%s model %s tokens %s %d %d%s held %s %d %d%s ranking %s masks "
+                                  "%s seed %llu shuffle %d device %s %s; %s",
+                                  FM_VERSION, hex[0], hex[1], task->calib.count, task->calib.T,
+                                  separator, hex[2], task->held.count, task->held.T, kinds, hex[3],
+                                  hex[4], (unsigned long long)task->run->inputs.seed,
+                                  task->run->inputs.shuffle, task->ops->name,
+                                  fm_machine_precision(task->ops), text);
+}
+
 /* Begin or resume, and compute everything. */
 static int make(struct fm_runner *r, struct fm_err *err)
 {
     struct fm_text text = {0};
     r->work->params(r->self, &text);
     int rc = text.failed ? fm_fail(err, FM_ENOMEM, "no memory for the options")
-                         : fm_task_params(r->task, &r->params, text.data, err);
+                         : digest_params(r->task, &r->params, text.data, err);
     free(text.data);
     if (!rc)
         rc = r->work->begin(r->self, err);
@@ -133,6 +215,18 @@ static int make(struct fm_runner *r, struct fm_err *err)
 
 /* ---- the stream ---- */
 
+/* "options" of a history entry, borrowed: {"batch", "shuffle", "seed", "device", "precision"}. */
+static cJSON *record_options(cJSON *entry, const struct fm_task *task)
+{
+    cJSON *o = fm_json_add_object(entry, "options");
+    fm_json_add_uint(o, "batch", (uint64_t)task->batch);
+    fm_json_add_bool(o, "shuffle", task->run->inputs.shuffle);
+    fm_json_add_uint(o, "seed", task->run->inputs.seed);
+    fm_json_add_string(o, "device", task->ops->name);
+    fm_json_add_string(o, "precision", fm_machine_precision(task->ops));
+    return o;
+}
+
 cJSON *fm_runner_manifest(struct fm_runner *r, cJSON *model)
 {
     const struct fm_work *work = r->work;
@@ -142,7 +236,7 @@ cJSON *fm_runner_manifest(struct fm_runner *r, cJSON *model)
     if (dropped[0])
         fm_run_warn(r->task->run, "%s", dropped);
     cJSON *entry = fm_stage_history(manifest, work->tool);
-    work->record(r->self, fm_task_options(entry, r->task));
+    work->record(r->self, record_options(entry, r->task));
     fm_provenance_tokens(entry, &r->task->calib);
     fm_provenance_held_out(entry, &r->task->held);
     work->result(r->self, fm_json_add_object(entry, "result"));
@@ -201,6 +295,16 @@ static int open_run(struct fm_runner *r, const struct fm_run_options *run, bool 
     return rc ? rc : work->open(r->self, err);
 }
 
+/* Remove the state file once the result has been written.  Failure is only a warning, because the
+ * output exists. */
+static void forget(const struct fm_task *task, const char *tool)
+{
+    struct fm_err err = {0};
+    if (fm_comm_rank(task->run->machine.comm) == 0 &&
+        fm_journal_remove(task->run->outputs.state, tool, &err))
+        fm_run_warn(task->run, "%s; the run itself is complete", err.text);
+}
+
 int fm_runner_run(struct fm_runner *r, const struct fm_run_options *run, struct fm_err *err)
 {
     const struct fm_work *work = r->work;
@@ -228,8 +332,28 @@ int fm_runner_run(struct fm_runner *r, const struct fm_run_options *run, struct 
         rc = write_stream(r, err);
     rc = fm_comm_agree(comm, rc, err);
     if (!rc)
-        fm_task_forget(task, work->tool);
+        forget(task, work->tool);
     return rc;
+}
+
+/* The end of a dry run: check memory and, if the output has a name, disk space; forecast the time.
+ */
+static int end_estimate(const struct fm_task *task, enum fm_stage stage,
+                        struct fm_estimate *estimate, struct fm_err *err)
+{
+    const char *output = task->run->outputs.path;
+    bool file = output && strcmp(output, "-") != 0;
+    const struct fm_corpus *text = encoded_text(task);
+    estimate->precision = fm_machine_precision(task->ops);
+    estimate->evaluated = task->held.count;
+    estimate->evaluated_len = task->held.T;
+    estimate->text = text != NULL;
+    if (text)
+        estimate->separator = text->separator;
+    estimate->disk += fm_stage_copied_bytes(stage, &task->in);
+    int rc = file ? fm_estimate_check(estimate, task->run, 0, err)
+                  : fm_estimate_fits(estimate, task->run, err);
+    return rc ? rc : fm_forecast_make(estimate, task->run, task->ops, err);
 }
 
 int fm_runner_estimate(struct fm_runner *r, const struct fm_run_options *run,
@@ -240,5 +364,5 @@ int fm_runner_estimate(struct fm_runner *r, const struct fm_run_options *run,
         return rc;
     fm_task_plan(estimate, r->task, r->work->plan, r->self);
     r->work->forecast(r->self, estimate);
-    return fm_task_estimate_end(r->task, r->work->stage, estimate, err);
+    return end_estimate(r->task, r->work->stage, estimate, err);
 }

@@ -1,8 +1,7 @@
 /*
  * Checks before a long run, shared by rank, train and recover: the model can be opened, the stream
  * belongs to it, the tokens are in its vocabulary, the output can be created, and no other run
- * holds the state file.  A run's parameters are one digest of everything that affects its result; a
- * state file is resumed only if it has the same digest.
+ * holds the state file.
  */
 #include "lib/learn/task.h"
 
@@ -17,7 +16,6 @@
 #include "lib/base/mem.h"
 #include "lib/base/rng.h"
 #include "lib/data/provenance.h"
-#include "lib/learn/forecast.h"
 
 #include "lib/state/journal.h"
 #include "lib/stage/stage.h"
@@ -163,16 +161,6 @@ int fm_task_open(struct fm_task *task, const struct fm_run_options *run, const c
     return fm_comm_agree(run->machine.comm, rc, err);
 }
 
-/* A text that the suite itself encodes (all of these have the same separator); NULL if there is
- * none. */
-static const struct fm_corpus *encoded_text(const struct fm_task *task)
-{
-    const struct fm_corpus *text = fm_calib_text(&task->calib);
-    if (!text)
-        text = fm_calib_text(&task->held);
-    return text && !text->command ? text : NULL;
-}
-
 struct planned {
     struct fm_task *task;
     fm_task_planner *plan;
@@ -205,32 +193,6 @@ void fm_task_plan(struct fm_estimate *estimate, struct fm_task *task, fm_task_pl
     plan_within(estimate, &planned, task->memory);
     estimate->enough = enough;
     estimate->enough_more = more;
-}
-
-int fm_task_estimate_end(const struct fm_task *task, enum fm_stage stage,
-                         struct fm_estimate *estimate, struct fm_err *err)
-{
-    const char *output = task->run->outputs.path;
-    bool file = output && strcmp(output, "-") != 0;
-    const struct fm_corpus *text = encoded_text(task);
-    estimate->precision = fm_machine_precision(task->ops);
-    estimate->evaluated = task->held.count;
-    estimate->evaluated_len = task->held.T;
-    estimate->text = text != NULL;
-    if (text)
-        estimate->separator = text->separator;
-    estimate->disk += fm_stage_copied_bytes(stage, &task->in);
-    int rc = file ? fm_estimate_check(estimate, task->run, 0, err)
-                  : fm_estimate_fits(estimate, task->run, err);
-    return rc ? rc : fm_forecast_make(estimate, task->run, task->ops, err);
-}
-
-void fm_task_forget(const struct fm_task *task, const char *tool)
-{
-    struct fm_err err = {0};
-    if (fm_comm_rank(task->run->machine.comm) == 0 &&
-        fm_journal_remove(task->run->outputs.state, tool, &err))
-        fm_run_warn(task->run, "%s; the run itself is complete", err.text);
 }
 
 void fm_task_close(struct fm_task *task)
@@ -300,17 +262,6 @@ int fm_task_draw(struct fm_task *task, int32_t *ids, uint64_t at, int n, struct 
             return rc;
     }
     return FM_OK;
-}
-
-cJSON *fm_task_options(cJSON *entry, const struct fm_task *task)
-{
-    cJSON *o = fm_json_add_object(entry, "options");
-    fm_json_add_uint(o, "batch", (uint64_t)task->batch);
-    fm_json_add_bool(o, "shuffle", task->run->inputs.shuffle);
-    fm_json_add_uint(o, "seed", task->run->inputs.seed);
-    fm_json_add_string(o, "device", task->ops->name);
-    fm_json_add_string(o, "precision", fm_machine_precision(task->ops));
-    return o;
 }
 
 int fm_task_stopped(const struct fm_task *task, struct fm_err *err)
@@ -493,65 +444,4 @@ int fm_task_same_weights(const struct fm_task *task, struct fm_err *err)
                      "the weights in '%s' differ from those that rank 0 on %s has under this name",
                      task->run->inputs.model, fm_comm_host(comm, 0));
     return fm_comm_agree(comm, rc, err);
-}
-
-/* Compare between ranks all values that affect the result, or that can change its last bits; the
- * most likely differences come first. */
-static int same_for_ranks(const struct fm_task *task, char (*hex)[FM_DIGEST_HEX], const char *text,
-                          struct fm_err *err)
-{
-    char onednn[64], seed[64], options[FM_DIGEST_HEX];
-    struct fm_digest digest = fm_digest_of(text, strlen(text));
-    fm_digest_hex(options, &digest);
-    fm_ops_dnnl_version(onednn, sizeof onednn);
-    snprintf(seed, sizeof seed, "%llu %s", (unsigned long long)task->run->inputs.seed,
-             task->run->inputs.shuffle ? "shuffled" : "in order");
-    const struct fm_comm_fact fact[] = {
-        {"the version", FM_VERSION},
-        {"oneDNN with its instruction set", onednn},
-        {"--device", task->ops->name},
-        {"--precision", fm_machine_precision(task->ops)},
-        {"--seed", seed},
-        {"the digest of the model's config and tensors", hex[0]},
-        {"the digest of the tokens", hex[1]},
-        {"the digest of the tokens to measure on", hex[2]},
-        {"the digest of the stream's ranking", hex[3]},
-        {"the digest of the stream's masks", hex[4]},
-        {"another option", text},
-        {"the digest of the other options", options},
-    };
-    return fm_comm_same(task->run->machine.comm, fact, sizeof fact / sizeof *fact, err);
-}
-
-int fm_task_params(const struct fm_task *task, struct fm_digest *params, const char *text,
-                   struct fm_err *err)
-{
-    char hex[5][FM_DIGEST_HEX] = {"", "", "", "", ""}, separator[32] = "";
-    char kinds[FM_INPUTS_MAX * (FM_KIND_BYTES + 1) + 1] = "";
-    const struct fm_corpus *encoded = encoded_text(task);
-    if (encoded)
-        snprintf(separator, sizeof separator, " separator %d", (int)encoded->separator.id);
-    for (int i = 0; i < task->held.inputs && task->held.input[i].kind[0]; i++) {
-        strcat(kinds, " ");
-        strcat(kinds, task->held.input[i].kind);
-    }
-    fm_digest_hex(hex[0], &task->identity);
-    fm_digest_hex(hex[1], &task->calib.digest);
-    fm_digest_hex(hex[2], &task->held.digest);
-    const char *const members[] = {FM_MEMBER_RANKING, FM_MEMBER_MASKS};
-    for (int i = 0; i < 2 && task->in.members; i++) {
-        const struct fm_member *m = fm_bundle_find(&task->in, members[i]);
-        if (m)
-            fm_digest_hex(hex[3 + i], &m->digest);
-    }
-    int rc = same_for_ranks(task, hex, text, err);
-    return rc ? rc
-              : fm_journal_params(params, err,
-                                  "%s model %s tokens %s %d %d%s held %s %d %d%s ranking %s masks "
-                                  "%s seed %llu shuffle %d device %s %s; %s",
-                                  FM_VERSION, hex[0], hex[1], task->calib.count, task->calib.T,
-                                  separator, hex[2], task->held.count, task->held.T, kinds, hex[3],
-                                  hex[4], (unsigned long long)task->run->inputs.seed,
-                                  task->run->inputs.shuffle, task->ops->name,
-                                  fm_machine_precision(task->ops), text);
 }

@@ -2,12 +2,12 @@
  * This room, lib/learn: the tools that compute scores (rank), masks (train) and adapters (recover).
  * Each is a visitor of lib/engine's sweep, and a loop around the sweep whose state can be saved and
  * resumed.  Layers are computed in lib/engine, and members are read and written in lib/stage.  In
- * reading order: this header, runner; criterion, rank; quality, trainer, train; maskgrad, probe
- * (for methods, lib/methods); recovery (what can be trained), tune, recover; estimate and forecast
- * (the cost of a run).
+ * reading order: this header, options, runner; criterion, rank; quality, trainer, train; maskgrad,
+ * probe (for methods, lib/methods); recovery (what can be trained), tune, recover; estimate and
+ * forecast (the cost of a run).
  *
- * Shared by rank, train and recover: opening a run's inputs and checking that they fit together;
- * drawing sequences; and the options that every history entry records.
+ * Shared by rank, train and recover: opening a run's inputs and checking that they fit together,
+ * drawing sequences, and measuring masks.
  */
 #ifndef FM_TASK_H
 #define FM_TASK_H
@@ -67,10 +67,6 @@ struct fm_task {
  */
 int fm_task_open(struct fm_task *task, const struct fm_run_options *run, const char *needs,
                  struct fm_err *err);
-/* Remove the state file of `tool` once the result has been written.  Failure is only a warning,
- * because the output exists. */
-void fm_task_forget(const struct fm_task *task, const char *tool);
-
 void fm_task_close(struct fm_task *task); /* zeroed struct is fine */
 
 /* Open only the model and the tokens, also the held-out ones if `hold`. */
@@ -88,11 +84,6 @@ typedef void fm_task_planner(struct fm_estimate *estimate, struct fm_task *task,
 void fm_task_plan(struct fm_estimate *estimate, struct fm_task *task, fm_task_planner *plan,
                   void *self);
 
-/* The end of a --dry-run of a stage: check memory and, if the output has a name, disk space;
- * forecast the time. */
-int fm_task_estimate_end(const struct fm_task *task, enum fm_stage stage,
-                         struct fm_estimate *estimate, struct fm_err *err);
-
 /* Make a sweep that uses the task's memory beyond its resident layers, and the run's stop flag. */
 int fm_task_sweep(struct fm_sweep **sweep, struct fm_task *task, int batches, int rows, int lanes,
                   uint64_t memory, struct fm_err *err);
@@ -105,9 +96,6 @@ void fm_task_warn_idle(const struct fm_task *task, int batches, int rows);
  * permutation, then in the next one, and so on.
  */
 int fm_task_draw(struct fm_task *task, int32_t *ids, uint64_t at, int n, struct fm_err *err);
-
-/* "options" of a history entry, borrowed: {"batch", "shuffle", "seed", "device", "precision"}. */
-cJSON *fm_task_options(cJSON *entry, const struct fm_task *task);
 
 /* To be called by all ranks between two steps: FM_ESAVED if one of them was asked to stop. */
 int fm_task_stopped(const struct fm_task *task, struct fm_err *err);
@@ -135,11 +123,5 @@ int fm_task_measure(struct fm_task *task, const struct fm_masks *family, const i
 
 /* FM_ECONFIG if the weights of a rank differ from those of rank 0. */
 int fm_task_same_weights(const struct fm_task *task, struct fm_err *err);
-
-/* Digest of everything that affects the results of all three tools, and of `text`, which has the
- * tool's own options.  FM_ECONFIG if ranks differ in any of this, or in the hardware or libraries
- * that they compute with. */
-int fm_task_params(const struct fm_task *task, struct fm_digest *params, const char *text,
-                   struct fm_err *err);
 
 #endif
