@@ -59,7 +59,7 @@ int fm_recover_main(int argc, char **argv)
     char trains[64];
     fm_recovery_choices(trains, sizeof trains);
     const struct fm_cli_option own[] = {
-        {"budget", 'b', FM_CLI_TEXT, &options.budget, "R",
+        {"budget", 'b', FM_CLI_DECIMAL, &options.budget, "R",
          "train at the mask nearest to R (default: 0.40)", 0, 0, SINGLE},
         {"train", 0, FM_CLI_CHOICE, &train, trains,
          "train adapters of the experts, or the routers (default: experts)", 0, 0, 0},

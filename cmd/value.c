@@ -121,6 +121,7 @@ static bool append(const char **list, const char *text)
 bool fm_value_parse(const struct fm_cli_option *o, const char *text)
 {
     const char *end;
+    struct fm_err unused = {0};
     switch (o->kind) {
     case FM_CLI_FLAG:
         *(bool *)o->value = true;
@@ -148,6 +149,8 @@ bool fm_value_parse(const struct fm_cli_option *o, const char *text)
         return parse_size(o->value, text);
     case FM_CLI_REAL:
         return parse_real(o, text);
+    case FM_CLI_DECIMAL:
+        return !fm_decimal_parse(o->value, text, o->name, &unused);
     case FM_CLI_CHOICE:
         *(int *)o->value = index_of(o->arg, text);
         return *(int *)o->value >= 0;
@@ -157,9 +160,12 @@ bool fm_value_parse(const struct fm_cli_option *o, const char *text)
 
 void fm_value_explain(char *text, size_t size, const struct fm_cli_option *o, const char *given)
 {
-    double share =
-        o->kind == FM_CLI_REAL && o->max == 1 ? fm_decimal_percent(given, strlen(given)) : 0;
-    if (share > 0)
+    bool fraction = o->kind == FM_CLI_DECIMAL || (o->kind == FM_CLI_REAL && o->max == 1);
+    double share = fraction ? fm_decimal_percent(given, strlen(given)) : 0;
+    if (o->kind == FM_CLI_DECIMAL)
+        snprintf(text, size, "use a decimal from 0 to 1 with at most 9 places, such as %.6g",
+                 share > 0 ? share : 0.4);
+    else if (share > 0)
         snprintf(text, size, "use a number from %.15g to 1, here %.6g", o->min, share);
     else if (o->kind == FM_CLI_CHOICE)
         snprintf(text, size, "use %s", o->arg);

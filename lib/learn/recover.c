@@ -73,10 +73,7 @@ static int check_options(void *self, struct fm_err *err)
 {
     struct recovery *r = self;
     const struct fm_recover_options *o = r->options;
-    int rc =
-        fm_decimal_parse(&r->budget, o->budget ? o->budget : FM_RECOVER_BUDGET, "--budget", err);
-    if (rc)
-        return rc;
+    r->budget = o->budget.den ? o->budget : (struct fm_decimal){4, 10};
     if (o->rank < 1 || o->rank > FM_LORA_RANK_MAX)
         return fm_fail(err, FM_EUSAGE, "--lora-rank %d: give 1 to %d", o->rank, FM_LORA_RANK_MAX);
     if (!(o->alpha >= FM_RECOVER_ALPHA_MIN && o->alpha <= FM_RECOVER_ALPHA_MAX))
@@ -170,11 +167,11 @@ static int open_masks(struct recovery *r, struct fm_err *err)
                        r->task.run->inputs.stream);
     if (o->strategy != FM_RECOVER_SINGLE)
         return FM_OK;
-    if (o->budget)
+    if (o->budget.den)
         rc = fm_masks_choose(&r->mask, masks, 0, masks->count - 1, &wish, err);
     if (!rc && !fm_masks_is_near(masks, r->mask, wish.budget))
         fm_run_note(r->task.run, "%s %g: the nearest member is mask %d, budget %.4f",
-                    o->budget ? "--budget" : "recovery at", wish.budget, r->mask,
+                    o->budget.den ? "--budget" : "recovery at", wish.budget, r->mask,
                     fm_masks_budget(masks, r->mask));
     return rc;
 }

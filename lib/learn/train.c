@@ -30,9 +30,9 @@
 void fm_train_defaults(struct fm_train_options *options)
 {
     *options = (struct fm_train_options){.method = &fm_method_exchange,
-                                         .budget_step = "0.01",
-                                         .until = "0.80",
-                                         .measure_step = "0.05",
+                                         .budget_step = {1, 100},
+                                         .until = {8, 10},
+                                         .measure_step = {5, 100},
                                          .steps = 500,
                                          .samples = 1,
                                          .prior = 4,
@@ -57,20 +57,16 @@ static int check_options(void *self, struct fm_err *err)
 {
     struct fm_trainer *t = self;
     const struct fm_train_options *o = t->options;
-    struct fm_trainer_range *range = &t->range;
-    struct fm_decimal *step = &range->step, *until = &range->until;
-    if (fm_decimal_parse(step, o->budget_step, "--budget-step", err) ||
-        fm_decimal_parse(until, o->until, "--until", err) ||
-        fm_decimal_parse(&range->measure, o->measure_step, "--measure-step", err))
-        return err->code;
-    if (step->num == 0)
+    char step[FM_DECIMAL_TEXT];
+    if (o->budget_step.num == 0)
         return fm_fail(err, FM_EUSAGE, "--budget-step 0: give a step above 0, such as 0.01");
-    if (until->num == 0)
+    if (o->until.num == 0)
         return fm_fail(err, FM_EUSAGE, "--until 0: give a budget above 0, such as 0.80");
-    if (range->measure.num == 0)
+    if (o->measure_step.num == 0)
         return fm_fail(err, FM_EUSAGE, "--measure-step 0: give a step above 0, such as 0.05");
-    if (fm_decimal_targets(step, until) >= FM_BUDGETS_MAX)
-        return fm_fail(err, FM_EUSAGE, "--budget-step %s: more than %d budgets", o->budget_step,
+    fm_decimal_print(step, &o->budget_step);
+    if (fm_decimal_targets(&o->budget_step, &o->until) >= FM_BUDGETS_MAX)
+        return fm_fail(err, FM_EUSAGE, "--budget-step %s: more than %d budgets", step,
                        FM_BUDGETS_MAX);
     if (o->steps < 1 || o->steps > FM_TRAIN_STEPS_MAX)
         return fm_fail(err, FM_EUSAGE, "--steps %d: give 1 to %d", o->steps, FM_TRAIN_STEPS_MAX);
@@ -106,18 +102,18 @@ static double mean_kept(const struct fm_decimal *until)
 
 /* Work, memory and disk space for making and measuring the masks. */
 static void estimate_run(struct fm_estimate *estimate, const struct fm_train_options *o,
-                         struct fm_task *task, const struct fm_trainer_range *range)
+                         struct fm_task *task)
 {
     *estimate = (struct fm_estimate){0};
-    const struct fm_decimal *step = &range->step, *until = &range->until;
+    const struct fm_decimal *step = &o->budget_step, *until = &o->until;
     uint64_t targets = fm_decimal_targets(step, until), masks = targets + 1;
     uint64_t memory = task->memory;
-    uint64_t measured = fm_decimal_targets(&range->measure, until) + 1;
+    uint64_t measured = fm_decimal_targets(&o->measure_step, until) + 1;
     measured = measured < masks ? measured : masks;
     uint64_t group = (uint64_t)fm_quality_group(task->model, &task->held, task->memory);
     struct fm_estimate_sweep sweep = {.T = task->calib.T, .kept = mean_kept(until)};
     if (o->method->cost) {
-        o->method->cost(&sweep, &(struct fm_trainer_plan){o, task, range});
+        o->method->cost(&sweep, &(struct fm_trainer_plan){o, task});
         fm_estimate_add(estimate, task->model, &sweep, memory);
         estimate->making = estimate->flops;
     }
@@ -137,28 +133,29 @@ static void estimate_run(struct fm_estimate *estimate, const struct fm_train_opt
 static void plan_run(struct fm_estimate *estimate, struct fm_task *task, void *self)
 {
     const struct fm_trainer *t = self;
-    estimate_run(estimate, t->options, task, &t->range);
+    estimate_run(estimate, t->options, task);
 }
 
 /* Suggest measuring less: fewer members, or fewer tokens. */
 static void suggest_measures(struct fm_estimate *estimate, const struct fm_train_options *o,
-                             struct fm_task *task, const struct fm_trainer_range *range)
+                             struct fm_task *task)
 {
-    struct fm_trainer_range wider = *range;
+    struct fm_train_options wider = *o;
+    struct fm_decimal *measure = &wider.measure_step;
     struct fm_estimate changed;
     for (int i = 0; i < 2; i++) {
-        wider.measure.num *= 2;
-        if (wider.measure.num > wider.measure.den)
+        measure->num *= 2;
+        if (measure->num > measure->den)
             break;
-        estimate_run(&changed, o, task, &wider);
+        estimate_run(&changed, &wider, task);
         fm_estimate_suggest(estimate, changed.flops, "--measure-step %g",
-                            (double)wider.measure.num / (double)wider.measure.den);
+                            (double)measure->num / (double)measure->den);
     }
     int held = task->held.count;
     if (!fm_inputs_evaluate(&task->run->inputs) || held < 2 * task->held.inputs)
         return;
     task->held.count = held / 2;
-    estimate_run(&changed, o, task, range);
+    estimate_run(&changed, o, task);
     fm_estimate_suggest(estimate, changed.flops, "--max-eval-tokens %d",
                         task->held.count * task->held.T);
     task->held.count = held;
@@ -175,19 +172,19 @@ static const struct fm_method *cheapest(void)
 
 /* Suggest cheaper runs: fewer steps, a cheaper method, or measuring less. */
 static void suggest_less(struct fm_estimate *estimate, const struct fm_train_options *o,
-                         struct fm_task *task, const struct fm_trainer_range *range)
+                         struct fm_task *task)
 {
     struct fm_train_options other = *o;
     struct fm_estimate changed;
     if (o->method->trains && o->steps > 1) {
         other.steps = o->steps / 2;
-        estimate_run(&changed, &other, task, range);
+        estimate_run(&changed, &other, task);
         fm_estimate_suggest(estimate, changed.flops, "--steps %d", other.steps);
     }
     other.method = cheapest();
-    estimate_run(&changed, &other, task, range);
+    estimate_run(&changed, &other, task);
     fm_estimate_suggest(estimate, changed.flops, "--method %s", other.method->name);
-    suggest_measures(estimate, o, task, range);
+    suggest_measures(estimate, o, task);
 }
 
 /* ---- the state file ---- */
@@ -326,7 +323,7 @@ static int list_unmeasured(int *number, const struct fm_trainer *t, const struct
     int n = 0;
     if (!measured)
         return -1;
-    fm_masks_measured(measured, f, &t->range.measure, &t->range.step);
+    fm_masks_measured(measured, f, &t->options->measure_step, &t->options->budget_step);
     for (int b = 0; b < f->count; b++)
         if (measured[b] && f->mask[b].quality.positions == 0)
             number[n++] = b;
@@ -363,7 +360,7 @@ static struct fm_gaps gaps_of(const struct fm_trainer *t, double *lost)
     size_t X = (size_t)r->M * (size_t)r->E;
     fm_masks_lost(lost, &t->actions, r->scores, r->order, r->M, r->E, r->I);
     fm_granularity_sum(lost, lost, X, size, t->actions.count);
-    return (struct fm_gaps){&t->actions, lost, size, &t->range.step, &t->range.until};
+    return (struct fm_gaps){&t->actions, lost, size, &t->options->budget_step, &t->options->until};
 }
 
 static int fill_gaps(struct fm_trainer *t, struct fm_err *err)
@@ -389,8 +386,8 @@ static int fill_gaps(struct fm_trainer *t, struct fm_err *err)
 static bool is_short(const struct fm_trainer *t, const struct fm_masks *f, uint64_t removed)
 {
     uint64_t channels = fm_masks_channels(f);
-    return removed + fm_decimal_ceil(&t->range.step, channels) <=
-           fm_decimal_floor(&t->range.until, channels);
+    return removed + fm_decimal_ceil(&t->options->budget_step, channels) <=
+           fm_decimal_floor(&t->options->until, channels);
 }
 
 /* Only `learned` can run out of steps; the other methods continue as long as an expert can be
@@ -398,6 +395,8 @@ static bool is_short(const struct fm_trainer *t, const struct fm_masks *f, uint6
 static void warn_learned(struct fm_trainer *t, double budget)
 {
     const struct fm_train_options *o = t->options;
+    char until_text[FM_DECIMAL_TEXT];
+    fm_decimal_print(until_text, &o->until);
     if (t->warned)
         return;
     t->warned = true;
@@ -405,7 +404,7 @@ static void warn_learned(struct fm_trainer *t, double budget)
                 "learned reached only a budget of %.4f in %d steps (--steps %d and as many again); "
                 "from there to --until %s, widths follow only the scores; give more --steps, a "
                 "larger --lr or a smaller --prior",
-                budget, 2 * o->steps, o->steps, o->until);
+                budget, 2 * o->steps, o->steps, until_text);
 }
 
 /* Fill gaps, except in the uniform family, which has a mask at every allowed width.  A family
@@ -429,6 +428,8 @@ static int fill_family(struct fm_trainer *t, struct fm_err *err)
 static bool has_reached(struct fm_trainer *t, const struct fm_masks *f, double *came_to)
 {
     const struct fm_train_options *o = t->options;
+    char until_text[FM_DECIMAL_TEXT];
+    fm_decimal_print(until_text, &o->until);
     uint64_t end = f->mask[f->count - 1].removed, came = end;
     if (t->method->removed)
         came = t->method->removed(t, f);
@@ -447,14 +448,14 @@ static bool has_reached(struct fm_trainer *t, const struct fm_masks *f, double *
                     "the last mask removes %.4f of the channels, less than --until %s: every "
                     "expert has %u of %d channels, and the next smaller width would remove more "
                     "than --until; give a higher --until",
-                    fm_masks_budget(f, f->count - 1), o->until, narrow, f->I);
+                    fm_masks_budget(f, f->count - 1), until_text, narrow, f->I);
         return false;
     }
     bool rounded = o->width_multiple > 1 && t->actions.width[0] <= o->width_multiple;
     fm_run_warn(t->task.run,
                 "the last mask removes %.4f of the channels, less than --until %s: experts have "
                 "their smallest width, %u of %d channels; give %s",
-                fm_masks_budget(f, f->count - 1), o->until, t->actions.width[0], f->I,
+                fm_masks_budget(f, f->count - 1), until_text, t->actions.width[0], f->I,
                 rounded ? "a smaller --width-multiple"
                         : "--actions that begin with a smaller share");
     return false;
@@ -492,11 +493,11 @@ static int parse_actions(struct fm_trainer *t, const char *usual, struct fm_err 
 static int choose_actions(struct fm_trainer *t, struct fm_err *err)
 {
     const struct fm_train_options *o = t->options;
-    const struct fm_decimal *step = &t->range.step;
+    const struct fm_decimal *step = &t->options->budget_step;
     const struct fm_decimal most = {step->den - step->num, step->den};
     int I = t->task.config->I;
     if (!o->actions && !t->method->actions)
-        return fm_actions_steps(&t->actions, step, &t->range.until, I, o->width_multiple, err);
+        return fm_actions_steps(&t->actions, step, &t->options->until, I, o->width_multiple, err);
     if (o->actions || o->granularity != FM_PER_MODEL || 2 * step->num > step->den)
         return parse_actions(t, t->method->actions, err);
     int rc = fm_actions_steps(&t->actions, step, &most, I, o->width_multiple, err);
@@ -511,16 +512,20 @@ static void print_params(void *self, struct fm_text *text)
     const struct fm_train_options *o = t->options;
     struct fm_digest widths =
         fm_digest_of(t->actions.width, (size_t)t->actions.count * sizeof *t->actions.width);
+    char step[FM_DECIMAL_TEXT], until[FM_DECIMAL_TEXT], measure[FM_DECIMAL_TEXT];
+    fm_decimal_print(step, &o->budget_step);
+    fm_decimal_print(until, &o->until);
+    fm_decimal_print(measure, &o->measure_step);
     char hex[FM_DIGEST_HEX];
     fm_digest_hex(hex, &widths);
     fm_text_printf(text,
                    "method %s granularity %s step %s until %s steps %d samples %d prior %.17g "
                    "adam %.17g %.17g %.17g tau %.17g %.17g entropy %.17g %.17g gain %.17g "
                    "around %d " FM_STEPCOST_RULE " batch %d measure %s widths %s",
-                   o->method->name, fm_granularity_name(o->granularity), o->budget_step, o->until,
-                   o->steps, o->samples, o->prior, o->lr, o->beta1, o->beta2, o->tau_first,
-                   o->tau_last, o->entropy_first, o->entropy_last, o->gain,
-                   fm_trainer_around(&t->task.calib, o), t->task.batch, o->measure_step, hex);
+                   o->method->name, fm_granularity_name(o->granularity), step, until, o->steps,
+                   o->samples, o->prior, o->lr, o->beta1, o->beta2, o->tau_first, o->tau_last,
+                   o->entropy_first, o->entropy_last, o->gain, fm_trainer_around(&t->task.calib, o),
+                   t->task.batch, measure, hex);
 }
 
 static int begin(void *self, struct fm_err *err)
@@ -571,13 +576,13 @@ static void record(void *self, cJSON *to)
     enum fm_granularity granularity = t->method->shapes ? o->granularity : FM_PER_MODEL;
     char step[FM_DECIMAL_TEXT], until[FM_DECIMAL_TEXT], measure[FM_DECIMAL_TEXT];
     fm_json_add_string(to, "method", o->method->name);
-    fm_decimal_print(step, &t->range.step);
-    fm_decimal_print(until, &t->range.until);
+    fm_decimal_print(step, &t->options->budget_step);
+    fm_decimal_print(until, &t->options->until);
     fm_json_add_string(to, "granularity", fm_granularity_name(granularity));
     fm_json_add_uint(to, "width_multiple", o->width_multiple);
     fm_json_add_string(to, "budget_step", step);
     fm_json_add_string(to, "until", until);
-    fm_decimal_print(measure, &t->range.measure);
+    fm_decimal_print(measure, &t->options->measure_step);
     fm_json_add_string(to, "measure_step", measure);
     if (t->method->record)
         t->method->record(to, t);
@@ -658,7 +663,7 @@ static void forecast_reach(double *reach, double *beyond, const struct fm_traine
     const struct fm_train_options *o = t->options;
     const struct fm_config *c = t->task.config;
     const struct fm_actions *actions = &t->actions;
-    const struct fm_decimal *until = &t->range.until;
+    const struct fm_decimal *until = &t->options->until;
     bool skips = t->method->trains, shaped = t->method->shapes;
     bool together = !shaped || o->granularity == FM_PER_MODEL;
     uint64_t I = (uint64_t)c->I;
@@ -679,7 +684,7 @@ static void forecast_reach(double *reach, double *beyond, const struct fm_traine
     }
     double last = 1 - (double)actions->width[end] / c->I;
     double to = (double)until->num / (double)until->den;
-    double step = (double)t->range.step.num / (double)t->range.step.den;
+    double step = (double)o->budget_step.num / (double)o->budget_step.den;
     int size = together ? c->M * c->E : fm_granularity_size(o->granularity, c->M, c->E);
     double share = (double)most / c->I * size / ((double)c->M * c->E);
     *reach = together || last < to ? last : to;
@@ -689,7 +694,7 @@ static void forecast_reach(double *reach, double *beyond, const struct fm_traine
 static void forecast(void *self, struct fm_estimate *estimate)
 {
     struct fm_trainer *t = self;
-    suggest_less(estimate, t->options, &t->task, &t->range);
+    suggest_less(estimate, t->options, &t->task);
     forecast_reach(&estimate->reach, &estimate->beyond, t);
     estimate->method = t->method->name;
 }

@@ -1,6 +1,6 @@
 /*
  * A run of fm-train, for the descriptors of methods (lib/masks/methods.h, lib/methods).  A method
- * reads the task, the options, the actions and the range, extends the family, and keeps what else
+ * reads the task, the options and the actions, extends the family, and keeps what else
  * it needs in `own`, which its begin allocates and its release frees.
  */
 #ifndef FM_TRAINER_H
@@ -10,11 +10,6 @@
 #include "lib/learn/runner.h"
 #include "lib/masks/actions.h"
 #include "lib/masks/methods.h"
-
-/* The budgets of a family, and which of its masks are measured. */
-struct fm_trainer_range {
-    struct fm_decimal step, until, measure;
-};
 
 /* The arrays of the family in the state file, in addition to its widths. */
 struct fm_trainer_packed {
@@ -29,7 +24,6 @@ struct fm_trainer {
     const struct fm_train_options *options; /* given, with the width multiple chosen */
     const struct fm_method *method;         /* of the options */
     struct fm_actions actions;
-    struct fm_trainer_range range;
     struct fm_masks masks; /* the family so far */
     void *own;             /* of the method */
     bool warned;           /* of a method that ran out of steps */
@@ -42,7 +36,6 @@ struct fm_trainer {
 struct fm_trainer_plan {
     const struct fm_train_options *options;
     const struct fm_task *task;
-    const struct fm_trainer_range *range;
 };
 
 /* Sequences per sweep around a mask: all, if there are fewer than wanted. */

@@ -119,7 +119,8 @@ static uint64_t count_sweeps(const struct fm_decimal *step, const struct fm_deci
 /* Exchange's progress, in sweeps, because masks differ in the channels that they remove. */
 static void report_sweep(const struct fm_trainer *t, uint64_t sweep)
 {
-    uint64_t sweeps = count_sweeps(&t->range.step, &t->range.until, fm_masks_channels(&t->masks));
+    uint64_t sweeps =
+        count_sweeps(&t->options->budget_step, &t->options->until, fm_masks_channels(&t->masks));
     fm_run_report(t->task.run, "exchange", sweep, sweeps, "sweeps");
 }
 
@@ -155,7 +156,7 @@ static int lower(struct fm_trainer *t, uint32_t *widths, uint64_t target, struct
 static int step(struct fm_trainer *t, bool *done, struct fm_err *err)
 {
     struct fm_masks *f = &t->masks;
-    const struct fm_decimal *step = &t->range.step, *until = &t->range.until;
+    const struct fm_decimal *step = &t->options->budget_step, *until = &t->options->until;
     uint64_t n = fm_masks_channels(f), removed = f->mask[f->count - 1].removed;
     uint64_t i = next_budget(step, until, removed, n);
     int X = f->M * f->E, rc = FM_OK;
@@ -198,7 +199,7 @@ static void resumed(struct fm_trainer *t)
 static void cost(struct fm_estimate_sweep *sweep, const struct fm_trainer_plan *p)
 {
     const struct fm_config *c = p->task->config;
-    sweep->count = count_sweeps(&p->range->step, &p->range->until,
+    sweep->count = count_sweeps(&p->options->budget_step, &p->options->until,
                                 (uint64_t)c->M * (uint64_t)c->E * (uint64_t)c->I);
     sweep->rows =
         (uint64_t)fm_trainer_around(&p->task->calib, p->options) * (uint64_t)p->task->calib.T;

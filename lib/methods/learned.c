@@ -190,7 +190,7 @@ static void update_logits(struct fm_trainer *t)
     t->runner.taken++;
     fm_logits_adam(z, o->lr, o->beta1, o->beta2, (int)t->runner.taken);
     n->lambda = fm_logits_pace(n->lambda, o->gain, o->steps, t->runner.taken, n->rho_start,
-                               as_double(&t->range.until), fm_logits_expected(z));
+                               as_double(&t->options->until), fm_logits_expected(z));
 }
 
 /* An expert, or a group of tied experts, whose hardened width a step changed. */
@@ -240,8 +240,8 @@ static int append_flips(struct fm_trainer *t, uint32_t *from, const uint32_t *to
     struct learned *n = t->own;
     struct fm_masks *masks = &t->masks;
     uint64_t channels = fm_masks_channels(masks);
-    uint64_t grown = fm_decimal_ceil(&t->range.step, channels);
-    uint64_t until = fm_decimal_ceil(&t->range.until, channels);
+    uint64_t grown = fm_decimal_ceil(&t->options->budget_step, channels);
+    uint64_t until = fm_decimal_ceil(&t->options->until, channels);
     struct flip *flip = fm_alloc((size_t)n->logits.X, sizeof *flip, "flips", err);
     if (!flip)
         return FM_ENOMEM;
@@ -292,7 +292,7 @@ static int step(struct fm_trainer *t, bool *done, struct fm_err *err)
     struct fm_masks *f = &t->masks;
     size_t X = experts_of(t);
     int64_t taken = t->runner.taken, steps = t->options->steps;
-    uint64_t until = fm_decimal_ceil(&t->range.until, fm_masks_channels(f));
+    uint64_t until = fm_decimal_ceil(&t->options->until, fm_masks_channels(f));
     uint32_t *before = n->widths + (size_t)t->options->samples * X, *hard = before + X;
     report_step(t);
     harden(t, before);

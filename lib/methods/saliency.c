@@ -7,8 +7,8 @@
 static int begin(struct fm_trainer *t, struct fm_err *err)
 {
     const struct fm_ranking *r = &t->task.ranking;
-    return fm_masks_saliency(&t->masks, &t->actions, r->scores, r->order, &t->range.step,
-                             &t->range.until, t->options->granularity, err);
+    return fm_masks_saliency(&t->masks, &t->actions, r->scores, r->order, &t->options->budget_step,
+                             &t->options->until, t->options->granularity, err);
 }
 
 const struct fm_method fm_method_saliency = {

@@ -6,7 +6,7 @@
 
 static int begin(struct fm_trainer *t, struct fm_err *err)
 {
-    return fm_masks_uniform(&t->masks, &t->actions, &t->range.until, err);
+    return fm_masks_uniform(&t->masks, &t->actions, &t->options->until, err);
 }
 
 const struct fm_method fm_method_uniform = {.name = "uniform", .begin = begin};

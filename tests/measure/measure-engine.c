@@ -97,8 +97,8 @@ static int measure_train(struct speed *r, struct fm_run_options run, const struc
     fm_train_defaults(&options);
     options.method = &fm_method_learned;
     options.steps = steps;
-    options.budget_step = "0.10";
-    options.until = "0.10";
+    options.budget_step = (struct fm_decimal){1, 10};
+    options.until = (struct fm_decimal){1, 10};
     run.machine.ops = fm_meter_begin(ops);
     double begin = fm_clock_now();
     int rc = fm_train(&run, &options, &report, err);

@@ -94,8 +94,8 @@ static int train_on_energy(const struct fm_method *method, double prior, struct 
     fm_train_defaults(&options);
     options.method = method;
     options.prior = prior;
-    options.budget_step = "0.25";
-    options.until = "0.25";
+    options.budget_step = (struct fm_decimal){25, 100};
+    options.until = (struct fm_decimal){25, 100};
     options.steps = 2;
     runs_init(&r, "energy.fm", "masks.fm");
     runs_tokens(&r, 40, 11);

@@ -134,8 +134,8 @@ static void count_training(const struct fm_method *method, uint64_t memory, cons
     struct fm_estimate plan;
     struct fm_err err = {0};
     training_init(&r, &o, "ranked.fm", "masks.fm", method);
-    o.budget_step = o.measure_step = step;
-    o.until = until;
+    o.budget_step = o.measure_step = training_decimal(step);
+    o.until = training_decimal(until);
     r.run.machine.memory = memory;
     r.run.machine.ops = fm_meter_begin(fm_ops_ref());
     assert_ok(fm_train(&r.run, &o, &report, &err));

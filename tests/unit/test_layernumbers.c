@@ -38,7 +38,7 @@ static int make_stages(void **state)
     fm_rank_report_release(&ranked);
     fm_train_defaults(&train);
     train.method = &fm_method_saliency;
-    train.budget_step = "0.2";
+    train.budget_step = (struct fm_decimal){2, 10};
     assert_ok(fm_train(&run_to("ranked", "trained")->run, &train, &trained, &err));
     fm_train_report_release(&trained);
     fm_recover_defaults(&recover, &fm_recovery_adapter);

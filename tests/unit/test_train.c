@@ -150,7 +150,7 @@ TEST(exchange_has_finer_actions)
         struct fm_train_options options;
         struct fm_train_report report = {0};
         training_init(&r, &options, "ranked.fm", "actions.fm", row[i].method);
-        options.until = "0.1";
+        options.until = (struct fm_decimal){1, 10};
         options.steps = 2;
         training_must(&r, &options, &report);
         assert_int_equal(report.actions.count, row[i].actions);
@@ -213,7 +213,7 @@ static void on_alarm(int signal_number)
 static void prepare_exchange(struct runs *r, struct fm_train_options *options, const char *out)
 {
     training_init(r, options, "ranked.fm", out, &fm_method_exchange);
-    options->budget_step = "0.05";
+    options->budget_step = (struct fm_decimal){5, 100};
 }
 
 /* A step of exchange is several sweeps, each of which changes the cost of steps: wherever one
@@ -259,13 +259,10 @@ static uint64_t sweeps_of_exchange(const char *step)
     struct fm_config config = {.M = 10, .E = 10, .I = 1000};
     struct fm_task task = {.config = &config, .calib = {.T = 8, .count = 1}};
     struct fm_train_options options;
-    struct fm_trainer_range range;
     struct fm_estimate_sweep sweep = {0};
-    struct fm_err err = {0};
     fm_train_defaults(&options);
-    assert_ok(fm_decimal_parse(&range.step, step, "", &err));
-    assert_ok(fm_decimal_parse(&range.until, "0.80", "", &err));
-    fm_method_exchange.cost(&sweep, &(struct fm_trainer_plan){&options, &task, &range});
+    options.budget_step = training_decimal(step);
+    fm_method_exchange.cost(&sweep, &(struct fm_trainer_plan){&options, &task});
     return sweep.count;
 }
 
@@ -360,7 +357,6 @@ TEST(invalid_options_are_refused)
         double prior;
         const char *says;
     } bad[] = {{"0", "0.5", NULL, 1, 1, 0, "--budget-step"},
-               {"0.1", "1.5", NULL, 1, 1, 0, "--until"},
                {"0.1", "0", NULL, 1, 1, 0, "--until"},
                {"0.0000001", "0.5", NULL, 1, 1, 0, "--budget-step"},
                {"0.1", "0.5", "0.5", 1, 1, 0, "--actions"},
@@ -375,8 +371,8 @@ TEST(invalid_options_are_refused)
         struct fm_train_options options;
         struct fm_train_report report = {0};
         training_init(&r, &options, "ranked.fm", "no.fm", &fm_method_learned);
-        options.budget_step = bad[i].step;
-        options.until = bad[i].until;
+        options.budget_step = training_decimal(bad[i].step);
+        options.until = training_decimal(bad[i].until);
         options.actions = bad[i].actions;
         options.steps = bad[i].steps;
         options.samples = bad[i].samples;

@@ -25,14 +25,22 @@ static inline int training_ranked(void **unused)
     return 0;
 }
 
+static inline struct fm_decimal training_decimal(const char *text)
+{
+    struct fm_decimal d;
+    struct fm_err err = {0};
+    assert_ok(fm_decimal_parse(&d, text, "", &err));
+    return d;
+}
+
 /* Budgets from 0.1 to 0.5 in steps of 0.1; `in` and `out` are names in the scratch directory. */
 static inline void training_init(struct runs *r, struct fm_train_options *o, const char *in,
                                  const char *out, const struct fm_method *method)
 {
     fm_train_defaults(o);
     o->method = method;
-    o->budget_step = "0.1";
-    o->until = "0.5";
+    o->budget_step = (struct fm_decimal){1, 10};
+    o->until = (struct fm_decimal){5, 10};
     o->steps = 30;
     o->lr = 0.2;
     o->prior = 1;
