@@ -180,6 +180,7 @@ int fm_hftext_config(char **text, const char *config, size_t size, struct fm_err
     add_class(part, json);
     add_shared(part, json);
     cJSON_DetachItemViaPointer(json, part);
+    cJSON_DeleteItemFromObjectCaseSensitive(json, PREFIX_KEY); /* not the checkpoint's to say */
     cJSON_DeleteItemFromObjectCaseSensitive(part, FM_HFTEXT_WRAPPER);
     fm_json_add(part, FM_HFTEXT_WRAPPER, json);
     *text = fm_json_print(part);
@@ -498,6 +499,7 @@ int fm_hftext_modules(char **text, const char *config, size_t size, const char *
     if (old)
         rc = rename_all(&r, quant, err);
     if (!rc && r.changed && wrapper && !cJSON_HasObjectItem(wrapper, QUANT_KEY)) {
+        cJSON_DeleteItemFromObjectCaseSensitive(wrapper, TEXT_KEY);
         fm_json_add(fm_json_add_object(wrapper, TEXT_KEY), QUANT_KEY, old);
         old = NULL;
     }

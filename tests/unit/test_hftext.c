@@ -98,6 +98,29 @@ TEST(a_wrapper_may_have_any_name)
     free(text);
 }
 
+/* Keys of ours in a checkpoint's config.json. */
+TEST(a_wrapper_does_not_choose_its_prefix)
+{
+    static const char *const names[] = {"model.language_model.norm.weight"};
+    char *text = text_of("{\"model_type\":\"xy\",\"fm_prefix\":\"language_model.\",\"text_config\":"
+                         "{\"model_type\":\"ab\",\"fm_wrapper\":{\"fm_prefix\":\"model.llm.\"}}}");
+    char *cut = NULL, *whole = NULL;
+    assert_ok(fm_hftext_modules(&cut, text, strlen(text), names, 1, &err));
+    assert_null(cut);
+    assert_string_equal(fm_hftext_wrapped(text, strlen(text)), "model.language_model.");
+    free(text);
+    text = strdup("{\"fm_wrapper\":{\"text_config\":7},\"quantization_config\":"
+                  "{\"ignore\":[\"model.language_model.norm\"]}}");
+    assert_ok(fm_hftext_modules(&cut, text, strlen(text), names, 1, &err));
+    assert_ok(fm_hftext_wrap(&whole, cut, strlen(cut), false, &err));
+    const char *first = strstr(whole, "\"text_config\"");
+    assert_non_null(first);
+    assert_null(strstr(first + 1, "\"text_config\""));
+    free(whole);
+    free(cut);
+    free(text);
+}
+
 /* The published MiniMax-M3 has such a config.json. */
 TEST(a_text_part_without_a_model_type_is_the_wrappers)
 {
