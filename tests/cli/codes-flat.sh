@@ -1,6 +1,8 @@
 # Layouts that store experts in flat tensors keep a bundle's codes.  Layout native also keeps all other
 # tensors as they are in the bundle; the layouts with our modelling file store them as plain values.
 here=$(dirname "$0")
+# shellcheck source=tests/cli/coded.bash
+. "$here/coded.bash"
 python3 "$here/recode.py" gptoss "$GOLDEN/odd-gptoss" gpt-oss
 for name in odd-qwen3 odd-dsv3; do
     python3 "$here/recode.py" resize "$GOLDEN/$name" wide 24
@@ -11,23 +13,13 @@ done
 for name in fp8-channel fp8-block w4a16 nvfp4 nvfp4-modelopt mxfp4 mxfp8 mixed; do
     cp -r "$GOLDEN/packed/$name" $name
 done
-family() { # family MODEL: make its family.fm
-    fm-rank -q -m "$1" -t "$1/tokens.npy" --precision f32 -f -o ranked >/dev/null
-    fm-train -q -m "$1" -t "$1/tokens.npy" --precision f32 --method saliency --budget-step 0.15 -f \
-        -o trained ranked >/dev/null 2>&1
-    fm-pack -q -m "$1" -f -o family.fm trained >/dev/null
-}
 keep() { # keep LAYOUT DIR [OPTION...]
     fm-pack -q --export "$2" --budget 0.45 --layout "$1" -f "${@:3}" family.fm
-}
-said() {
-    "$@" 2>&1 >/dev/null | sed 's/^/  /'
-    echo "  status ${PIPESTATUS[0]}"
 }
 for model in fp8-channel fp8-block w4a16 nvfp4 nvfp4-modelopt mxfp4 mxfp8 mixed gpt-oss fp8-odd-qwen3 \
     fp8-odd-dsv3 int4-odd-dsv3; do
     echo "== $model"
-    family $model
+    family $model 0.15 >/dev/null
     for layout in native ragged elastic layer; do
         plain=
         if [ $layout != native ]; then
@@ -72,7 +64,7 @@ said fm-verify -q --against family.fm native
 said fm-verify -q --against family.fm ragged
 said fm-verify -q ragged
 echo "== faults"
-family nvfp4
+family nvfp4 0.15 >/dev/null
 keep ragged out >/dev/null
 cp nvfp4/tokens.npy out
 python3 "$here/faults.py" twists | while read -r fault; do

@@ -1,14 +1,8 @@
 # Checkpoints whose layers are stored in different ways keep their codes, each layer in its own form;
 # plain layers, like the first and the last layers of many releases, stay plain.
 here=$(dirname "$0")
-verify() {
-    fm-verify -q "$@" | sed 's/ items, .*B:/ items:/'
-    return "${PIPESTATUS[0]}"
-}
-said() {
-    "$@" 2>&1 >/dev/null | sed 's/^/  /'
-    echo "  status ${PIPESTATUS[0]}"
-}
+# shellcheck source=tests/cli/coded.bash
+. "$here/coded.bash"
 layer='.*layers\.1\..*experts\.\d+\.(?:gate|up|down)_proj'
 for both in 'nvfp4 fp8-channel' 'fp8-block nvfp4' 'mxfp4 w4a16' 'fp8-channel mxfp8' 'nvfp4-modelopt' 'mxfp4' 'mixed'; do
     echo "== $both"
@@ -21,10 +15,7 @@ for both in 'nvfp4 fp8-channel' 'fp8-block nvfp4' 'mxfp4 w4a16' 'fp8-channel mxf
     fi
     python3 "$here/recode.py" plain joined twin
     fm-rank -n -m joined -t twin/tokens.npy 2>/dev/null | grep -E '^(stored|codes)' | tee said
-    fm-rank -q -m joined -t twin/tokens.npy --precision f32 -f -o ranked >/dev/null
-    fm-train -q -m joined -t twin/tokens.npy --precision f32 --method saliency --budget-step 0.15 -f \
-        -o trained ranked >/dev/null 2>&1
-    fm-pack -q -m joined -f -o family.fm trained | grep codes
+    family joined 0.15 | grep codes
     group=$(sed -n 's/^codes.*groups of \([0-9]*\).*/\1/p' said)
     fm-rank -q -m twin -t twin/tokens.npy --precision f32 --channel-group "$group" -f -o twin.fm >/dev/null
     cmp <(tar -xOf ranked ranking.safetensors) <(tar -xOf twin.fm ranking.safetensors) &&

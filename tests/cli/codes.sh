@@ -1,5 +1,7 @@
 # A quantised checkpoint's codes and scales are kept in the bundle and in its uniform and padded exports.
 here=$(dirname "$0")
+# shellcheck source=tests/cli/coded.bash
+. "$here/coded.bash"
 python3 "$here/recode.py" gptoss "$GOLDEN/odd-gptoss" mxfp4
 for name in odd-qwen3 odd-dsv3 odd-glm5; do
     python3 "$here/recode.py" resize "$GOLDEN/$name" wide 24
@@ -11,22 +13,11 @@ done
 python3 "$here/recode.py" resize "$GOLDEN/odd-dsv3" wide 64
 python3 "$here/recode.py" quantise wide united-odd-dsv3 mixed-modelopt
 rm -r wide
-# Omit the sizes of members with measured figures, which differ between CPUs.
-verify() {
-    fm-verify -q "$@" | sed 's/ items, .*B:/ items:/'
-    return "${PIPESTATUS[0]}"
-}
-run() { # run MODEL: make its ranking, masks and bundle
-    fm-rank -q -m "$1" -t "$1/tokens.npy" --precision f32 -f -o ranked >/dev/null
-    fm-train -q -m "$1" -t "$1/tokens.npy" --precision f32 --method saliency --budget-step 0.15 -f \
-        -o trained ranked >/dev/null 2>&1
-    fm-pack -q -m "$1" -f -o family.fm trained
-}
 for model in fp8-channel fp8-block w4a16 nvfp4 nvfp4-modelopt mxfp4 mxfp8 mixed modelopt-mixed; do
     echo "== $model"
     from=$GOLDEN/packed/$model
     python3 "$here/recode.py" plain "$from" twin
-    run "$from" | grep -E '^(stored|plain|codes)'
+    family "$from" 0.15 | grep -E '^(stored|plain|codes)'
     group=$(fm-rank -n -m "$from" -t twin/tokens.npy 2>/dev/null | sed -n 's/^codes.*groups of \([0-9]*\).*/\1/p')
     fm-rank -q -m twin -t twin/tokens.npy --precision f32 --channel-group "$group" -f -o twin.fm >/dev/null
     cmp <(tar -xOf ranked ranking.safetensors) <(tar -xOf twin.fm ranking.safetensors) &&
@@ -50,7 +41,7 @@ done
 for model in mxfp4 fp8-odd-qwen3 fp8-odd-glm5 int4-odd-dsv3 united-odd-dsv3 fp8-odd-dsv3; do
     echo "== $model"
     fm-rank -n -m $model -t $model/tokens.npy 2>/dev/null | grep -E '^(stored|plain|codes)'
-    run $model | grep -E '^(stored|plain|codes)'
+    family $model 0.15 | grep -E '^(stored|plain|codes)'
     fm-pack -q --export uniform --budget 0.5 --layout uniform -f family.fm | grep -v '^all'
     python3 "$here/compare.py" export $model family.fm uniform
     verify --function -m $model -t $model/tokens.npy family.fm | sed 's/loss.*//'
@@ -87,10 +78,6 @@ fm-pack -q --export out --budget 0.7 --layout uniform --tp 2 -f family.fm | grep
 fm-pack -q --export out --budget 0.7 --layout uniform --tp 4 -f family.fm
 echo "status $?"
 echo "== not kept"
-said() {
-    "$@" 2>&1 >/dev/null | sed 's/^/  /'
-    echo "  status ${PIPESTATUS[0]}"
-}
 fm-rank -q -m mxfp4 -t mxfp4/tokens.npy --channel-group 1 -f -o single >/dev/null
 fm-rank -n -m mxfp4 -t mxfp4/tokens.npy --channel-group 16 2>/dev/null | grep codes
 fm-train -q -m mxfp4 -t mxfp4/tokens.npy --method saliency --budget-step 0.3 -f -o masks single \
@@ -113,7 +100,7 @@ for other in 'mxfp4 .*experts.*down_proj' 'plain .*layers\.1\..*experts\.2\.'; d
     fi
     python3 "$here/recode.py" plain joined twin
     fm-rank -n -m joined -t twin/tokens.npy 2>/dev/null | grep -E '^(stored|codes)'
-    run joined | grep codes
+    family joined 0.15 | grep codes
     mv family.fm joined.fm
     fm-rank -q -m twin -t twin/tokens.npy --precision f32 -f -o twin.fm >/dev/null
     cmp <(tar -xOf ranked ranking.safetensors) <(tar -xOf twin.fm ranking.safetensors) &&
@@ -134,7 +121,7 @@ for model in "$GOLDEN/packed/fp8-static" whole joined; do
     group=1
     [ "$model" != joined ] || group=32
     fm-rank -n -m "$model" -t twin/tokens.npy 2>/dev/null | grep -E '^(stored|codes)'
-    run "$model" | grep codes
+    family "$model" 0.15 | grep codes
     fm-rank -q -m twin -t twin/tokens.npy --precision f32 --channel-group $group -f -o twin.fm >/dev/null
     cmp <(tar -xOf ranked ranking.safetensors) <(tar -xOf twin.fm ranking.safetensors) &&
         echo "scores of the float32 twin"
@@ -144,7 +131,7 @@ for model in "$GOLDEN/packed/fp8-static" whole joined; do
     [ "$model" != joined ] || python3 "$here/compare.py" export "$model" family.fm uniform
     rm -r twin
 done
-run whole | grep codes
+family whole 0.15 | grep codes
 said fm-pack -q -m whole --weights keep -f -o none.fm trained
 python3 "$here/forge.py" family.fm liar.fm 'b.manifest["model"].update(storage="fp8-tensor", scales="F32")'
 said fm-verify -q liar.fm
@@ -155,10 +142,10 @@ fm-rank -n -m joined -t joined/tokens.npy 2>/dev/null | grep codes
 rm -r joined
 python3 "$here/recode.py" ease "$GOLDEN/packed/mixed" '.*experts.*_proj' joined
 fm-rank -n -m joined -t joined/tokens.npy 2>/dev/null | grep codes
-run joined | grep codes
+family joined 0.15 | grep codes
 rm -r joined
 echo "== against the checkpoint"
-run "$GOLDEN/packed/w4a16" >/dev/null
+family "$GOLDEN/packed/w4a16" 0.15 >/dev/null
 fm-pack -q --export out --budget 0.5 --layout uniform -f family.fm >/dev/null
 verify -m "$GOLDEN/packed/w4a16" family.fm
 verify -m "$GOLDEN/packed/w4a16" --against family.fm out | tail -n 1
@@ -175,13 +162,13 @@ said fm-pack -q --export none --budget 0 --layout ragged liar.fm
 said fm-verify -q liar.fm
 fm-verify -q -m "$GOLDEN/packed/nvfp4" family.fm >/dev/null 2>&1
 echo "status $?"
-run mxfp4 >/dev/null
+family mxfp4 0.15 >/dev/null
 NVFP4=$GOLDEN/packed/nvfp4/config.json python3 "$here/forge.py" family.fm liar.fm 'import os
 b.config["quantization_config"] = json.load(open(os.environ["NVFP4"]))["quantization_config"]
 b.manifest["model"].update(storage="nvfp4", scales="F8_E4M3")'
 said fm-pack -q --export none --budget 0 --layout uniform --weights bf16 liar.fm
 said fm-verify -q liar.fm
-run fp8-odd-dsv3 >/dev/null
+family fp8-odd-dsv3 0.15 >/dev/null
 fm-pack -q --export uniform --budget 0.5 --layout uniform -f family.fm >/dev/null
 echo "== ModelOpt's own file says how weights are stored, and config.json does not"
 cp -r "$GOLDEN/packed/nvfp4-modelopt" own
@@ -194,9 +181,9 @@ json.dump(config, open("own/config.json", "w"))'
 }
 quant '{"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "NVFP4", "group_size": 16,
  "kv_cache_quant_algo": null, "exclude_modules": ["lm_head", "*mlp.gate", "*self_attn*"]}}'
-run "$GOLDEN/packed/nvfp4-modelopt" >/dev/null
+family "$GOLDEN/packed/nvfp4-modelopt" 0.15 >/dev/null
 mv ranked said.fm
-run own | grep codes
+family own 0.15 | grep codes
 cmp <(tar -xOf ranked ranking.safetensors) <(tar -xOf said.fm ranking.safetensors) && echo "same ranking"
 fm-pack -q --export out --budget 0.5 --layout uniform -f family.fm >/dev/null
 grep -oE '"quant_method.*|"ignore.*' out/config.json
@@ -209,7 +196,7 @@ done
 cp -r "$GOLDEN/odd-qwen3" cached
 echo '{"quantization": {"quant_algo": null, "kv_cache_quant_algo": "FP8"}}' >cached/hf_quant_config.json
 said fm-rank -q -m cached -t cached/tokens.npy -f -o none.fm
-run fp8-odd-dsv3 >/dev/null
+family fp8-odd-dsv3 0.15 >/dev/null
 fm-pack -q --export uniform --budget 0.5 --layout uniform -f family.fm >/dev/null
 echo "== damage"
 python3 - <<'PYTHON'

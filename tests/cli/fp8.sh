@@ -3,12 +3,10 @@
 # shellcheck source=tests/cli/least.bash
 . "$(dirname "$0")/least.bash"
 here=$(dirname "$0")
+# shellcheck source=tests/cli/coded.bash
+. "$here/coded.bash"
 model=$GOLDEN/odd-fp8
 tokens=(--tokens "$model/tokens.npy")
-numbers() {
-    sed 's/loss [.0-9]*, want [.0-9]*;/loss:/; s/differ by [-e.0-9]* at most/differ by D at most/
-        s/items, .*B:/items:/; s/budget 0[.0-9]*/budget B/'
-}
 # same MODEL TOKENS: compare the ranking of a model with that of the float32 model of its values
 same() {
     python3 "$here/recode.py" plain "$1" wide
@@ -48,7 +46,7 @@ fm-pack -q --export kept --budget 0.4 --layout padded --keep-extra family.fm
 echo "status $?"
 rm -rf ahead made out ranked trained family.fm
 echo "== bytes do not depend on threads, memory or the kind of output"
-family() { # family NAME WITH OPTION...: run the stages through the command WITH (env, little)
+stages() { # stages NAME WITH OPTION...: run the stages through the command WITH (env, little)
     local name=$1 with=$2
     shift 2
     "$with" fm-rank -q --model "$model" "${tokens[@]}" "$@" -o "$name.rank" >/dev/null 2>&1
@@ -58,8 +56,8 @@ family() { # family NAME WITH OPTION...: run the stages through the command WITH
         -o "$name.recover" "$name.train" >/dev/null 2>&1
     fm-pack -q --model "$model" --threads "$2" -o "$name.fm" "$name.recover" >/dev/null
 }
-family one env --threads 1
-family three little --threads 3
+stages one env --threads 1
+stages three little --threads 3
 fm-pack -q --model "$model" --threads 2 one.recover 2>/dev/null >piped.fm
 for stage in rank train recover fm; do
     cmp one.$stage three.$stage && echo "$stage: same"

@@ -1,23 +1,21 @@
 # GPTQ and AWQ.  GPTQ with symmetric zero points and without desc_act, which reorders columns, is compressed-tensors' W4A16,
 # transposed: the bundle has the same weights, and exports have the format of compressed-tensors.
 here=$(dirname "$0")
+# shellcheck source=tests/cli/coded.bash
+. "$here/coded.bash"
 from=$GOLDEN/packed/w4a16
-family() { # family MODEL NAME
-    fm-rank -q -m "$1" -t "$from/tokens.npy" --precision f32 -f -o ranked >/dev/null
-    fm-train -q -m "$1" -t "$from/tokens.npy" --precision f32 --method saliency --budget-step 0.15 -f \
-        -o trained ranked >/dev/null 2>&1
-    fm-pack -q -m "$1" -f -o "$2.fm" trained | grep -E '^(stored|plain|codes)'
-}
 same() { # same MEMBER
     cmp <(tar -xOf w4a16.fm "$1") <(tar -xOf gptq.fm "$1") && echo "$1: the same"
 }
-family "$from" w4a16
+family "$from" 0.15 | grep -E '^(stored|plain|codes)'
+mv family.fm w4a16.fm
 fm-pack -q --export uniform --budget 0.5 --layout uniform -f w4a16.fm >/dev/null
 for format in v1 v2; do
     echo "== $format"
     python3 "$here/recode.py" gptq "$from" gptq $format
     echo '{"bits": 4, "group_size": 32, "desc_act": false}' >gptq/quantize_config.json
-    family gptq gptq
+    family gptq 0.15 | grep -E '^(stored|plain|codes)'
+    mv family.fm gptq.fm
     tar -tf gptq.fm | grep quantize
     same ranking.safetensors
     for member in layers-00000 layers-00001 rest; do

@@ -3,10 +3,8 @@
 # shellcheck source=tests/cli/least.bash
 . "$(dirname "$0")/least.bash"
 here=$(dirname "$0")
-numbers() {
-    sed 's/loss [.0-9]*, want [.0-9]*;/loss:/; s/differ by [-e.0-9]* at most/differ by D at most/
-        s/items, .*B:/items:/; s/budget 0[.0-9]*/budget B/'
-}
+# shellcheck source=tests/cli/coded.bash
+. "$here/coded.bash"
 python3 "$here/recode.py" gptoss "$GOLDEN/odd-gptoss" model
 python3 "$here/recode.py" plain model plain BF16
 tokens=(--tokens model/tokens.npy)

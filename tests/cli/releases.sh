@@ -2,10 +2,8 @@
 # INT4.  Scores are those of the float32 model of the same values, and exports compute the same.  FP8 in blocks
 # under its own names: fp8.sh; MXFP8: minimax-m3.sh.
 here=$(dirname "$0")
-numbers() {
-    sed 's/loss [.0-9]*, want [.0-9]*;/loss:/; s/differ by [-e.0-9]* at most/differ by D at most/
-        s/items, .*B:/items:/; s/budget 0[.0-9]*/budget B/'
-}
+# shellcheck source=tests/cli/coded.bash
+. "$here/coded.bash"
 rank() { # rank MODEL OUT [OPTION...]
     fm-rank -q -m "$1" -t made/tokens.npy --device ref -f -o "$2" "${@:3}" >/dev/null 2>&1
 }

@@ -1,22 +1,14 @@
 # Exports whose experts are rounded to a format that servers load.
 here=$(dirname "$0")
-said() {
-    "$@" 2>&1 >/dev/null | sed 's/^/  /'
-    echo "  status ${PIPESTATUS[0]}"
-}
-family() { # family MODEL: make its family.fm
-    fm-rank -q -m "$1" -t "$1/tokens.npy" --precision f32 -f -o ranked >/dev/null
-    fm-train -q -m "$1" -t "$1/tokens.npy" --precision f32 --method saliency --budget-step 0.25 -f \
-        -o trained ranked >/dev/null 2>&1
-    fm-pack -q -m "$1" -f -o family.fm trained >/dev/null
-}
+# shellcheck source=tests/cli/coded.bash
+. "$here/coded.bash"
 export_as() { # export_as FORMAT DIR [OPTION...]
     fm-pack -q -x "$2" -b 0.5 --layout uniform --weights "$1" -f "${@:3}" family.fm
 }
 for dtype in F32 F16 BF16; do
     echo "== from $dtype"
     python3 "$here/recode.py" qwen3 $dtype $dtype
-    family $dtype
+    family $dtype 0.25 >/dev/null
     for format in fp8-block fp8 w4a16 w4a16:32 nvfp4 nvfp4:ct mxfp4 mxfp8; do
         export_as $format out >/dev/null
         width=$(sed -n 's/.*"moe_intermediate_size": *\([0-9]*\).*/\1/p' out/config.json)
@@ -128,13 +120,13 @@ for format in fp8 nvfp4 mxfp4; do
 done
 said fm-pack -q -x none -b 0.5 --layout ragged --weights nvfp4 --no-check nan.fm
 for name in odd-qwen3 odd-gptoss; do
-    family "$GOLDEN/$name"
+    family "$GOLDEN/$name" 0.25 >/dev/null
     said fm-pack -q -x none -b 0.5 --layout uniform --weights fp8 family.fm
 done
 echo "== gpt-oss"
 python3 "$here/recode.py" gptoss "$GOLDEN/odd-gptoss" mxfp4
 python3 "$here/recode.py" plain mxfp4 bf16 BF16
-family bf16
+family bf16 0.25 >/dev/null
 fm-pack -q -x out -b 0 --layout uniform --weights mxfp4 -f family.fm | grep -E '^(width|experts)'
 python3 "$here/compare.py" blocks mxfp4 out
 grep -o '"quant_method.*' out/config.json
@@ -143,13 +135,13 @@ fm-pack -q -x out -b 0.5 --layout ragged --weights mxfp4 -f family.fm | grep -E 
 fm-verify -q -a family.fm out | tail -n 1 | sed 's/ items.*:/:/'
 fm-bench -q quality --eval-tokens bf16/tokens.npy out >/dev/null && echo measured
 echo "== codes that are rounded a second time"
-family "$GOLDEN/packed/fp8-channel"
+family "$GOLDEN/packed/fp8-channel" 0.25 >/dev/null
 export_as w4a16:32 out >/dev/null
 sed -n '/^| routed/p' out/README.md
 fm-verify -q -a family.fm out | tail -n 1 | sed 's/ items.*:/:/'
 grep -c '"quant_method"' out/config.json
 echo "== with an adapter"
-family BF16
+family BF16 0.25 >/dev/null
 fm-recover -q -m BF16 -t BF16/tokens.npy --budget 0.5 --steps 1 --batch 2 -f -o adapted trained >/dev/null 2>&1
 fm-pack -q -m BF16 -f -o family.fm adapted >/dev/null
 export_as fp8 out >/dev/null

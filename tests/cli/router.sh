@@ -1,5 +1,7 @@
 # fm-recover --train router: only routers differ in the bundle, by the adapter's differences; quantised
 # experts keep their codes.
+# shellcheck source=tests/cli/coded.bash
+. "$(dirname "$0")/coded.bash"
 # shellcheck source=tests/cli/least.bash
 . "$(dirname "$0")/least.bash"
 figures() { # omit figures, whose last digits differ between CPUs, and sizes of members that contain them
@@ -58,10 +60,6 @@ fm-pack -q -m "$from" routed 2>/dev/null | cmp - routed.fm && echo "a pipe"
 recover "$from" cross --strategy cross
 fm-pack -q -m "$from" -f -o cross.fm cross | grep -oE 'adapter merged'
 echo "== refused"
-said() {
-    "$@" 2>&1 >/dev/null | sed 's/^/  /'
-    echo "  status ${PIPESTATUS[0]}"
-}
 said fm-recover -q -m "$from" -t "$from/tokens.npy" --train router --lora-rank 4 -o none trained
 said fm-recover -q -m "$from" -t "$from/tokens.npy" --train bias -o none trained
 echo "== quantised routers, into which no adapter can be merged: the dry run reports that, too"
