@@ -57,7 +57,8 @@ echo "== awq: zero points, and codes packed along rows; only read"
 python3 "$here/recode.py" awq "$from" awq
 python3 "$here/recode.py" plain awq twin
 fm-rank -q -m twin -t "$from/tokens.npy" --precision f32 -f -o twin.fm >/dev/null
-family awq awq
+family awq 0.15 | grep -E '^(stored|plain|codes)'
+mv family.fm awq.fm
 cmp <(tar -xOf ranked ranking.safetensors) <(tar -xOf twin.fm ranking.safetensors) &&
     echo "scores of the float32 twin"
 fm-pack -q -m awq -T 3 trained | cmp - awq.fm && echo "pipe: same bytes"
