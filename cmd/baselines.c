@@ -19,8 +19,8 @@ static int check(const struct fm_run_options *run, struct fm_err *err)
     return FM_OK;
 }
 
-int fm_baselines_run(const struct fm_cli *cli, const struct fm_baseline_options *options,
-                     const char *plot, bool bytes, struct fm_err *err)
+int fm_baselines_run(const struct fm_cli *cli, const char *budgets, const char *plot,
+                     struct fm_err *err)
 {
     struct fm_run_options run = cli->run;
     struct fm_cli_text text;
@@ -33,11 +33,11 @@ int fm_baselines_run(const struct fm_cli *cli, const struct fm_baseline_options 
             "same --eval-tokens or --eval-text");
     run.inputs.stream = NULL;
     struct fm_baseline_table *table = fm_alloc(1, sizeof *table, "a table", err);
-    int rc = table ? fm_baseline_run(&run, options, cli->dry_run, table, err) : FM_ENOMEM;
+    int rc = table ? fm_baseline_run(&run, budgets, cli->dry_run, table, err) : FM_ENOMEM;
     if (!rc && plot && !cli->dry_run)
-        rc = fm_cli_settle_side(
-            "--plot", plot,
-            fm_results_baselines_plot(table, bytes, plot, cli->run.outputs.force, err), err);
+        rc = fm_cli_settle_side("--plot", plot,
+                                fm_results_baselines_plot(table, plot, cli->run.outputs.force, err),
+                                err);
     if (!rc)
         rc = fm_cli_text_open(&text, err);
     if (!rc) {

@@ -5,7 +5,7 @@
 #include "cmd/cli.h"
 #include "lib/baseline/baseline.h"
 
-int fm_baselines_run(const struct fm_cli *cli, const struct fm_baseline_options *options,
-                     const char *plot, bool bytes, struct fm_err *err);
+int fm_baselines_run(const struct fm_cli *cli, const char *budgets, const char *plot,
+                     struct fm_err *err);
 
 #endif

@@ -52,7 +52,7 @@ static const struct {
     [FM_ADVISE_TEXT_FIELD] = {"name the field with --text-field", 0},
     [FM_ADVISE_OTHER_TOKENIZER] = {"use --tokenizer-cmd, or token files", 0},
     [FM_ADVISE_TOKEN_TYPE] =
-        {"for raw tokens give --token-dtype u16 or u32; convert others to .npy", 0},
+        {"give raw tokens a name, or a link, that ends in .u16 or .u32; convert others to .npy", 0},
     [FM_ADVISE_TEXT] = {"give it with --text", 0},
     [FM_ADVISE_TOKENS_OR_TEXT] = {"give a file of tokens, or --text FILE", 0},
 };

@@ -26,13 +26,11 @@ enum {
 };
 
 struct options {
-    const char *budgets, *plot; /* quality, baselines, kernels */
-    int over;                   /* quality, baselines: for --plot; 1: bytes, -1: not given */
-    int repeat;                 /* kernels */
-    const char *family, *rows;  /* kernels */
-    const char *shape;          /* kernels; NULL: the default */
-    int dtype;                  /* kernels */
-    struct fm_baseline_options baselines;
+    const char *budgets, *plot;             /* quality, baselines, kernels */
+    int repeat;                             /* kernels */
+    const char *family, *rows;              /* kernels */
+    const char *shape;                      /* kernels; NULL: the default */
+    int dtype;                              /* kernels */
     const char *figures[FM_INPUTS_MAX + 1]; /* report */
 };
 
@@ -148,10 +146,9 @@ static int quality(const struct fm_cli *cli, struct options *o, struct fm_err *e
     int rc = FM_OK;
     if (fm_bench_quality(&cli->run, o->budgets, dry, &q, err) ||
         (o->plot && !cli->dry_run &&
-         fm_cli_settle_side(
-             "--plot", o->plot,
-             fm_results_quality_plot(&q, o->over == 1, o->plot, cli->run.outputs.force, err),
-             err)) ||
+         fm_cli_settle_side("--plot", o->plot,
+                            fm_results_quality_plot(&q, o->plot, cli->run.outputs.force, err),
+                            err)) ||
         fm_cli_text_open(&text, err))
         rc = err->code;
     if (!rc) {
@@ -193,12 +190,6 @@ static int kernels(const struct fm_cli *cli, const struct options *o, struct fm_
     return rc;
 }
 
-static int baselines(const struct fm_cli *cli, struct options *o, struct fm_err *err)
-{
-    o->baselines.budgets = o->budgets;
-    return fm_baselines_run(cli, &o->baselines, o->plot, o->over == 1, err);
-}
-
 /* Report the contents of the page. */
 static int say_page(const struct fm_cli *cli, const struct fm_page *page, struct fm_err *err)
 {
@@ -233,7 +224,7 @@ static int report(const struct fm_cli *cli, const struct options *o, struct fm_e
 static const struct fm_cli_scope scope[] = {
     {"model", 0, MEASURES, "shape", KERNELS},
     {"tokens", 0, CALIBRATED, "rows", KERNELS},
-    {.name = "batch", .modes = FM_CLI_NEVER},
+    {.name = "batch", .modes = FM_CLI_ABSENT},
     {.name = "output", .modes = REPORT},
     {.name = "no-sandbox", .modes = REPORT},
     {.name = "threads", .modes = MEASURES | KERNELS},
@@ -274,8 +265,6 @@ static int work(struct fm_cli *cli, struct options *o, struct fm_err *err)
     bool alone = cli->operands < 2, known = false;
     if (*what && check_own(cli, what, &known, err))
         return err->code;
-    if (o->over >= 0 && !o->plot)
-        return fm_fail(err, FM_EUSAGE, "--over has no effect without --plot; omit it");
     if (cli->operands >= 2)
         cli->run.inputs.stream = cli->operand[1];
     if (cli->operands > 2 && strcmp(what, "quality") != 0)
@@ -284,7 +273,7 @@ static int work(struct fm_cli *cli, struct options *o, struct fm_err *err)
     if (strcmp(what, "quality") == 0)
         return quality(cli, o, err);
     if (strcmp(what, "baselines") == 0)
-        return baselines(cli, o, err);
+        return fm_baselines_run(cli, o->budgets, o->plot, err);
     if (strcmp(what, "report") == 0) {
         cli->run.outputs.path = cli->run.outputs.path ? cli->run.outputs.path : "-";
         return report(cli, o, err);
@@ -312,7 +301,6 @@ static int work(struct fm_cli *cli, struct options *o, struct fm_err *err)
 /* The options of the command line, with their defaults. */
 static struct options asked = {
     .repeat = 7,
-    .over = -1,
 };
 
 static const struct fm_cli_option own[] = {
@@ -322,10 +310,6 @@ static const struct fm_cli_option own[] = {
      0, 0, LOSSES | EXPORTED | KERNELS},
     {"plot", 0, FM_CLI_PLOT, &asked.plot, "FILE",
      "quality, baselines: draw the losses as SVG; kernels: the speed-ups", 0, 0, LOSSES | KERNELS},
-    {"over", 0, FM_CLI_CHOICE, &asked.over, "budget|bytes",
-     "quality, baselines: horizontal axis of --plot (default: budget)", 0, 0, LOSSES},
-    {"only", 0, FM_CLI_TEXT, &asked.baselines.only, "NAME,...",
-     "baselines: measure only these rows (default: all)", 0, 0, BASELINES},
     {"repeat", 0, FM_CLI_INT, &asked.repeat, "N",
      "kernels: rounds, of which the median is printed (default: 7)", 1, 100, KERNELS},
     {"family", 0, FM_CLI_READ, &asked.family, "BUNDLE",

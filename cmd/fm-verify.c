@@ -152,7 +152,7 @@ static int dry_run(const struct fm_cli *cli, const struct fm_verify_options *opt
 enum { FILES = 1, FUNCTION = 2, BESIDE = 4, SIGN = 8, TRUST = 16 };
 
 static const struct fm_cli_scope scope[] = {
-    {.name = "batch", .modes = FM_CLI_NEVER},
+    {.name = "batch", .modes = FM_CLI_ABSENT},
     {.name = "model", .modes = FILES | FUNCTION},
     {.name = "no-sandbox", .modes = FILES | SIGN | TRUST},
     {.groups = FM_CLI_TOKENS | FM_CLI_EVAL | FM_CLI_MACHINE, .modes = FUNCTION | BESIDE},
@@ -296,7 +296,7 @@ static int check_function(const struct fm_cli *cli, const struct fm_verify_optio
     if (!fm_inputs_first(&cli->run.inputs))
         return fm_fail(err, FM_EUSAGE,
                        "--function needs --text FILE or --tokens FILE; see fm-verify --help");
-    int rc = fm_options_check(cli, FUNCTION | BESIDE, "with --function (see --batches)", err);
+    int rc = fm_options_check(cli, FUNCTION | BESIDE, "with --function", err);
     return !rc && options->against ? fm_options_check(cli, BESIDE, "with --against", err) : rc;
 }
 
@@ -350,11 +350,10 @@ int fm_verify_main(int argc, char **argv)
          "the bundle that DIR was exported from; its beginning is enough for most exports", 0, 0,
          FILES | FUNCTION | BESIDE},
         {"function", 0, FM_CLI_FLAG, &options.function, NULL,
-         "also run the model on a few sequences; needs --text or --tokens, and --model for a "
+         "also run the model on four sequences, or --max-tokens; needs --text or --tokens, and "
+         "--model for a "
          "bundle",
          0, 0, FUNCTION | BESIDE},
-        {"batches", 0, FM_CLI_INT, &options.batches, "N", "sequences for --function (default: 4)",
-         1, 1 << 20, FUNCTION | BESIDE},
         {"sign", 0, FM_CLI_READ, &signing.private_key, "KEY",
          "sign DIR or FILE with this private key (PEM)", 0, 0, SIGN},
         {"passphrase-fd", 0, FM_CLI_INT, &signing.options.passphrase_fd, "N",

@@ -29,7 +29,7 @@ struct table {
 
 /* Shared options that are not plain fields of struct fm_run_options. */
 static struct {
-    int device, precision, token_dtype;
+    int device, precision;
     const char *tokens[FM_INPUTS_MAX + 1], *texts[FM_INPUTS_MAX + 1];
     const char *eval_tokens[FM_INPUTS_MAX + 1], *eval_texts[FM_INPUTS_MAX + 1];
     const char *help; /* "" or "all" */
@@ -63,7 +63,7 @@ const char *fm_options_speaker(const struct fm_cli *cli)
 }
 
 /* Options that a shared option requires. */
-enum { NEEDS_TOKENS = 1, NEEDS_TEXT = 2, NEEDS_RESULT = 4, NEEDS_EVAL = 8 };
+enum { NEEDS_TEXT = 1, NEEDS_RESULT = 2, NEEDS_EVAL = 4 };
 
 struct shared {
     int groups;
@@ -91,7 +91,7 @@ static int add_inputs(struct shared *rows, struct fm_cli *cli)
          0},
         {FM_CLI_TOKENS,
          {"tokens", 't', FM_CLI_SOURCES, chosen.tokens, "FILE[:W]",
-          "tokens: .npy, or raw u16 or u32; repeat to mix", 0, 0, 0},
+          "tokens: .npy, or raw .u16 or .u32; repeat to mix", 0, 0, 0},
          0},
         {FM_CLI_TOKENS,
          {"text", 0, FM_CLI_SOURCES, chosen.texts, "FILE[:W]",
@@ -132,10 +132,6 @@ static int add_sequences(struct shared *rows, struct fm_cli *cli)
     struct fm_run_options *run = &cli->run;
     int type = FM_CLI_TOKENS | FM_CLI_EVAL;
     const struct shared list[] = {
-        {type,
-         {"token-dtype", 0, FM_CLI_CHOICE, &chosen.token_dtype, "auto|u16|u32",
-          "type of raw token files (default: by name, .u16 or .u32)", 0, 0, 0},
-         NEEDS_TOKENS},
         {type,
          {"seq-len", 0, FM_CLI_INT, &run->inputs.seq_len, "T",
           "tokens per sequence (default: 2048 or the model's)", 2, INT32_MAX, 0},
@@ -182,8 +178,8 @@ static int add_machine(struct shared *rows, struct fm_cli *cli)
     struct fm_run_options *run = &cli->run;
     const struct shared list[] = {
         {FM_CLI_MACHINE,
-         {"device", 0, FM_CLI_CHOICE, &chosen.device, "auto|ref|cpu",
-          "where to compute (default: auto)", 0, 0, 0},
+         {"device", 0, FM_CLI_CHOICE, &chosen.device, "cpu|ref",
+          "where to compute: fast, or slow with the same bytes everywhere (default: cpu)", 0, 0, 0},
          0},
         {FM_CLI_MACHINE,
          {"precision", 0, FM_CLI_CHOICE, &chosen.precision, "f32|bf16|auto",
@@ -482,14 +478,11 @@ bool fm_options_make_file(const struct fm_cli *cli)
 /* Refuse options that modify others which were not given. */
 static int check_given(const struct fm_cli *cli, struct fm_err *err)
 {
-    bool tokens = chosen.tokens[0] || chosen.eval_tokens[0];
     bool text = chosen.texts[0] || chosen.eval_texts[0];
     for (int i = 0; i < cli->givens; i++) {
         const struct fm_cli_given *g = &cli->given[i];
         if (g->needs == NEEDS_RESULT && cli->guard.writes == 0 && !fm_options_make_file(cli))
             return refuse_idle(g, "without a file to write", err);
-        if (g->needs == NEEDS_TOKENS && !tokens)
-            return refuse_idle(g, "without --tokens", err);
         if (g->needs == NEEDS_EVAL && !chosen.eval_tokens[0] && !chosen.eval_texts[0])
             return refuse_idle(g, "without --eval-tokens or --eval-text", err);
         if (g->needs == NEEDS_TEXT && !text)
@@ -517,13 +510,11 @@ static void check_needs(const struct fm_cli *cli)
 
 static void settle_run(struct fm_run_options *run)
 {
-    static const char *const device[] = {"auto", "ref", "cpu"};
-    static const enum fm_token_type token_type[] = {FM_TOKEN_AUTO, FM_TOKEN_U16, FM_TOKEN_U32};
+    static const char *const device[] = {"cpu", "ref"};
     run->machine.device = device[chosen.device];
     run->machine.precision = chosen.precision == IN_BF16 ? FM_PRECISION_BF16 : FM_PRECISION_F32;
     run->machine.precision_auto = chosen.precision == IN_EITHER;
     run->machine.memory_firm = run->machine.memory > 0;
-    run->inputs.token_dtype = token_type[chosen.token_dtype];
     run->inputs.tokens = chosen.tokens[0];
     for (int i = 0; i + 1 < FM_INPUTS_MAX; i++)
         run->inputs.also_tokens[i] = chosen.tokens[i + 1];

@@ -23,8 +23,7 @@ struct fm_cli_scope {
     const char *instead;
     int instead_in;
 };
-#define FM_CLI_NEVER (1 << 30)  /* for `modes`: the option applies in no mode */
-#define FM_CLI_ABSENT (1 << 29) /* the tool does not have the option */
+#define FM_CLI_ABSENT (1 << 30) /* the tool does not have the option */
 
 /* An option that was given. */
 struct fm_cli_given {

@@ -274,13 +274,12 @@ static double loss_most(const struct fm_bench_quality *q)
     return high > low ? high + 0.25 * (high - low) : 0;
 }
 
-int fm_results_quality_plot(const struct fm_bench_quality *q, bool bytes, const char *path,
-                            bool force, struct fm_err *err)
+int fm_results_quality_plot(const struct fm_bench_quality *q, const char *path, bool force,
+                            struct fm_err *err)
 {
     struct fm_plot plot = {.title = "Held-out cross-entropy of a family and its controls",
-                           .x_label = bytes ? FM_RESULTS_BYTES : "share of expert channels removed",
+                           .x_label = "share of expert channels removed",
                            .y_label = "cross-entropy (nats per token)",
-                           .bytes = bytes,
                            .y_most = loss_most(q),
                            .count = FM_BENCH_KINDS};
     size_t n = (size_t)q->rows;
@@ -290,7 +289,7 @@ int fm_results_quality_plot(const struct fm_bench_quality *q, bool bytes, const 
     for (int k = 0; k < FM_BENCH_KINDS; k++) {
         double *x = v + 2 * (size_t)k * n, *y = x + n;
         for (size_t i = 0; i < n; i++) {
-            x[i] = bytes ? (double)q->row[i].bytes[k] : q->row[i].budget[k];
+            x[i] = q->row[i].budget[k];
             y[i] = q->row[i].quality[k].ce;
         }
         plot.series[k] =

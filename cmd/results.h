@@ -14,10 +14,9 @@
 void fm_results_quality(FILE *out, const struct fm_bench_quality *q);
 cJSON *fm_results_quality_json(const struct fm_bench_quality *q);
 
-/* The loss of the family and its controls by budget, or by bytes, as an SVG file. */
-#define FM_RESULTS_BYTES "bytes of all tensors"
-int fm_results_quality_plot(const struct fm_bench_quality *q, bool bytes, const char *path,
-                            bool force, struct fm_err *err);
+/* The loss of the family and its controls by budget, as an SVG file. */
+int fm_results_quality_plot(const struct fm_bench_quality *q, const char *path, bool force,
+                            struct fm_err *err);
 
 /* For an exported directory. */
 void fm_results_exported(FILE *out, const struct fm_bench_export *e);
@@ -37,7 +36,7 @@ int fm_results_kernels_plot(const struct fm_kernelbench *b, const char *path, bo
 /* Losses of baselines at equal bytes, and the cost of computing their masks. */
 void fm_results_baselines(FILE *out, const struct fm_baseline_table *t);
 cJSON *fm_results_baselines_json(const struct fm_baseline_table *t);
-int fm_results_baselines_plot(const struct fm_baseline_table *t, bool bytes, const char *path,
-                              bool force, struct fm_err *err);
+int fm_results_baselines_plot(const struct fm_baseline_table *t, const char *path, bool force,
+                              struct fm_err *err);
 
 #endif

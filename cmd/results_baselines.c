@@ -43,7 +43,7 @@ static int best_of(const struct fm_baseline_table *t, int b,
                    double (*figure)(const struct fm_quality *), bool highest)
 {
     int best = -1;
-    for (int i = 0; i < t->rows; i++) {
+    for (int i = 0; i < FM_BASELINES; i++) {
         const struct fm_quality *q = &t->row[i].cell[b].quality;
         double value = figure(q);
         if (q->positions > 0 &&
@@ -61,7 +61,7 @@ static void block(FILE *out, const struct fm_baseline_table *t, const char *titl
     for (int b = 0; b < t->budgets; b++)
         fprintf(out, "  %7.4f ", budget_of(t, b));
     fputc('\n', out);
-    for (int i = 0; i < t->rows; i++) {
+    for (int i = 0; i < FM_BASELINES; i++) {
         fprintf(out, "%-20s", fm_baseline_name(t->row[i].baseline));
         for (int b = 0; b < t->budgets; b++) {
             const struct fm_quality *q = &t->row[i].cell[b].quality;
@@ -78,12 +78,12 @@ static void block(FILE *out, const struct fm_baseline_table *t, const char *titl
 static void costs(FILE *out, const struct fm_baseline_table *t)
 {
     int measured = 0;
-    for (int i = 0; i < t->rows; i++)
+    for (int i = 0; i < FM_BASELINES; i++)
         measured += t->row[i].measured;
     if (measured == 0)
         return;
     fprintf(out, "\n%-20s  %9s  %s\n", "calibration", "seconds", "peak memory");
-    for (int i = 0; i < t->rows; i++) {
+    for (int i = 0; i < FM_BASELINES; i++) {
         char bytes[32] = "-";
         const struct fm_baseline_row *row = &t->row[i];
         if (!row->measured)
@@ -101,9 +101,8 @@ void fm_results_baselines(FILE *out, const struct fm_baseline_table *t)
         fprintf(out, "%s %d", b ? "," : "", t->dropped[b]);
     fprintf(out, " of %d experts\n", t->experts);
     if (t->full.positions == 0) {
-        for (int i = 0; i < t->rows; i++) {
+        for (int i = 0; i < FM_BASELINES; i++)
             fprintf(out, "%s\n", fm_baseline_name(t->row[i].baseline));
-        }
         return;
     }
     fprintf(out, "full model: CE %.4f; * the best of a column\n", t->full.ce);
@@ -146,29 +145,27 @@ cJSON *fm_results_baselines_json(const struct fm_baseline_table *t)
         fm_json_add_uint(full, "bytes", t->bytes);
     fm_json_add(o, "full", full);
     cJSON *rows = fm_json_add_array(o, "rows");
-    for (int i = 0; i < t->rows; i++)
+    for (int i = 0; i < FM_BASELINES; i++)
         fm_json_add(rows, NULL, row_json(t, &t->row[i]));
     return o;
 }
 
-int fm_results_baselines_plot(const struct fm_baseline_table *t, bool bytes, const char *path,
-                              bool force, struct fm_err *err)
+int fm_results_baselines_plot(const struct fm_baseline_table *t, const char *path, bool force,
+                              struct fm_err *err)
 {
     struct fm_plot plot = {.title = "Held-out cross-entropy at equal bytes of expert weights",
-                           .x_label = bytes ? FM_RESULTS_BYTES : "share of experts removed",
-                           .y_label = "cross-entropy (nats per token)",
-                           .bytes = bytes,
-                           .aside = true};
-    double *v = calloc(2 * (size_t)t->rows * (size_t)t->budgets + 1, sizeof *v);
+                           .x_label = "share of experts removed",
+                           .y_label = "cross-entropy (nats per token)"};
+    double *v = calloc(2 * (size_t)FM_BASELINES * (size_t)t->budgets + 1, sizeof *v);
     int rc = v ? FM_OK : fm_fail(err, FM_ENOMEM, "no memory for the plot");
-    for (int i = 0; !rc && i < t->rows && plot.count < FM_PLOT_SERIES_MAX; i++) {
+    for (int i = 0; !rc && i < FM_BASELINES; i++) {
         double *x = v + 2 * (size_t)i * (size_t)t->budgets, *y = x + t->budgets;
         int n = 0;
         for (int b = 0; b < t->budgets; b++) {
             const struct fm_baseline_cell *cell = &t->row[i].cell[b];
             if (cell->quality.positions == 0)
                 continue;
-            x[n] = bytes ? bytes_of(t, cell) : budget_of(t, b);
+            x[n] = budget_of(t, b);
             y[n++] = cell->quality.ce;
         }
         if (n > 0)

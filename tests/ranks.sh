@@ -36,8 +36,8 @@ prepare() {
     has_ranks "$mpi/fm-rank" || exit 77
     export OMPI_MCA_odls_base_sigkill_timeout=0
     python3 -c "import sys
-sys.stdout.buffer.write(b''.join((i * i % 89 + i % 7).to_bytes(2, 'little') for i in range(64 * 176)))" >tokens
-    common=(-q --model "$GOLDEN/odd-qwen2" --tokens tokens --token-dtype u16 --seq-len 64 --precision f32 --threads 1)
+sys.stdout.buffer.write(b''.join((i * i % 89 + i % 7).to_bytes(2, 'little') for i in range(64 * 176)))" >tokens.u16
+    common=(-q --model "$GOLDEN/odd-qwen2" --tokens tokens.u16 --seq-len 64 --precision f32 --threads 1)
     rank=(fm-rank "${common[@]}" --batch 32)
     train=(fm-train "${common[@]}" --batch 96 --method learned --budget-step 0.6 --until 0.6 --steps 2)
     exchange=(fm-train "${common[@]}" --method exchange --budget-step 0.3 --until 0.6)

@@ -181,9 +181,8 @@ static int open_npy(struct fm_tokens *t, const unsigned char *begin, struct fm_e
     return check_length(t, err);
 }
 
-static int open_raw(struct fm_tokens *t, enum fm_token_type raw, struct fm_err *err)
+static int open_raw(struct fm_tokens *t, struct fm_err *err)
 {
-    t->width = raw == FM_TOKEN_U16 ? 2 : 4;
     if (t->file.size % (uint64_t)t->width != 0)
         return fm_fail(err, FM_EFORMAT, "%" PRIu64 " bytes are not whole tokens of %d bytes",
                        t->file.size, t->width);
@@ -201,15 +200,7 @@ static bool looks_like_text(const unsigned char *begin, size_t n)
     return n > 1 && i == n && !memchr(begin, 0, n);
 }
 
-/* The type that the name of a raw file states. */
-static enum fm_token_type type_of_name(const char *path)
-{
-    return fm_ends_with(path, ".u16")   ? FM_TOKEN_U16
-           : fm_ends_with(path, ".u32") ? FM_TOKEN_U32
-                                        : FM_TOKEN_AUTO;
-}
-
-static int recognise(struct fm_tokens *t, enum fm_token_type raw, struct fm_err *err)
+static int recognise(struct fm_tokens *t, struct fm_err *err)
 {
     unsigned char begin[12] = {0};
     if (t->file.size == 0) {
@@ -223,15 +214,14 @@ static int recognise(struct fm_tokens *t, enum fm_token_type raw, struct fm_err 
         return n == sizeof begin
                    ? open_npy(t, begin, err)
                    : fm_fail(err, FM_EFORMAT, "%zu bytes are too few for a .npy file", n);
-    if (raw == FM_TOKEN_AUTO)
-        raw = type_of_name(t->file.path);
     uint64_t magic = fm_little_endian(begin, 4);
     if (magic == 20240520 || magic == 20240801)
         return fm_fail(
             err, FM_EFORMAT,
             "it has a header of llm.c; convert it to .npy, without its first 1024 bytes");
-    if (raw != FM_TOKEN_AUTO)
-        return open_raw(t, raw, err);
+    t->width = fm_ends_with(t->file.path, ".u16") ? 2 : fm_ends_with(t->file.path, ".u32") ? 4 : 0;
+    if (t->width)
+        return open_raw(t, err);
     if (looks_like_text(begin, n)) {
         fm_fail(err, FM_EUSAGE, "it is text, not tokens");
         return fm_advise(err, FM_ADVISE_TEXT);
@@ -240,14 +230,13 @@ static int recognise(struct fm_tokens *t, enum fm_token_type raw, struct fm_err 
     return fm_advise(err, FM_ADVISE_TOKEN_TYPE);
 }
 
-int fm_tokens_open(struct fm_tokens *t, const char *path, enum fm_token_type raw,
-                   struct fm_err *err)
+int fm_tokens_open(struct fm_tokens *t, const char *path, struct fm_err *err)
 {
     *t = (struct fm_tokens){.file.fd = -1};
     int rc = fm_file_open(&t->file, path, err);
     if (rc)
         return rc;
-    if ((rc = recognise(t, raw, err))) {
+    if ((rc = recognise(t, err))) {
         fm_within(err, "%s", path);
         fm_tokens_close(t);
     }

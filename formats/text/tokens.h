@@ -6,7 +6,7 @@
  * bpe, unicode and unicode_*, idlines.
  *
  * Token files: .npy (u2 u4 i4 i8; one or two dimensions), recognised by content, and raw
- * little-endian u16 or u32, whose type the caller gives or the name states: X.u16, X.u32.
+ * little-endian u16 or u32, recognised by name: X.u16, X.u32.
  */
 #ifndef FM_TOKENS_H
 #define FM_TOKENS_H
@@ -16,8 +16,6 @@
 
 #include "formats/file/file.h"
 #include "lib/base/err.h"
-
-enum fm_token_type { FM_TOKEN_AUTO, FM_TOKEN_U16, FM_TOKEN_U32 };
 
 struct fm_tokens {
     struct fm_file file;
@@ -30,9 +28,8 @@ struct fm_tokens {
 };
 
 /* FM_EFORMAT names the wrong field; also for a file without tokens, or whose length differs from
- * its header.  FM_EUSAGE for a raw file without a type; `raw` does not apply to other files. */
-int fm_tokens_open(struct fm_tokens *t, const char *path, enum fm_token_type raw,
-                   struct fm_err *err);
+ * its header.  FM_EUSAGE for a raw file whose name states no type. */
+int fm_tokens_open(struct fm_tokens *t, const char *path, struct fm_err *err);
 void fm_tokens_close(struct fm_tokens *t);
 
 /* Read n tokens from position `at` (which the caller keeps within count), each checked to be in

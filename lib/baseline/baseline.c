@@ -1,5 +1,5 @@
 /*
- * Chooses the rows and budgets of the table from the options.  contest.c calibrates and measures.
+ * Chooses the budgets of the table from the options.  contest.c calibrates and measures.
  */
 #include "lib/baseline/baseline.h"
 
@@ -20,37 +20,6 @@ const char *fm_baseline_name(enum fm_baseline baseline)
 {
     static const char *const name[FM_BASELINES] = {"reap", "frequency", "random"};
     return name[baseline];
-}
-
-/* --- rows --- */
-
-/* Find the row that a word of --only names; FM_BASELINES if no row has that name. */
-static int find_row(const char *word, size_t len)
-{
-    int i = 0;
-    while (i < FM_BASELINES && (strlen(fm_baseline_name((enum fm_baseline)i)) != len ||
-                                memcmp(word, fm_baseline_name((enum fm_baseline)i), len) != 0))
-        i++;
-    return i;
-}
-
-static int choose_rows(struct fm_baseline_table *t, const char *only, struct fm_err *err)
-{
-    bool wanted[FM_BASELINES] = {false};
-    for (const char *at = only; at && *at;) {
-        size_t len = strcspn(at, ",");
-        int row = find_row(at, len);
-        if (row == FM_BASELINES)
-            return fm_fail(err, FM_EUSAGE,
-                           "--only: '%.*s' is not a baseline; use reap, frequency or random",
-                           (int)(len < 64 ? len : 64), at);
-        wanted[row] = true;
-        at += len + (at[len] == ',');
-    }
-    for (int i = 0; i < FM_BASELINES; i++)
-        if (!only || wanted[i])
-            t->row[t->rows++] = (struct fm_baseline_row){.baseline = (enum fm_baseline)i};
-    return t->rows > 0 ? FM_OK : fm_fail(err, FM_EUSAGE, "--only names no baseline");
 }
 
 /* --- budgets --- */
@@ -141,14 +110,15 @@ static void release(struct fm_contest *c)
     fm_config_release(&c->config);
 }
 
-int fm_baseline_run(const struct fm_run_options *run, const struct fm_baseline_options *options,
-                    bool plan, struct fm_baseline_table *table, struct fm_err *err)
+int fm_baseline_run(const struct fm_run_options *run, const char *budgets, bool plan,
+                    struct fm_baseline_table *table, struct fm_err *err)
 {
     struct fm_contest c = {.run = run, .table = table};
     *table = (struct fm_baseline_table){0};
     int rc = FM_OK;
-    if (choose_rows(table, options->only, err) || open_config(&c, err) ||
-        choose_budgets(table, &c.config, options->budgets, err))
+    for (int i = 0; i < FM_BASELINES; i++)
+        table->row[i].baseline = (enum fm_baseline)i;
+    if (open_config(&c, err) || choose_budgets(table, &c.config, budgets, err))
         rc = err->code;
     if (!rc && !plan)
         rc = fm_contest_calibrate(&c, err);

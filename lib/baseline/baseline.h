@@ -42,7 +42,7 @@ struct fm_baseline_row {
 };
 
 struct fm_baseline_table {
-    int budgets, rows, sequences, T;
+    int budgets, sequences, T;
     int experts;                   /* E */
     uint64_t bytes, bytes_experts; /* of all tensors, and of the experts' channels among them */
     int dropped[FM_BASELINE_BUDGETS_MAX]; /* (budgets) experts removed per layer, ascending */
@@ -50,19 +50,14 @@ struct fm_baseline_table {
     struct fm_baseline_row row[FM_BASELINES];
 };
 
-struct fm_baseline_options {
-    const char *budgets; /* "0.25,0.5": rounded to the nearest number of experts; NULL: five
-                            budgets, except those that the router does not allow */
-    const char *only;    /* "reap,random": these rows; NULL: all */
-};
-
 /*
  * Calibrate every baseline on run->inputs.tokens and measure all on run->inputs.eval_tokens or
- * run->inputs.eval_texts, which no baseline uses.  With `plan`, only budgets and rows are chosen.
- * FM_EUSAGE for budgets that the router does not allow, or unknown names.  The measured quality
- * does not depend on the number of threads or the memory limit.
+ * run->inputs.eval_texts, which no baseline uses.  `budgets`, "0.25,0.5", are rounded to the
+ * nearest number of experts; NULL: five, except those that the router does not allow.  With `plan`,
+ * only they are chosen.  FM_EUSAGE for budgets that the router does not allow.  The measured
+ * quality does not depend on the number of threads or the memory limit.
  */
-int fm_baseline_run(const struct fm_run_options *run, const struct fm_baseline_options *options,
-                    bool plan, struct fm_baseline_table *table, struct fm_err *err);
+int fm_baseline_run(const struct fm_run_options *run, const char *budgets, bool plan,
+                    struct fm_baseline_table *table, struct fm_err *err);
 
 #endif

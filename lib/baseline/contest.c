@@ -45,7 +45,7 @@ static int calibrate_row(struct fm_contest *c, struct fm_baseline_row *row, stru
 int fm_contest_calibrate(struct fm_contest *c, struct fm_err *err)
 {
     int rc = FM_OK;
-    for (int i = 0; !rc && i < c->table->rows; i++) {
+    for (int i = 0; !rc && i < FM_BASELINES; i++) {
         rc = calibrate_row(c, &c->table->row[i], err);
         if (rc)
             fm_within(err, "%s", fm_baseline_name(c->table->row[i].baseline));
@@ -160,13 +160,13 @@ int fm_contest_measure(struct fm_contest *c, struct fm_err *err)
         rc = fm_quality_measure(&c->table->full, s.model, s.ops, &s.held, NULL, s.widths, 1, NULL,
                                 c->run, err);
     }
-    for (int i = 0; !rc && i < c->table->rows; i++) {
-        fm_run_report(c->run, "measure", (uint64_t)i, (uint64_t)c->table->rows, "rows");
+    for (int i = 0; !rc && i < FM_BASELINES; i++) {
+        fm_run_report(c->run, "measure", (uint64_t)i, FM_BASELINES, "rows");
         rc = measure_row(&s, &c->table->row[i], err);
         if (rc)
             fm_within(err, "%s", fm_baseline_name(c->table->row[i].baseline));
     }
-    fm_run_report(c->run, "measure", (uint64_t)c->table->rows, (uint64_t)c->table->rows, "rows");
+    fm_run_report(c->run, "measure", FM_BASELINES, FM_BASELINES, "rows");
     fm_calib_close(&s.held);
     fm_model_close(s.model);
     free(s.cell);

@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "lib/base/units.h"
 #include "lib/run/guard.h"
 
 #define TOOL "fm-bench"
@@ -19,7 +18,7 @@
 #define END "</svg>\n"
 
 /* Size of the page, margins of the plot area, and width of a legend at its side, in pixels. */
-enum { WIDTH = 760, HEIGHT = 460, LEFT = 70, RIGHT = 20, TOP = 44, BOTTOM = 54, ASIDE = 190 };
+enum { WIDTH = 760, HEIGHT = 460, LEFT = 70, RIGHT = 20, TOP = 44, BOTTOM = 54 };
 
 /* Lines differ in their dashes, too, so they can be distinguished without colours. */
 static const char *const colours[] = {"#1b5e9e", "#d1701a", "#3a8a3d", "#9c2f6b",
@@ -118,15 +117,12 @@ static int last_tick(const struct axis *a)
     return (int)floor(a->high / a->step + 1e-9);
 }
 
-static void draw_grid(FILE *out, const struct axis *x, const struct axis *y, bool bytes)
+static void draw_grid(FILE *out, const struct axis *x, const struct axis *y)
 {
     char text[32];
     for (int i = first_tick(x); i <= last_tick(x); i++) {
         double v = i * x->step, at = at_x(x, v);
-        if (bytes)
-            fm_units_bytes(text, (uint64_t)fmax(v, 0));
-        else
-            snprintf(text, sizeof text, "%.6g", v);
+        snprintf(text, sizeof text, "%.6g", v);
         fprintf(out, "<path d=\"M%.1f %dV%d\" stroke=\"#ddd\"/>\n", at, TOP, HEIGHT - BOTTOM);
         put_label(out, at, HEIGHT - BOTTOM + 18, "text-anchor=\"middle\"", text);
     }
@@ -140,12 +136,11 @@ static void draw_grid(FILE *out, const struct axis *x, const struct axis *y, boo
             HEIGHT - BOTTOM, WIDTH - RIGHT);
 }
 
-/* Draw one entry of the legend.  Losses grow with the budget, so the upper left is empty; they fall
- * with bytes, and then the upper right is empty. */
+/* Draw one entry of the legend.  Losses grow with the budget, so the upper left is empty. */
 static void draw_name(FILE *out, const struct fm_plot *plot, int index)
 {
     double row = TOP + 14 + 18 * index;
-    int left = plot->aside ? WIDTH - RIGHT + 12 : plot->bytes ? WIDTH - RIGHT - 190 : LEFT + 12;
+    int left = LEFT + 12;
     fprintf(out,
             "<path d=\"M%d %.1fh28\" stroke=\"%s\" stroke-width=\"2\" stroke-dasharray=\"%s\"/>\n",
             left, row - 4, colour_of(index), dash_of(index));
@@ -172,14 +167,13 @@ static void draw_series(FILE *out, const struct fm_plot_series *s, int index, co
 static void draw(FILE *out, const struct fm_plot *plot)
 {
     struct axis x, y;
-    int width = WIDTH + (plot->aside ? ASIDE : 0);
     find_axes(plot, &x, &y);
     fprintf(out,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" "
             "viewBox=\"0 0 %d %d\" font-family=\"sans-serif\" font-size=\"13\" fill=\"#222\">" MARK
             "<rect width=\"%d\" height=\"%d\" fill=\"#fff\"/>\n",
-            width, HEIGHT, width, HEIGHT, width, HEIGHT);
-    draw_grid(out, &x, &y, plot->bytes);
+            WIDTH, HEIGHT, WIDTH, HEIGHT, WIDTH, HEIGHT);
+    draw_grid(out, &x, &y);
     if (plot->y_most > 0)
         fprintf(out,
                 "<clipPath id=\"field\"><rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\"/>"

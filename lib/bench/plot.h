@@ -20,9 +20,7 @@ struct fm_plot_series {
 
 struct fm_plot {
     const char *title, *x_label, *y_label;
-    bool bytes;    /* x is in bytes, and the ticks are labelled so */
     double y_most; /* larger values do not extend the axis, and lines are clipped; 0: no limit */
-    bool aside;    /* the legend is at the side: many names would cover the lines */
     struct fm_plot_series series[FM_PLOT_SERIES_MAX];
     int count;
 };

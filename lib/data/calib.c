@@ -62,7 +62,7 @@ static int open_tokens(struct fm_tokens *t, const char *path, const struct readi
             err, FM_EUSAGE,
             "tokens cannot be read from standard input; name a file, or give text with %s -",
             r->eval ? "--eval-text" : "--text");
-    return fm_tokens_open(t, path, r->run->inputs.token_dtype, err);
+    return fm_tokens_open(t, path, err);
 }
 
 /* Check that standard input has only one reader: text, evaluation data or the stage stream. */

@@ -32,7 +32,6 @@ struct fm_inputs {
     const char *eval_tokens[FM_INPUTS_MAX]; /* --eval-tokens FILE, NULL after the last */
     const char *eval_texts[FM_INPUTS_MAX];  /* --eval-text FILE, NULL after the last; they follow
                                                the files of eval_tokens */
-    enum fm_token_type token_dtype;         /* type of raw token files */
     int seq_len;              /* 0: min(2048, config->T_exact, columns of a 2-D file) */
     int batch;                /* sequences per batch; 0: the tool's default */
     uint64_t max_tokens;      /* 0: no limit */

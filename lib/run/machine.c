@@ -27,16 +27,13 @@ static int find_cpu_ops(const struct fm_ops **ops, const struct fm_machine *mach
 static int find_ops(const struct fm_ops **ops, const struct fm_machine *machine,
                     enum fm_dtype stored, struct fm_err *err)
 {
-    const char *device = machine->device ? machine->device : "auto";
-    if (strcmp(device, "ref") == 0) {
+    if (machine->device && strcmp(machine->device, "ref") == 0) {
         if (machine->precision != FM_PRECISION_F32)
             return fm_fail(err, FM_EUSAGE, "--device ref computes in f32 only; use --device cpu");
         *ops = fm_ops_ref();
         return FM_OK;
     }
-    if (strcmp(device, "auto") == 0 || strcmp(device, "cpu") == 0)
-        return find_cpu_ops(ops, machine, stored, err);
-    return fm_fail(err, FM_EUSAGE, "unknown device '%s'; use auto, ref or cpu", device);
+    return find_cpu_ops(ops, machine, stored, err);
 }
 
 int fm_machine_ops(const struct fm_ops **ops, const struct fm_machine *machine,

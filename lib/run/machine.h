@@ -13,7 +13,7 @@
 #include "lib/comm/comm.h"
 
 struct fm_machine {
-    const char *device; /* "auto", "ref", "cpu" */
+    const char *device; /* "cpu" or "ref"; NULL: cpu */
     enum fm_precision precision;
     bool precision_auto;      /* chosen automatically: bfloat16 if the CPU supports it and weights
                                  have 16 bits */

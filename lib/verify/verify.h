@@ -34,9 +34,9 @@ struct fm_verify_options {
     const char *target;  /* a bundle or stage stream ("-": standard input), or a directory */
     const char *against; /* for a directory: its bundle, or the beginning of it; NULL: check
                             against its own table */
-    bool function; /* also compare what the weights compute; needs tokens or a text in run->inputs
-                      and, for a bundle, run->inputs.model */
-    int batches;   /* sequences to compute for `function`; 0: 4 */
+    bool function;       /* also compare what the weights compute, on four sequences or those of
+                            run->inputs.max_tokens; needs tokens or a text in run->inputs and, for a
+                            bundle, run->inputs.model */
     /* One finding; item is "weights/layers-00003.safetensors", "masks.zst: budget 4", ...
      * Called by one thread at a time, in a fixed order. */
     void (*finding)(void *self, const char *item, const char *what);

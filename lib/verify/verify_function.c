@@ -129,8 +129,7 @@ static int run_both(struct job *j, struct fm_model *have, const struct fm_lane *
     int rc = fm_calib_open(&j->calib, &run, fm_model_config(have), false, err);
     if (rc)
         return rc;
-    j->sequences = j->v->options->batches > 0 ? j->v->options->batches : SEQUENCES;
-    j->sequences = j->sequences < j->calib.count ? j->sequences : j->calib.count;
+    j->sequences = run.inputs.max_tokens || j->calib.count < SEQUENCES ? j->calib.count : SEQUENCES;
     rc = check_memory(j, have, want, want_lane->adapter, err);
     if (rc || j->plan)
         return rc;

@@ -20,24 +20,20 @@ baselines "${both[@]}" --budgets 0.9
 baselines "${both[@]}" --budgets 0
 baselines "${both[@]}" --budgets 0.4,0.2
 baselines "${both[@]}" --budgets 0.2x
-baselines "${both[@]}" --only reap,repa
-baselines "${both[@]}" --only ,
-baselines "${both[@]}" --only reap missing.fm
+baselines "${both[@]}" missing.fm
 baselines "${both[@]}" --dry-run
 qwen=$GOLDEN/odd-qwen2
 baselines -n --model "$qwen" --tokens "$qwen/tokens.npy" --eval-tokens "$qwen/tokens.npy"
-baselines "${both[@]}" --budgets 0.2,0.39,0.42 --only reap,random \
-    --plot losses.svg --over bytes
+baselines "${both[@]}" --budgets 0.2,0.39,0.42 --plot losses.svg
 grep -c '<polyline' losses.svg
-grep -o '>bytes of all tensors<' losses.svg
-baselines "${both[@]}" --over bytes
-fm-bench baselines -q "${both[@]}" --budgets 0.2 --only reap,random --json |
+grep -o '>share of experts removed<' losses.svg
+fm-bench baselines -q "${both[@]}" --budgets 0.2 --json |
     grep -o '"[a-z_]*":' | sort | uniq -c | awk '{ print $1, $2 }'
 
 family saliency --until 0.5
 baselines --model missing --tokens "$tokens" --eval-tokens "$tokens"
 baselines --model "$odd" --tokens "$tokens" --eval-tokens missing.npy
 fm-pack -q --export out --budget 0.4 --layout ragged family.fm >/dev/null 2>&1
-baselines --model out --tokens "$tokens" --eval-tokens "$tokens" --only random
-baselines --model family.fm --tokens "$tokens" --eval-tokens "$tokens" --only random
+baselines --model out --tokens "$tokens" --eval-tokens "$tokens"
+baselines --model family.fm --tokens "$tokens" --eval-tokens "$tokens"
 ls

@@ -35,9 +35,9 @@ done 2>&1
 cmp by-eos 'by-<s>' && ! cmp -s by-eos by-text && echo "fm-bench: the separator is that of the bundle's tokenizer"
 fm-bench quality -q -n --seq-len 32 --text rows.jsonl family.fm | sed '/^memory/,$d'
 echo "-- the tokenizer that a bundle carries"
-try fm-verify -q --function --batches 1 --seq-len 32 --model "$tiny" --text rows.jsonl family.fm | tail -n 1
+try fm-verify -q --function --max-tokens 32 --seq-len 32 --model "$tiny" --text rows.jsonl family.fm | tail -n 1
 fm-pack -q --export out --budget 0.4 family.fm >/dev/null
-try fm-verify -q --function --batches 1 --seq-len 32 --text rows.jsonl --against family.fm out | tail -n 1
+try fm-verify -q --function --max-tokens 32 --seq-len 32 --text rows.jsonl --against family.fm out | tail -n 1
 cp -r "$tiny" bare && rm bare/tokenizer.json
 fm-rank -q "${calib[@]}" --model bare -o bare.ranked >/dev/null 2>&1
 fm-train -q "${calib[@]}" --model bare --method uniform --budget-step 0.4 -o bare.trained bare.ranked >/dev/null

@@ -52,7 +52,7 @@ train split --max-tokens 2048
 echo "-- by default measuring all members costs less than ranking, and the forecast says how it costs half"
 for _ in 1 2 3 4; do tail -c +129 "$tiny/calib.npy"; done | head -c 131072 >long.u16
 for _ in 1 2 3 4 5; do tail -c +129 "$tiny/heldout.npy"; done >held.u16
-long=(--model "$tiny" --tokens long.u16 --token-dtype u16 --seq-len 128 --precision f32)
+long=(--model "$tiny" --tokens long.u16 --seq-len 128 --precision f32)
 forecast() { # forecast TOOL OPTION...: the sequences to measure on, the products, and what halves the time
     "$@" --dry-run --device ref 2>/dev/null |
         sed -n 's/^held out *\([0-9]*\).*/\1 sequences/p; s/^flops *\([^ ]*\).*/\1 flops/p; s/^halved.*with/halved with/p'

@@ -42,7 +42,7 @@ fm-bench quality "${held[@]}" -m "$odd" ragged >quality/one
 fm-bench quality "${held[@]}" -n -m "$odd" ragged >quality/plan
 fm-bench quality "${held[@]}" -m "$odd" elastic >quality/elastic
 fm-bench quality "${held[@]}" -m "$odd" ragged uniform >quality/several
-fm-bench baselines "${data[@]}" --only reap,random --budgets 0.4 >baselines/two
+fm-bench baselines "${data[@]}" --budgets 0.4 >baselines/two
 # With several kinds of held-out text.
 tiny=$GOLDEN/tiny-mixtral
 kinds=(-q -m "$tiny" -t "$tiny/calib.npy" --seq-len 32 --max-tokens 1024 --eval-text "$GOLDEN/README"

@@ -12,7 +12,7 @@ said <err
     -n 1 "$mpi/fm-train" "${train[@]:1}" --dry-run -o other ranked 2>err >out
 said <err
 "$MPIRUN" -n 1 "$mpi/fm-train" "${train[@]:1}" -o other : \
-    -n 1 "$mpi/fm-train" "${train[@]:1}" -o other ranked <tokens 2>err >out
+    -n 1 "$mpi/fm-train" "${train[@]:1}" -o other ranked <tokens.u16 2>err >out
 said <err
 for second in "--carry config.json" "--carry config.json --carry *.json" ""; do
     # shellcheck disable=SC2086 # options

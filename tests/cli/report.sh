@@ -14,7 +14,7 @@ page() {
 family saliency --until 0.5 --eval-tokens "$odd/tokens.npy"
 fm-bench quality -q --eval-tokens "$odd/tokens.npy" --json family.fm >quality.json
 fm-bench baselines -q --model "$odd" --tokens "$odd/tokens.npy" --eval-tokens "$odd/tokens.npy" \
-    --only reap,random --budgets 0.2 --json >baselines.json
+    --budgets 0.2 --json >baselines.json
 fm-pack -q --export out --budget 0.3 --layout layer family.fm >/dev/null
 fm-bench quality -q --eval-tokens "$odd/tokens.npy" --json out >out.json
 page -n --figures quality.json family.fm

@@ -75,8 +75,8 @@ said fm-bench -q quality --eval-tokens BF16/tokens.npy out family.fm
 cp -r small short
 sed -i 's/"max_position_embeddings": 512/"max_position_embeddings": 9/' short/config.json
 python3 -c 'import sys
-sys.stdout.buffer.write(b"".join((i * i % 61).to_bytes(2, "little") for i in range(600)))' >flat
-said fm-bench -q quality --eval-tokens flat --token-dtype u16 out short
+sys.stdout.buffer.write(b"".join((i * i % 61).to_bytes(2, "little") for i in range(600)))' >flat.u16
+said fm-bench -q quality --eval-tokens flat.u16 out short
 said fm-bench -q quality --eval-tokens BF16/tokens.npy --budgets 0.2 out small
 echo "== a changed byte"
 for format in nvfp4 w4a16; do

@@ -51,7 +51,6 @@ echo "-- options that contradict, or do nothing"
 try --text rows.jsonl --tokenizer "$tiny/tokenizer.json" --tokenizer-cmd cat
 try --text rows.jsonl --tokenizer "$tiny/config.json"
 with=("${held[@]}") held=()
-try --text rows.jsonl --token-dtype u16
 held=("${with[@]}")
 try --text rows.jsonl --text-field body
 echo "-- no room"

@@ -11,14 +11,12 @@ rank() { # rank NAME OPTION...
     cmp first.ranking "$name.ranking" && echo "$name: the same ranking"
 }
 rank first --tokens "$odd/tokens.npy"
-rank raw --tokens words --token-dtype u32
 rank named --tokens words.u32
-# The type of raw files does not apply to other files.
-rank typed --token-dtype u32 --tokens "$odd/tokens.npy"
 plan() { fm-rank -q -n --model "$odd" --seq-len 23 "$@" -o out 2>&1 | grep '^tokens\|^fm-rank'; }
-plan --token-dtype u32 --tokens words --eval-tokens "$odd/tokens.npy"
+plan --tokens words.u32 --eval-tokens "$odd/tokens.npy"
+ln -s words words.u16
 plan --tokens words
-plan --tokens words --token-dtype u16 # half of each id, and a zero
+plan --tokens words.u16 # half of each id, and a zero
 tokens() {
     tar xOf "$1" manifest.json | sed -n '/"tokens": {/,/^      }/p' | sed 's/[0-9a-f]\{32\}/DIGEST/'
 }

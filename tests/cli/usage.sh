@@ -45,7 +45,6 @@ try fm-pack --list --output x y
 try fm-pack --list --model x y
 try fm-pack --layout ragged --model x y
 try fm-verify --function x
-try fm-verify --batches 0
 try fm-bench
 try fm-bench speed
 try fm-bench qualty family.fm
@@ -65,8 +64,6 @@ try fm-train "${o[@]}" --method uniform --actions 0.5,1 --budget-step 0.1
 try fm-train "${o[@]}" --method saliency --batch 4
 try fm-recover "${o[@]}" --strategy cross --budget 0.4
 try fm-verify x --tokens y
-try fm-verify x --batches 2
-try fm-verify --function "${o[@]}" --batch 2 x
 try fm-verify --function "${o[@]}" --against y x
 try fm-bench kernels --memory 1GiB
 try fm-bench quality --eval-tokens x --repeat 2 y

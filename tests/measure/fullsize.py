@@ -379,7 +379,7 @@ def size_of(path):
 
 def plan(o, name, c, path, total, names):
     """Print the dry runs of the tools that compute."""
-    tokens = os.path.join(o.dir, "tokens.bin")
+    tokens = os.path.join(o.dir, "tokens.u16")
     with open(tokens, "wb") as out:
         out.truncate(2 * o.tokens)
     ranks = ["mpirun", "--oversubscribe", "-n", str(o.ranks)] if o.ranks else []
@@ -388,7 +388,7 @@ def plan(o, name, c, path, total, names):
     for program, more in ("fm-rank", []), *(("fm-train", ["--method", m]) for m in methods), ("fm-recover", []):
         say = ["--seq-len", str(o.seq_len), "--memory", o.memory, "--precision", o.precision]
         say += ["--batch", str(o.batch)] if o.batch and program != "fm-rank" else []
-        command = [*ranks, tool(program), "--dry-run", "--model", path, "--tokens", tokens, "--token-dtype", "u16", *say, *more]
+        command = [*ranks, tool(program), "--dry-run", "--model", path, "--tokens", tokens, *say, *more]
         run = Run(command)
         if "; use --memory " in run.said:  # the layers of some releases need more than the given memory
             least = run.said.split("; use --memory ")[1].split()[0]

@@ -86,7 +86,7 @@ int main(int argc, char **argv)
                                                 .tokens = argv[2],
                                                 .eval_tokens = {argv[2]},
                                                 .seq_len = atoi(argv[3])},
-                                     .machine = {.device = "auto", .threads = 1},
+                                     .machine = {.threads = 1},
                                      .outputs = {.path = "-"}};
         struct fm_task task = {0};
         rc = fm_task_open(&task, &run, FM_MEMBER_RANKING, &err);

@@ -24,8 +24,8 @@ else
 fi
 cd "$scratch"
 [ -n "${TOKENS:-}" ] || python3 -c "import sys
-sys.stdout.buffer.write(b''.join((i * i % 89 + i % 7).to_bytes(2, 'little') for i in range(64 * 512)))" >tokens
-common=(-q --model "$model" --tokens "${TOKENS:-$PWD/tokens}" --token-dtype u16 --seq-len "${SEQ_LEN:-64}"
+sys.stdout.buffer.write(b''.join((i * i % 89 + i % 7).to_bytes(2, 'little') for i in range(64 * 512)))" >tokens.u16
+common=(-q --model "$model" --tokens "${TOKENS:-$PWD/tokens.u16}" --seq-len "${SEQ_LEN:-64}"
     --precision "${PRECISION:-f32}")
 members() { # members STREAM: print all members except build.json
     tar xOf "$1" --exclude build.json

@@ -70,7 +70,6 @@ static inline void runs_tokens(struct runs *r, int count, int T)
         word[i] = (uint16_t)fm_rng_below(1, FM_STREAM_BENCH, (uint64_t)i, 97);
     scratch_write("tokens.u16", word, (size_t)n * sizeof *word);
     r->run.inputs.tokens = runs_path(r->tokens, "tokens.u16");
-    r->run.inputs.token_dtype = FM_TOKEN_U16;
     r->run.inputs.seq_len = T;
 }
 

@@ -98,30 +98,15 @@ static int read_model(const char *path, struct fm_err *err)
     return rc;
 }
 
-static int read_all_tokens(const char *path, enum fm_token_type raw, struct fm_err *err)
+static int read_tokens(const char *path, struct fm_err *err)
 {
     struct fm_tokens t;
     int32_t ids[64];
-    int rc = fm_tokens_open(&t, path, raw, err);
+    int rc = fm_tokens_open(&t, path, err);
     if (rc == FM_OK)
         rc = fm_tokens_read(&t, 0, ids, t.count < 64 ? t.count : 64, VOCABULARY, err);
     fm_tokens_close(&t);
     return rc;
-}
-
-static int read_tokens(const char *path, struct fm_err *err)
-{
-    return read_all_tokens(path, FM_TOKEN_AUTO, err);
-}
-
-static int read_u16(const char *path, struct fm_err *err)
-{
-    return read_all_tokens(path, FM_TOKEN_U16, err);
-}
-
-static int read_u32(const char *path, struct fm_err *err)
-{
-    return read_all_tokens(path, FM_TOKEN_U32, err);
 }
 
 static int read_tokenizer(const char *path, struct fm_err *err)
@@ -199,8 +184,8 @@ static const struct {
     {"hfdir", read_hfdir},
     {"model", read_model},
     {"tokens", read_tokens},
-    {"tokens-u16", read_u16},
-    {"tokens-u32", read_u32},
+    {"tokens-u16", read_tokens},
+    {"tokens-u32", read_tokens},
     {"tokenizer", read_tokenizer},
     {"text", read_text},
     {"stream", read_stream},

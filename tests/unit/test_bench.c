@@ -49,7 +49,7 @@ TEST(a_synthetic_checkpoint_opens_as_a_model)
     assert_true(layer->input_norm[95] == 1.0f);
     fm_model_close(model);
     assert_ok(fm_synth_tokens(&s, 4, fm_workdir_at(&work, "t.npy", path), &err));
-    assert_ok(fm_tokens_open(&tokens, path, FM_TOKEN_AUTO, &err));
+    assert_ok(fm_tokens_open(&tokens, path, &err));
     assert_int_equal(tokens.rows, 4);
     assert_int_equal(tokens.cols, 23);
     fm_tokens_close(&tokens);

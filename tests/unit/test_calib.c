@@ -12,8 +12,7 @@ static struct fm_run_options numbered(void)
     uint16_t ids[1000];
     for (int i = 0; i < 1000; i++)
         ids[i] = (uint16_t)i;
-    return (struct fm_run_options){.inputs.tokens = scratch_write("numbered.bin", ids, sizeof ids),
-                                   .inputs.token_dtype = FM_TOKEN_U16};
+    return (struct fm_run_options){.inputs.tokens = scratch_write("numbered.u16", ids, sizeof ids)};
 }
 
 static const struct fm_config config = {.V = 1000, .T_max = 300, .T_exact = 300};
@@ -121,8 +120,8 @@ TEST(tokens_of_another_model_are_noticed)
     uint16_t ids[IDS];
     for (int i = 0; i < IDS; i++)
         ids[i] = (uint16_t)(i % 1000);
-    struct fm_run_options run = {.inputs = {.token_dtype = FM_TOKEN_U16, .seq_len = 64}};
-    run.inputs.tokens = scratch_write("low.bin", ids, sizeof ids);
+    struct fm_run_options run = {.inputs = {.seq_len = 64}};
+    run.inputs.tokens = scratch_write("low.u16", ids, sizeof ids);
     const char *said = warning_of(&run, 49152);
     assert_non_null(said);
     assert_non_null(
@@ -132,7 +131,7 @@ TEST(tokens_of_another_model_are_noticed)
     assert_null(warning_of(&run, 49152));
     ids[IDS - 1] = 4916;
     run.inputs.max_tokens = 0;
-    run.inputs.tokens = scratch_write("high.bin", ids, sizeof ids);
+    run.inputs.tokens = scratch_write("high.u16", ids, sizeof ids);
     assert_null(warning_of(&run, 49152));
 }
 
@@ -285,10 +284,12 @@ TEST(the_last_sequences_are_held_out)
 static const char *counting(const char *name, int first, int n)
 {
     uint16_t ids[1000];
+    char file[16];
     assert_true(n <= 1000);
     for (int i = 0; i < n; i++)
         ids[i] = (uint16_t)(first + i);
-    return scratch_write(name, ids, (size_t)n * sizeof *ids);
+    snprintf(file, sizeof file, "%s.u16", name);
+    return scratch_write(file, ids, (size_t)n * sizeof *ids);
 }
 
 /* "PATH:WEIGHT", in one of 8 rotating buffers. */
@@ -305,7 +306,6 @@ TEST(sources_are_interleaved_by_weight)
 {
     struct fm_run_options run = {.inputs.tokens = weighted(counting("a", 0, 300), "0.7"),
                                  .inputs.also_tokens = {weighted(counting("b", 500, 70), "0.3")},
-                                 .inputs.token_dtype = FM_TOKEN_U16,
                                  .inputs.seq_len = 10};
     struct fm_calib c = open_calib(&run);
     /* After a and b sequences, i in all, the next is taken from the first input if 0.7 (i + 1) - a
@@ -342,7 +342,6 @@ TEST(a_mixture_is_shuffled_source_by_source)
 {
     struct fm_run_options run = {.inputs.tokens = counting("a", 0, 400),
                                  .inputs.also_tokens = {counting("b", 500, 400)},
-                                 .inputs.token_dtype = FM_TOKEN_U16,
                                  .inputs.shuffle = true,
                                  .inputs.seed = 5,
                                  .inputs.seq_len = 10};

@@ -186,38 +186,4 @@ TEST(the_field_ends_where_the_family_ends)
     free(text);
 }
 
-/* Twenty names, next to the field and on the page, which is wide enough. */
-TEST(a_legend_beside_the_field_covers_no_line)
-{
-    struct fm_plot plot = example("fisher-global (default)", 4);
-    for (; plot.count < FM_PLOT_SERIES_MAX; plot.count++)
-        plot.series[plot.count] = plot.series[0];
-    plot.aside = true;
-    char *text = draw(&plot), *p = text;
-    double x, y;
-    char name[7];
-    int names = 0;
-    assert_non_null(strstr(text, "width=\"950\" height=\"460\""));
-    for (; (p = strstr(p, "<text ")); p++)
-        if (sscanf(p, "<text x=\"%lf\" y=\"%lf\" >%6s", &x, &y, name) == 3 &&
-            strcmp(name, "fisher") == 0) {
-            names++;
-            assert_true(x > 740 && x < 800 && y > 44 && y < 440);
-        }
-    assert_int_equal(names, FM_PLOT_SERIES_MAX);
-    free(text);
-}
-
-TEST(ticks_of_bytes_have_units)
-{
-    static const double x[] = {23.1e9, 60.4e9, 93.4e9};
-    struct fm_plot plot = {.title = "t", .x_label = "x", .y_label = "y", .count = 1, .bytes = true};
-    plot.series[0] = (struct fm_plot_series){"family", x, loss, 3};
-    char *text = draw(&plot);
-    assert_non_null(strstr(text, ">30 GB</text>"));
-    assert_non_null(strstr(text, ">90 GB</text>"));
-    assert_null(strstr(text, ">20 GB</text>"));
-    free(text);
-}
-
 TEST_MAIN(NULL, NULL)

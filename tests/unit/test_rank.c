@@ -135,7 +135,6 @@ static void assert_trained(int batch, const char *scores)
     runs_init(&r, NULL, "tiny.fm");
     r.run.inputs.model = "golden/tiny-mixtral";
     r.run.inputs.tokens = runs_path(r.tokens, "tiny.u16");
-    r.run.inputs.token_dtype = FM_TOKEN_U16;
     r.run.inputs.seq_len = 128;
     r.run.machine.device = "cpu";
     r.run.inputs.batch = batch;

@@ -18,19 +18,19 @@ static const char *npy(const char *dict, const void *data, size_t size)
     return scratch_write("tokens.npy", bytes, 10 + header + size);
 }
 
-static void is_refused(const char *path, enum fm_token_type raw, int code, const char *text)
+static void is_refused(const char *path, int code, const char *text)
 {
     struct fm_tokens t;
     struct fm_err err = {0};
-    assert_fails(fm_tokens_open(&t, path, raw, &err), code, text);
+    assert_fails(fm_tokens_open(&t, path, &err), code, text);
     assert_true(t.file.path == NULL && t.count == 0);
 }
 
-static enum fm_advice advice_on(const char *path, enum fm_token_type raw)
+static enum fm_advice advice_on(const char *path)
 {
     struct fm_tokens t;
     struct fm_err err = {0};
-    assert_int_not_equal(fm_tokens_open(&t, path, raw, &err), FM_OK);
+    assert_int_not_equal(fm_tokens_open(&t, path, &err), FM_OK);
     return err.advice;
 }
 
@@ -54,7 +54,7 @@ TEST(reads_every_npy_type)
     for (size_t k = 0; k < sizeof c / sizeof *c; k++) {
         struct fm_tokens t;
         int32_t ids[6] = {0};
-        if (fm_tokens_open(&t, npy(c[k].dict, c[k].data, c[k].size), FM_TOKEN_AUTO, &err) != FM_OK)
+        if (fm_tokens_open(&t, npy(c[k].dict, c[k].data, c[k].size), &err) != FM_OK)
             fail_msg("%s: %s", c[k].dict, err.text);
         assert_int_equal(t.count, 6);
         assert_int_equal(t.rows, c[k].rows);
@@ -77,16 +77,16 @@ TEST(negative_and_huge_ids_are_named)
     int32_t i4[2] = {5, -1}, ids[2];
     int64_t i8[2] = {5, (int64_t)1 << 40};
     const char *path = npy("{'descr': '<i4', 'fortran_order': False, 'shape': (2,), }", i4, 8);
-    assert_ok(fm_tokens_open(&t, path, FM_TOKEN_AUTO, &err));
+    assert_ok(fm_tokens_open(&t, path, &err));
     assert_fails(fm_tokens_read(&t, 0, ids, 2, 100, &err), FM_EFORMAT,
                  "token 1 is -1 (vocabulary 100)");
     fm_tokens_close(&t);
     path = npy("{'descr': '<u4', 'fortran_order': False, 'shape': (2,), }", i4, 8);
-    assert_ok(fm_tokens_open(&t, path, FM_TOKEN_AUTO, &err));
+    assert_ok(fm_tokens_open(&t, path, &err));
     assert_fails(fm_tokens_read(&t, 0, ids, 2, 100, &err), FM_EFORMAT, "token 1 is 4294967295");
     fm_tokens_close(&t);
     path = npy("{'descr': '<i8', 'fortran_order': False, 'shape': (2,), }", i8, 16);
-    assert_ok(fm_tokens_open(&t, path, FM_TOKEN_AUTO, &err));
+    assert_ok(fm_tokens_open(&t, path, &err));
     assert_fails(fm_tokens_read(&t, 0, ids, 2, INT32_MAX, &err), FM_EFORMAT,
                  "token 1 is 1099511627776");
     fm_tokens_close(&t);
@@ -129,47 +129,35 @@ TEST(refuses_other_npy_files)
         {"", "where '{' was expected"},
     };
     for (size_t k = 0; k < sizeof c / sizeof *c; k++)
-        is_refused(npy(c[k].dict, data, sizeof data), FM_TOKEN_AUTO, FM_EFORMAT, c[k].text);
-    is_refused(scratch_write("t", "\x93NUMPY\x03\0\x10\0\0\0", 12), FM_TOKEN_AUTO, FM_EFORMAT,
-               "version 3.0");
-    is_refused(scratch_write("t", "\x93NUMPY\x02\0\xff\xff\xff\xff", 12), FM_TOKEN_AUTO, FM_EFORMAT,
+        is_refused(npy(c[k].dict, data, sizeof data), FM_EFORMAT, c[k].text);
+    is_refused(scratch_write("t", "\x93NUMPY\x03\0\x10\0\0\0", 12), FM_EFORMAT, "version 3.0");
+    is_refused(scratch_write("t", "\x93NUMPY\x02\0\xff\xff\xff\xff", 12), FM_EFORMAT,
                "header of 4294967295 bytes");
-    is_refused(scratch_write("t", "\x93NUMPY\x01\0\x10\0\0\0", 12), FM_TOKEN_AUTO, FM_EFORMAT,
+    is_refused(scratch_write("t", "\x93NUMPY\x01\0\x10\0\0\0", 12), FM_EFORMAT,
                "header of 16 bytes in a file of 12");
-    is_refused(scratch_write("t", "\x93NUMPY\x01", 7), FM_TOKEN_AUTO, FM_EFORMAT, "too few");
+    is_refused(scratch_write("t", "\x93NUMPY\x01", 7), FM_EFORMAT, "too few");
 }
 
-TEST(reads_raw_files_of_a_given_type)
+TEST(the_name_of_a_raw_file_states_its_type)
 {
     unsigned char b[8] = {1, 0, 2, 0, 3, 0, 4, 0};
     struct fm_tokens t;
     int32_t ids[4];
     const char *path = scratch_write("raw", b, sizeof b);
-    is_refused(path, FM_TOKEN_AUTO, FM_EUSAGE, "it is not a .npy file");
-    assert_int_equal(advice_on(path, FM_TOKEN_AUTO), FM_ADVISE_TOKEN_TYPE);
-    assert_ok(fm_tokens_open(&t, path, FM_TOKEN_U16, &err));
+    is_refused(path, FM_EUSAGE, "it is not a .npy file");
+    assert_int_equal(advice_on(path), FM_ADVISE_TOKEN_TYPE);
+    assert_ok(fm_tokens_open(&t, scratch_write("ids.u16", b, sizeof b), &err));
     assert_ok(fm_tokens_read(&t, 0, ids, 4, 5, &err));
     assert_int_equal(ids[3], 4);
     fm_tokens_close(&t);
-    assert_ok(fm_tokens_open(&t, path, FM_TOKEN_U32, &err));
+    assert_ok(fm_tokens_open(&t, scratch_write("ids.u32", b, sizeof b), &err));
     assert_int_equal(t.count, 2);
     assert_ok(fm_tokens_read(&t, 0, ids, 2, 0x40004, &err));
     assert_int_equal(ids[1], 0x40003);
     fm_tokens_close(&t);
-    static const char *const named[] = {"ids.u16", "ids.u32"};
-    for (int k = 0; k < 2; k++) { /* the name states the type, but the caller's comes first */
-        path = scratch_write(named[k], b, sizeof b);
-        assert_ok(fm_tokens_open(&t, path, FM_TOKEN_AUTO, &err));
-        assert_int_equal(t.width, k ? 4 : 2);
-        fm_tokens_close(&t);
-        assert_ok(fm_tokens_open(&t, path, k ? FM_TOKEN_U16 : FM_TOKEN_U32, &err));
-        assert_int_equal(t.width, k ? 2 : 4);
-        fm_tokens_close(&t);
-    }
-    is_refused(scratch_write("raw", b, 7), FM_TOKEN_U16, FM_EFORMAT,
-               "7 bytes are not whole tokens");
-    is_refused(scratch_write("raw", b, 0), FM_TOKEN_U16, FM_EFORMAT, "is empty");
-    is_refused(scratch("absent"), FM_TOKEN_U16, FM_ENOENT, "cannot open");
+    is_refused(scratch_write("ids.u16", b, 7), FM_EFORMAT, "7 bytes are not whole tokens");
+    is_refused(scratch_write("ids.u16", b, 0), FM_EFORMAT, "is empty");
+    is_refused(scratch("absent.u16"), FM_ENOENT, "cannot open");
 }
 
 TEST(long_reads_cross_chunks)
@@ -180,7 +168,7 @@ TEST(long_reads_cross_chunks)
     struct fm_tokens t;
     for (int i = 0; i < N; i++)
         b[i] = (uint16_t)(i * 7 % 9973);
-    assert_ok(fm_tokens_open(&t, scratch_write("raw", b, N * sizeof *b), FM_TOKEN_U16, &err));
+    assert_ok(fm_tokens_open(&t, scratch_write("raw.u16", b, N * sizeof *b), &err));
     assert_ok(fm_tokens_read(&t, 3, ids, N - 3, 9973, &err));
     for (int i = 3; i < N; i++)
         assert_int_equal(ids[i - 3], i * 7 % 9973);
@@ -193,7 +181,7 @@ TEST(reads_the_golden_tokens)
 {
     struct fm_tokens t;
     int32_t ids[8];
-    assert_ok(fm_tokens_open(&t, "golden/odd-mixtral/tokens.npy", FM_TOKEN_AUTO, &err));
+    assert_ok(fm_tokens_open(&t, "golden/odd-mixtral/tokens.npy", &err));
     assert_true(t.count >= 8);
     assert_ok(fm_tokens_read(&t, 0, ids, 8, INT32_MAX, &err));
     fm_tokens_close(&t);
