@@ -1,11 +1,11 @@
 /*
  * This room, lib/base, is the foundation of all other rooms: error messages, checked sizes and
- * memory, number types, random numbers, threads, processes and a clock.  It depends only on the C
+ * memory, number types, random numbers, threads and a clock.  It depends only on the C
  * library, pthreads and Random123, and includes no other room.  It is in lib/ although formats/ and
  * kernels/ include it too, because the top level of the tree is fixed.  In reading order: err, mem,
  * dtype, scaled (codes with scales), rng, pool, signals, fatal, clock, trace (events, for
  * debugging), isa, vector; for text: names (sorted records), modules (names in
- * quantization_config), printable, units; process (child programs).
+ * quantization_config), printable, units.
  *
  * Errors.  A function that can fail for an external reason (a file, a device, an option) returns
  * FM_OK or one of the codes below.  On failure it also writes one complete sentence to the caller's

@@ -10,26 +10,108 @@
 #include <inttypes.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "formats/text/idlines.h"
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
 #include "lib/base/signals.h"
-#include "lib/base/process.h"
 
 #define PIECE 65536 /* bytes read at a time: the capacity of a pipe */
 #define TICK_MS 100 /* milliseconds between checks of *stop and the clock */
+enum { NAP_NS = 5000000 };
+#define GRACE 1.0 /* seconds between SIGTERM and SIGKILL */
+
+/* --- waiting for a process --- */
+
+/* A child program, whose end is detected before it is reaped: until then its id, and the id of the
+ * group that it leads, cannot be reused. */
+struct process {
+    pid_t pid;  /* 0: it has ended and been reaped */
+    bool group; /* signals go to the group */
+    int status; /* of waitpid(2), once pid is 0 */
+};
+
+static void send_signal(const struct process *p, int sig)
+{
+    kill(p->group ? -p->pid : p->pid, sig);
+}
+
+/* True if the program has ended (it is not reaped yet).  Background processes of its group are
+ * killed, because they may hold the pipes open. */
+static bool process_over(const struct process *p)
+{
+    siginfo_t info = {0};
+    if (p->pid <= 0 || waitid(P_PID, (id_t)p->pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+        info.si_pid != p->pid)
+        return false;
+    if (p->group)
+        send_signal(p, SIGKILL);
+    return true;
+}
+
+static void take_status(struct process *p)
+{
+    while (waitpid(p->pid, &p->status, 0) < 0 && errno == EINTR)
+        ;
+    p->pid = 0;
+}
+
+/* Wait for the program's end, at most `seconds` or until *stop (may be NULL) is set.  True if it
+ * has ended (pid is 0). */
+static bool process_wait(struct process *p, double seconds, const atomic_int *stop)
+{
+    const struct timespec nap = {.tv_nsec = NAP_NS};
+    double began = fm_clock_now();
+    while (p->pid > 0) {
+        if (process_over(p))
+            take_status(p);
+        else if (fm_clock_now() - began > seconds || (stop && *stop))
+            return false;
+        else
+            nanosleep(&nap, NULL);
+    }
+    return true;
+}
+
+static void process_kill(struct process *p)
+{
+    if (p->pid <= 0)
+        return;
+    send_signal(p, SIGKILL);
+    take_status(p);
+}
+
+/* Send SIGTERM and, if the program still runs a second later, SIGKILL. */
+static void process_end(struct process *p)
+{
+    if (p->pid <= 0)
+        return;
+    send_signal(p, SIGTERM);
+    if (!process_wait(p, GRACE, NULL))
+        process_kill(p);
+}
+
+/* The program's exit status, or 128 plus the signal that ended it, as in a shell. */
+static int process_status(const struct process *p)
+{
+    return WIFSIGNALED(p->status) ? 128 + WTERMSIG(p->status) : WEXITSTATUS(p->status);
+}
+
+/* --- a run --- */
 
 /* One run: the process, its two pipes (-1: closed), its input and output. */
 struct talk {
     const struct fm_command *c;
     struct fm_idlines *heard;
-    struct fm_process child;
+    struct process child;
     int to, from;
     const char *lines; /* still to be written */
     size_t size;
@@ -86,12 +168,12 @@ static void end_process(struct talk *t)
 {
     close_end(&t->to);
     close_end(&t->from);
-    fm_process_end(&t->child);
+    process_end(&t->child);
 }
 
 static int judge_status(const struct talk *t, struct fm_err *err)
 {
-    int status = fm_process_status(&t->child);
+    int status = process_status(&t->child);
     if (status > 128 && status < 128 + SIGRTMAX)
         return fm_fail(err, FM_EIO, "--tokenizer-cmd was stopped by signal %d", status - 128);
     if (status == 126 || status == 127)
@@ -181,14 +263,14 @@ static int converse(struct talk *t, char *piece, struct fm_err *err)
             return FM_OK;
         if (!rc)
             rc = check_clock(t, err);
-        over = over || fm_process_over(&t->child);
+        over = over || process_over(&t->child);
     }
     return rc;
 }
 
 static int check_end(struct talk *t, struct fm_err *err)
 {
-    bool ended = fm_process_wait(&t->child, t->c->silence, t->c->stop);
+    bool ended = process_wait(&t->child, t->c->silence, t->c->stop);
     if (!ended && t->c->stop && *t->c->stop)
         return fm_fail(err, FM_ESAVED, "interrupted while --tokenizer-cmd encoded");
     if (!ended)
