@@ -31,18 +31,12 @@ enum { NAP_NS = 5000000 };
 
 /* --- waiting for a process --- */
 
-/* A child program, whose end is detected before it is reaped: until then its id, and the id of the
- * group that it leads, cannot be reused. */
+/* A child program that leads a process group.  Its end is detected before it is reaped: until then
+ * its id and that of the group cannot be reused. */
 struct process {
     pid_t pid;  /* 0: it has ended and been reaped */
-    bool group; /* signals go to the group */
     int status; /* of waitpid(2), once pid is 0 */
 };
-
-static void send_signal(const struct process *p, int sig)
-{
-    kill(p->group ? -p->pid : p->pid, sig);
-}
 
 /* True if the program has ended (it is not reaped yet).  Background processes of its group are
  * killed, because they may hold the pipes open. */
@@ -52,8 +46,7 @@ static bool process_over(const struct process *p)
     if (p->pid <= 0 || waitid(P_PID, (id_t)p->pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
         info.si_pid != p->pid)
         return false;
-    if (p->group)
-        send_signal(p, SIGKILL);
+    kill(-p->pid, SIGKILL);
     return true;
 }
 
@@ -81,22 +74,16 @@ static bool process_wait(struct process *p, double seconds, const atomic_int *st
     return true;
 }
 
-static void process_kill(struct process *p)
-{
-    if (p->pid <= 0)
-        return;
-    send_signal(p, SIGKILL);
-    take_status(p);
-}
-
 /* Send SIGTERM and, if the program still runs a second later, SIGKILL. */
 static void process_end(struct process *p)
 {
     if (p->pid <= 0)
         return;
-    send_signal(p, SIGTERM);
-    if (!process_wait(p, GRACE, NULL))
-        process_kill(p);
+    kill(-p->pid, SIGTERM);
+    if (!process_wait(p, GRACE, NULL)) {
+        kill(-p->pid, SIGKILL);
+        take_status(p);
+    }
 }
 
 /* The program's exit status, or 128 plus the signal that ended it, as in a shell. */
@@ -309,7 +296,7 @@ int fm_command_tokens(const struct fm_command *command, int fd, uint64_t *size, 
 {
     struct fm_idlines *heard = fm_alloc(1, sizeof *heard, "ids", err);
     char *piece = fm_alloc(PIECE, 1, "ids", err);
-    struct talk t = {.c = command, .heard = heard, .child = {.group = true}, .to = -1, .from = -1};
+    struct talk t = {.c = command, .heard = heard, .to = -1, .from = -1};
     int rc = FM_ENOMEM;
     if (!heard || !piece)
         goto out;
