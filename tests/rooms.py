@@ -90,7 +90,7 @@ lib/model/loading.h
 lib/learn/tune.h
 lib/pack/packing.h lib/export/exportwriter.h
 lib/verify/verifier.h lib/verify/verify_parts.h lib/verify/verify_contents.h
-lib/baseline/contest.h lib/baseline/spent.h
+lib/baseline/contest.h
 lib/bench/kernelcase.h
 """.split(), "")
 PRIVATE |= {"kernels/ops/ops.h": "kernels/cpu", "kernels/clip/clip_device.h": "kernels/clip/cuda",

@@ -10,29 +10,62 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lib/base/clock.h"
 #include "lib/base/mem.h"
 #include "lib/learn/quality.h"
 #include "lib/baseline/expertdrop.h"
-#include "lib/baseline/spent.h"
 
 /* --- calibration --- */
 
-static int score_experts(struct fm_contest *c, enum fm_baseline baseline, struct fm_spent *spent,
+/* Cost of a calibration: time from the clock, and the largest resident size of this process from
+ * the kernel. */
+struct spent {
+    double began, seconds;
+    uint64_t memory; /* bytes; 0: not available on this system */
+};
+
+/* The peak is reset here, so memory that earlier work has already freed does not count. */
+static void spent_begin(struct spent *spent)
+{
+    *spent = (struct spent){0};
+    FILE *f = fopen("/proc/self/clear_refs", "w"); /* 5: reset the peak */
+    if (f) {
+        fputs("5\n", f);
+        fclose(f);
+    }
+    spent->began = fm_clock_now();
+}
+
+static void spent_end(struct spent *spent)
+{
+    char line[128];
+    long kib = 0;
+    spent->seconds = fm_clock_now() - spent->began;
+    FILE *f = fopen("/proc/self/status", "r");
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "VmHWM: %ld", &kib) == 1)
+            break;
+    if (f)
+        fclose(f);
+    spent->memory = kib > 0 ? (uint64_t)kib * 1024 : 0;
+}
+
+static int score_experts(struct fm_contest *c, enum fm_baseline baseline, struct spent *spent,
                          struct fm_err *err)
 {
     size_t X = (size_t)c->config.M * (size_t)c->config.E;
     c->score[baseline] = fm_alloc(X, sizeof *c->score[baseline], "scores of experts", err);
     if (!c->score[baseline])
         return FM_ENOMEM;
-    fm_spent_begin(spent);
+    spent_begin(spent);
     int rc = fm_expertdrop_score(c->score[baseline], c->run, baseline == FM_BASELINE_REAP, err);
-    fm_spent_end(spent);
+    spent_end(spent);
     return rc;
 }
 
 static int calibrate_row(struct fm_contest *c, struct fm_baseline_row *row, struct fm_err *err)
 {
-    struct fm_spent spent = {0};
+    struct spent spent = {0};
     row->measured = row->baseline != FM_BASELINE_RANDOM;
     if (!row->measured)
         return FM_OK;
