@@ -4,7 +4,6 @@
 
 #include "cmd/cli.h"
 #include "cmd/results.h"
-#include "cmd/baselines.h"
 #include "cmd/show.h"
 #include "cmd/tools.h"
 #include "lib/base/mem.h"
@@ -190,6 +189,47 @@ static int kernels(const struct fm_cli *cli, const struct options *o, struct fm_
     return rc;
 }
 
+static int check_baselines(const struct fm_run_options *run, struct fm_err *err)
+{
+    if (!run->inputs.model)
+        return fm_fail(err, FM_EUSAGE, "baselines needs --model DIR, the whole checkpoint");
+    if (!fm_inputs_first(&run->inputs))
+        return fm_fail(err, FM_EUSAGE, "baselines needs --tokens or --text FILE to calibrate on");
+    if (!fm_inputs_evaluate(&run->inputs))
+        return fm_fail(err, FM_EUSAGE,
+                       "baselines needs --eval-tokens or --eval-text FILE with text that is not "
+                       "used for calibration");
+    return FM_OK;
+}
+
+static int baselines(const struct fm_cli *cli, const struct options *o, struct fm_err *err)
+{
+    struct fm_run_options run = cli->run;
+    struct fm_cli_text text;
+    if (check_baselines(&run, err))
+        return err->code;
+    if (cli->operands > 1)
+        return fm_fail(
+            err, FM_EUSAGE,
+            "baselines takes no bundle: measure the family with fm-bench quality, on the "
+            "same --eval-tokens or --eval-text");
+    run.inputs.stream = NULL;
+    struct fm_baseline_table *table = fm_alloc(1, sizeof *table, "a table", err);
+    int rc = table ? fm_baseline_run(&run, o->budgets, cli->dry_run, table, err) : FM_ENOMEM;
+    if (!rc && o->plot && !cli->dry_run)
+        rc = fm_cli_settle_side(
+            "--plot", o->plot,
+            fm_results_baselines_plot(table, o->plot, cli->run.outputs.force, err), err);
+    if (!rc)
+        rc = fm_cli_text_open(&text, err);
+    if (!rc) {
+        fm_results_baselines(text.out, table);
+        rc = fm_cli_result(cli, &text, fm_results_baselines_json(table), err);
+    }
+    free(table);
+    return rc;
+}
+
 /* Report the contents of the page. */
 static int say_page(const struct fm_cli *cli, const struct fm_page *page, struct fm_err *err)
 {
@@ -273,7 +313,7 @@ static int work(struct fm_cli *cli, struct options *o, struct fm_err *err)
     if (strcmp(what, "quality") == 0)
         return quality(cli, o, err);
     if (strcmp(what, "baselines") == 0)
-        return fm_baselines_run(cli, o->budgets, o->plot, err);
+        return baselines(cli, o, err);
     if (strcmp(what, "report") == 0) {
         cli->run.outputs.path = cli->run.outputs.path ? cli->run.outputs.path : "-";
         return report(cli, o, err);
