@@ -344,20 +344,6 @@ void fm_hfdir_close(struct fm_hfdir *dir)
     *dir = (struct fm_hfdir){.fd = -1};
 }
 
-static int compare_name(const void *name, const void *place)
-{
-    return strcmp(name, ((const struct fm_place *)place)->tensor->name);
-}
-
-const struct fm_tensor *fm_hfdir_find(const struct fm_hfdir *dir, const char *name,
-                                      const struct fm_file **file)
-{
-    const struct fm_place *p =
-        bsearch(name, dir->place, dir->places, sizeof *dir->place, compare_name);
-    *file = p ? &p->shard->file : NULL;
-    return p ? p->tensor : NULL;
-}
-
 int fm_hfdir_carry(const struct fm_hfdir *dir, const struct fm_carried *c, char **data,
                    size_t *size, struct fm_err *err)
 {

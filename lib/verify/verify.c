@@ -189,8 +189,8 @@ bool fm_verify_is_alone(const struct fm_verify_options *options)
     return !options->against && !is_directory(&directory, options->target, &unused) && directory;
 }
 
-int fm_verify_check(const struct fm_run_options *run, const struct fm_verify_options *o,
-                    struct fm_err *err)
+static int check_options(const struct fm_run_options *run, const struct fm_verify_options *o,
+                         struct fm_err *err)
 {
     bool directory;
     int rc = is_directory(&directory, o->target, err);
@@ -219,7 +219,7 @@ int fm_verify_plan(const struct fm_run_options *run, const struct fm_verify_opti
 {
     struct fm_verify_report report = {.index = -1};
     struct fm_verifier v = {.run = run, .options = o, .report = &report, .dir = -1};
-    int rc = fm_verify_check(run, o, err);
+    int rc = check_options(run, o, err);
     return rc || !o->function ? rc : fm_verify_function(&v, true, err);
 }
 
@@ -261,7 +261,7 @@ int fm_verify(const struct fm_run_options *run, const struct fm_verify_options *
     *report = (struct fm_verify_report){.index = -1};
     struct fm_verifier v = {.run = run, .options = options, .report = report, .dir = -1};
     bool directory;
-    if (fm_verify_check(run, options, err) || is_directory(&directory, options->target, err) ||
+    if (check_options(run, options, err) || is_directory(&directory, options->target, err) ||
         (directory && fm_file_open_directory(&v.dir, options->target, err)))
         return err->code;
     pthread_mutex_init(&v.lock, NULL);

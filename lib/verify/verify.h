@@ -76,13 +76,9 @@ struct fm_verify_report {
 int fm_verify(const struct fm_run_options *run, const struct fm_verify_options *options,
               struct fm_verify_report *report, struct fm_err *err);
 
-/* Checks made before anything is read: FM_EUSAGE for options that exclude each other, FM_ENOENT
- * if a required directory does not exist. */
-int fm_verify_check(const struct fm_run_options *run, const struct fm_verify_options *options,
-                    struct fm_err *err);
-
-/* For a dry run: fm_verify_check; with `function`, also open the files, and return FM_EUSAGE if the
- * memory limit is too small. */
+/* For a dry run, the checks made before anything is read: FM_EUSAGE for options that exclude each
+ * other, FM_ENOENT if a required directory does not exist; with `function`, also open the files,
+ * and return FM_EUSAGE if the memory limit is too small. */
 int fm_verify_plan(const struct fm_run_options *run, const struct fm_verify_options *options,
                    struct fm_err *err);
 
