@@ -76,9 +76,6 @@ static int check_options(void *self, struct fm_err *err)
     r->budget = o->budget.den ? o->budget : (struct fm_decimal){4, 10};
     if (o->rank < 1 || o->rank > FM_LORA_RANK_MAX)
         return fm_fail(err, FM_EUSAGE, "--lora-rank %d: give 1 to %d", o->rank, FM_LORA_RANK_MAX);
-    if (!(o->alpha >= FM_RECOVER_ALPHA_MIN && o->alpha <= FM_RECOVER_ALPHA_MAX))
-        return fm_fail(err, FM_EUSAGE, "--lora-alpha %g: give %g to %g", o->alpha,
-                       FM_RECOVER_ALPHA_MIN, FM_RECOVER_ALPHA_MAX);
     if (o->steps < 1 || o->steps > FM_RECOVER_STEPS_MAX)
         return fm_fail(err, FM_EUSAGE, "--steps %d: give 1 to %d", o->steps, FM_RECOVER_STEPS_MAX);
     if (!(o->lr >= FM_RECOVER_LR_MIN && o->lr <= FM_RECOVER_LR_MAX))

@@ -16,8 +16,7 @@ struct fm_recover_options;
 
 struct fm_recovery {
     const char *name; /* of --train, in manifests */
-    bool merges;      /* experts are computed with the adapter merged, which has --lora-rank and
-                         --lora-alpha */
+    bool merges;      /* experts are computed with the adapter merged, which has --lora-rank */
     double w_task;    /* the usual weight of the cross-entropy at one mask */
     /* Number of values for one layer whose students keep `kept` channels, over all experts. */
     double (*floats)(const struct fm_config *config, const struct fm_recover_options *options,
