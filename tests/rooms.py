@@ -63,14 +63,14 @@ ROOMS = {
     "lib/pack": f"{LIB} {FORMATS} {ENGINE} lib/stage",
     "lib/export": f"{LIB} {FORMATS} formats/sign formats/runtime {ENGINE} lib/stage",
     "lib/export/layouts": f"{LIB} lib/model lib/export",
-    "lib/page": f"{LIB} {FORMATS} {ENGINE} lib/stage lib/export",
-    "lib/publish": f"{LIB} {FORMATS} formats/sign {ENGINE} lib/stage lib/export",
+    "lib/page": f"{LIB} formats/file formats/json formats/quant lib/stage lib/export",
+    "lib/publish": f"{LIB} formats/file formats/tensor formats/bundle formats/sign lib/run",
     "lib/verify": f"{LIB} {FORMATS} {ENGINE} lib/data lib/stage lib/pack lib/export formats/sign",
-    "lib/bench": f"{LIB} {FORMATS} formats/runtime kernels/ops kernels/clip {ENGINE}"
-                 " lib/data lib/stage lib/learn lib/pack lib/export lib/verify",
-    "lib/baseline": f"{LIB} {FORMATS} kernels/ops {ENGINE} lib/data lib/stage lib/learn",
-    "cmd": f"lib/base lib/masks lib/run {MODEL} lib/data lib/stage lib/learn lib/pack lib/export"
-           " lib/publish lib/verify lib/bench lib/baseline lib/page",
+    "lib/bench": f"{LIB} formats/file formats/json formats/tensor formats/bundle kernels/ops kernels/clip"
+                 " lib/masks lib/run lib/engine lib/data lib/stage lib/learn lib/export",
+    "lib/baseline": f"{LIB} lib/masks lib/run lib/block lib/stage lib/learn",
+    "cmd": "lib/base lib/masks lib/run lib/family lib/stage lib/learn lib/pack lib/export lib/publish lib/verify"
+           " lib/bench lib/baseline lib/page",
     "tests/unit": "*",
     "tests/fuzz": "*",
     "tests/judge": "*",
