@@ -153,7 +153,6 @@ static void replace_config(struct fm_hfdir *dir, char *text)
     free(dir->config);
     dir->config = text;
     dir->config_bytes = strlen(text);
-    dir->config_made = true;
 }
 
 static int rename_modules(char **text, const struct fm_hfdir *dir, struct fm_err *err)
@@ -247,10 +246,8 @@ static int take_quant(struct fm_hfdir *dir, struct fm_err *err)
                 turn_quant(&value, json, err)))
         rc = fm_within(err, QUANT);
     edit.value = value;
-    if (!rc && value) {
+    if (!rc && value)
         rc = fm_jsonedit_set(&dir->config, &dir->config_bytes, &edit, 1, err);
-        dir->config_made = true;
-    }
     cJSON_Delete(json);
     free(text);
     free(value);
@@ -263,10 +260,8 @@ static int take_gptq(struct fm_hfdir *dir, struct fm_err *err)
     char *value = NULL;
     int rc = fm_gptq_take(&value, dir, err);
     struct fm_jsonedit edit = {.key = "quantization_config", .value = value};
-    if (!rc && value) {
+    if (!rc && value)
         rc = fm_jsonedit_set(&dir->config, &dir->config_bytes, &edit, 1, err);
-        dir->config_made = true;
-    }
     free(value);
     return rc;
 }

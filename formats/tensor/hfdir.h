@@ -49,9 +49,6 @@ struct fm_hfdir {
     size_t shards;
     char *config; /* text of config.json, NUL-terminated */
     size_t config_bytes;
-    bool config_made;           /* `config` differs from the file: it is its text part
-                                   (formats/tensor/hftext.h), or its quantization_config is from
-                                   hf_quant_config.json or formats/tensor/gptq.h */
     struct fm_carried *carried; /* sorted by name; empty before fm_carry_list */
     size_t carried_count;
     /* Sorted names of what is not carried, except weights and hidden files; a directory's ends with

@@ -19,7 +19,6 @@
 #define FM_RECOVER_STEPS_MAX 10000000
 #define FM_RECOVER_LR_MIN 1e-12
 #define FM_RECOVER_LR_MAX 1
-#define FM_RECOVER_WEIGHT_MAX 1e6
 
 struct fm_train_options {
     const struct fm_method *method;

@@ -80,7 +80,7 @@ int fm_spread_sums_init(struct fm_spread_sums *sums, int models, const size_t *f
                         struct fm_err *err)
 {
     size_t n = (size_t)groups + 1;
-    *sums = (struct fm_spread_sums){.models = models, .groups = groups};
+    *sums = (struct fm_spread_sums){.groups = groups};
     sums->first = fm_alloc(n, sizeof *sums->first, "sums of losses", err);
     sums->ce = fm_alloc((size_t)models * n, sizeof *sums->ce, "sums of losses", err);
     if (!sums->first || !sums->ce)

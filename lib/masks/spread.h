@@ -62,7 +62,7 @@ void fm_spread_of(struct fm_spread *spread, const struct fm_token *token, const 
  * for one is hard for the other, so differences are taken by group.
  */
 struct fm_spread_sums {
-    int models, groups;
+    int groups;
     size_t *first; /* (groups + 1): the first token of each group, and their number */
     double *ce;    /* (models, groups), in nats */
 };
