@@ -52,7 +52,7 @@ export_as nvfp4 out | grep -vE '^(weights|all)'
 export_as nvfp4 out --for vllm | grep -E '^(width|padding)'
 export_as nvfp4 out --for sglang --tp 2 | grep -E '^(width|padding)'
 fm-verify -q -a family.fm out | tail -n 1 | sed 's/ items.*:/:/'
-sed -n '/^| routed/p; /tensor-parallel/p; /transformers 5\|^transformers/p; /fm-pack --export/p' out/README.md
+sed -n '/^| routed/p; /transformers 5\|^transformers/p; /fm-pack --export/p' out/README.md
 export_as fp8 out --json | grep -E '"(weights|width_uniform)"'
 sed -n '/^| routed/p; /transformers 5\|^transformers/p; /^llama/p; /fm-pack --export/p' out/README.md
 fm-pack -l family.fm | sed -n '/--weights FORMAT/,$p'
