@@ -350,7 +350,7 @@ int fm_verify_main(int argc, char **argv)
          "the bundle that DIR was exported from; its beginning is enough for most exports", 0, 0,
          FILES | FUNCTION | BESIDE},
         {"function", 0, FM_CLI_FLAG, &options.function, NULL,
-         "also run the model on four sequences, or --max-tokens; needs --text or --tokens, and "
+         "also run the model on four sequences; needs --text or --tokens, and "
          "--model for a "
          "bundle",
          0, 0, FUNCTION | BESIDE},
