@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
 from familyjudge import HERE, ROWS
 from judge import MODEL, Judge, tool
@@ -44,7 +44,7 @@ def judge_stock(judge, name, folder):
     (folder / "config.json").write_text(json.dumps(whole))
     config = AutoConfig.from_pretrained(folder)
     with torch.device("meta"):
-        error = exception_of(lambda: AutoModelForCausalLM.from_config(config))
+        error = exception_of(lambda: AutoModel.from_config(config))
     judge.say(error == ERROR, f"{name}: a width for one layer raises {error}")
 
 
