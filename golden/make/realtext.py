@@ -92,10 +92,10 @@ def messages():
 KINDS = {"manual": manual, "python": python, "headers": headers, "messages": messages}
 
 
-def documents():
+def documents(kinds=KINDS):
     """For each kind: documents for training and documents for the sets of tokens, both shuffled."""
     out, seen = {}, set()
-    for kind, texts in KINDS.items():
+    for kind, texts in kinds.items():
         train, rest = [], []
         for text in texts():
             text = text[:DOCUMENT]
