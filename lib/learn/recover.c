@@ -18,6 +18,7 @@
 #include "lib/learn/runner.h"
 #include "lib/learn/tune.h"
 #include "lib/masks/choose.h"
+#include "lib/model/checkpoint.h"
 #include "lib/stage/budgets.h"
 #include "lib/stage/lorafile.h"
 
@@ -585,4 +586,14 @@ int fm_recover_estimate(const struct fm_run_options *run, const struct fm_recove
     int rc = fm_runner_estimate(&r.runner, run, estimate, err);
     release(&r);
     return rc;
+}
+
+bool fm_recover_loses_codes(const char *model)
+{
+    struct fm_checkpoint checkpoint;
+    struct fm_err unread = {0};
+    bool loses = !fm_checkpoint_open(&checkpoint, model, &unread) &&
+                 checkpoint.config.scheme.storage != NULL;
+    fm_checkpoint_close(&checkpoint);
+    return loses;
 }

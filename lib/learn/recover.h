@@ -37,4 +37,8 @@ int fm_recover(const struct fm_run_options *run, const struct fm_recover_options
 int fm_recover_estimate(const struct fm_run_options *run, const struct fm_recover_options *options,
                         struct fm_estimate *estimate, struct fm_err *err);
 
+/* Whether the checkpoint in the directory `model` has quantised experts, which merging an adapter
+ * would write as BF16; false if it cannot be read. */
+bool fm_recover_loses_codes(const char *model);
+
 #endif

@@ -4,9 +4,10 @@
 # shellcheck source=tests/pages.bash
 . "$GOLDEN/../tests/pages.bash"
 cp -r "$GOLDEN/tiny-mixtral" MODEL && cp "$GOLDEN/text/rows.jsonl" mine.txt
-data=(MODEL --text mine.txt --seq-len 64 --max-tokens 4096)
+sed -i '/max_position_embeddings/s/512/64/' MODEL/config.json # short sequences, so that recovery takes seconds
+data=(MODEL --text mine.txt --seq-len 64 --max-tokens 4096 --steps 2)
 steps() { # without progress and notes on inputs
-    grep -v 'nearest member is\|warning\|its lines are\|: [0-9.]* of [0-9]* '
+    grep -v 'nearest member is\|warning\|its lines are\|: [0-9.]* of [0-9]* ' | sed 's/will take .*;/will take N;/'
 }
 try() { # try OPTION...: print what it says on standard error, and its status
     { fm-family "$@" >said; } 2>&1
@@ -40,10 +41,10 @@ grep '^fm-family: ' said | sed 's/mask [0-9]*/mask N/; s/ [0-9.]* MB/ N MB/g; s/
 
 echo "-- the commands of --print make the same files"
 mkdir printed printed/out.work
-(cd printed && fm-family ../MODEL --text ../mine.txt --seq-len 64 --max-tokens 4096 --budget 0.4 --layout uniform \
-    -o out --print >commands && cat commands && bash -e commands >said 2>complained && ls -A out.work)
+(cd printed && fm-family ../MODEL --text ../mine.txt --seq-len 64 --max-tokens 4096 --steps 2 --budget 0.4 \
+    --layout uniform -o out --print >commands && cat commands && bash -e commands >said 2>complained && ls -A out.work)
 again "the whole run" --layout uniform -b 0.4 -o out
-for file in ranked.fm trained.fm family.fm; do cmp printed/out.work/$file out.work/$file; done
+for file in ranked.fm trained.fm recovered.fm family.fm; do cmp printed/out.work/$file out.work/$file; done
 diff -r printed/out out && echo same
 
 echo "-- only what depends on a change is made again"
@@ -52,7 +53,7 @@ again "another budget, other directory" --layout uniform -b 0.2 --work out.work 
 again "the first export" --layout uniform -b 0.4 -o out
 again "another format, more threads" --layout uniform -b 0.4 --weights fp8 -T 2 --work out.work -o out8
 again "another layout" --layout native -b 0.4 -o out
-rm out.work/ranked.fm out.work/trained.fm
+rm out.work/ranked.fm out.work/trained.fm out.work/recovered.fm
 again "without stages that are not needed" --layout native -b 0.3 -o out
 printf x >>out/layers-00000.safetensors
 again "a damaged export" --layout native -b 0.3 -o out
@@ -64,15 +65,22 @@ rm out.work/family.fm
 again "a budget without the bundle, ranking again" --layout native -b 0.2 -o out
 cp -r "$GOLDEN/odd-mixtral" ODD
 recovering=(ODD --tokens ODD/tokens.npy --method uniform -b 0.4 -o adapted)
-fm-family "${recovering[@]}" >said 2>&1
-echo "-- recovery"
-fm-family "${recovering[@]}" --recover 2>&1 >said | steps
+fm-family "${recovering[@]}" --no-recover >said 2>&1
+echo "-- recovery is the default, and at the same budget for all members"
+fm-family "${recovering[@]}" 2>&1 >said | steps
+tar xOf adapted.work/recovered.fm manifest.json | grep -o '"steps": 60'
+fm-family "${recovering[@]/%0.4/0.2}" 2>&1 >said | steps
+fm-family "${recovering[@]}" --steps 3 2>&1 >said | steps
 grep '^fm-family: ' said | sed 's/mask [0-9]*/mask N/; s/[0-9]\.[0-9]\{4\}/N/g'
 as_card adapted
 # Other widths than the mask's, though as many channels are removed.
 fm-family ODD --tokens ODD/tokens.npy --method saliency --granularity expert --width-multiple 3 --layout uniform -b 0.3514 \
     -o same-mean >said 2>&1
 as_card same-mean
+fm-family "$GOLDEN/packed/fp8-block" --tokens "$GOLDEN/packed/fp8-block/tokens.npy" -b 0.4 -o codes --print |
+    sed 's/ .*//'
+fm-family "$GOLDEN/packed/fp8-block" --tokens "$GOLDEN/packed/fp8-block/tokens.npy" -b 0.4 -o codes --print --recover |
+    grep -c '^fm-recover'
 
 echo "-- a ranking is not replaced"
 cp out.work/ranked.fm before
@@ -85,7 +93,7 @@ try "${data[@]}" --layout native -b 0.3 -o out
 cmp before out.work/ranked.fm
 
 echo "-- files that are not fm-family's"
-one=(ODD --tokens ODD/tokens.npy -b 0.4)
+one=(ODD --tokens ODD/tokens.npy -b 0.4 --steps 2)
 mkdir own link fifo kept
 echo 'my notes' >own/.fm-family && ln -s ../victim link/.fm-family && mkfifo fifo/.fm-family && echo mine >kept/family.fm
 for work in own link fifo kept; do timeout 20 fm-family "${one[@]}" --work $work -o none 2>&1; done
@@ -126,7 +134,9 @@ try --text mine.txt -b 0.4 -o none
 try MODEL --text - -b 0.4 -o none
 try "${one[@]}" -o none --layout flat
 try "${one[@]}" -o none --method best | sed 's/(use .*)/(use ...)/'
-try "${one[@]}" -o none --steps 3
+try "${one[@]}" -o none --no-recover
+try "${one[@]}" -o none --no-recover --recover
+try "$GOLDEN/packed/fp8-block" "${one[@]:1}" -o none
 # shellcheck disable=SC2016 # not to be expanded
 try "${one[@]}" -o none --tp '1+x[$(touch PWNED)]' --layout uniform
 try "${one[@]}" -o none --weights w4a16
@@ -149,7 +159,7 @@ if [ -z "${SAN:-}" ]; then LD_PRELOAD=$faults FM_FAULT=statvfs:1:full try "${one
 ls -d none* PWNED 2>/dev/null
 
 echo "-- a forecast"
-fm-family "${one[@]}" --recover -o none -n | sed -E 's/(under )?[0-9.]+ ([a-z]|[kMG]?B\b)+( [0-9]+ [a-z]+)?/N/g; s/N to N/N/; s/ +/ /g'
+fm-family "${one[@]}" -o none -n | sed -E 's/(under )?[0-9.]+ ([a-z]|[kMG]?B\b)+( [0-9]+ [a-z]+)?/N/g; s/N to N/N/; s/ +/ /g'
 fm-family "${data[@]}" --shuffle --layout native -b 0.3 --work other -o none -n >/dev/null
 echo "status $?"
 ls -d none* other 2>/dev/null
