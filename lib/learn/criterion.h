@@ -1,6 +1,6 @@
 /*
  * Criteria for the score of a channel.  The first is the suite's own (fm-method(7)); the others
- * come from other pruners and serve for a quick first look.  Each is one descriptor in its own file
+ * come from other pruners.  Each is one descriptor in its own file
  * in lib/methods, and one row of the list below.  All are sums over the rows of an expert, batch by
  * batch, computed by a visitor of the sweep.
  */

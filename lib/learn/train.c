@@ -631,7 +631,8 @@ static int check_criterion(const struct fm_train_options *o, const struct fm_tas
         snprintf(prior, sizeof prior, " with --prior %g", o->prior);
     return fm_fail(err, FM_ECONFIG,
                    "the channels were ranked by %s, but --method %s%s needs taylor scores: run "
-                   "fm-rank with --criterion taylor, or use --method uniform or %s--prior 0",
+                   "fm-rank with --criterion taylor, or use --method exchange, uniform or "
+                   "%s--prior 0",
                    criterion->name, o->method->name, prior, prior[0] ? "" : "learned with ");
 }
 

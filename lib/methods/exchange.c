@@ -231,7 +231,6 @@ static void release(struct fm_trainer *t)
 const struct fm_method fm_method_exchange = {
     .name = "exchange",
     .shapes = true,
-    .weighs = true,
     .actions = FM_ACTIONS_TWENTY,
     .cost = cost,
     .begin = begin,
