@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors import safe_open
-from transformers import AutoConfig
+from transformers import AutoConfig, AutoModelForImageTextToText
 
 import decoded
 import goldens
@@ -165,8 +165,9 @@ def shapes(odd):
         (folder / "config.json").write_text(json.dumps(config))
         config = AutoConfig.from_pretrained(folder)
         config = config.get_text_config() if odd.prefix else config
-        model = oracle.class_of(config).from_config(config)
-        if odd.wrapper and not odd.prefix:  # the experts are fused on the hub, as in the class
+        whole = odd.wrapper and not odd.prefix
+        model = (AutoModelForImageTextToText if whole else oracle.class_of(config)).from_config(config)
+        if whole:  # the experts are fused on the hub, as in the class
             return {n: tuple(t.shape) for n, t in model.state_dict().items()} | odd.more
         model.save_pretrained(folder)
         for file in folder.glob("*.safetensors"):
