@@ -48,18 +48,18 @@ told() {
 
 # A part that hangs or fails is reported; those before and after it keep their results.
 check 0
-told 'tiny: ok' 'small: ok' 'replays: ok' 'edges: ok' 'model: left out' 'baselines: ok' 'memcheck: '
+told 'small: ok' 'replays: ok' 'edges: ok' 'model: left out' 'baselines: ok' 'memcheck: '
 hangs=' small edges ' check 1
 told 'small: HUNG' 'replays: ok' 'edges: HUNG' 'baselines: ok'
 grep -q 'what replays 2000 says' "$scratch/out/replays.log" || fail "the log of replays"
-fails=' small ' check 1 small tiny
-told 'small: FAILED, status 1' 'tiny: ok'
+fails=' small ' check 1 small edges
+told 'small: FAILED, status 1' 'edges: ok'
 check 2 nonsense
 
 # Without a GPU, or without nvcc, the check does not pass.
 there=no check 77
 grep -q 'NO GPU HERE' "$scratch/said" || fail "without a GPU"
-! grep -q '^tiny' "$log" || fail "parts run without a GPU"
+! grep -q '^small' "$log" || fail "parts run without a GPU"
 if [ ! -x /usr/local/cuda/bin/nvcc ]; then
     NVCC=/nonexistent OUT=$scratch/out bash tests/gpu/gpu-check.sh >"$scratch/said"
     [ $? = 77 ] || fail "without nvcc"

@@ -88,7 +88,7 @@ static struct fm_verify_report compute(const char *path)
     struct fm_run_options run = {.inputs.tokens = GIVEN_MODEL "/tokens.npy",
                                  .machine.device = "ref"};
     struct fm_verify_options options = {
-        .target = path, .against = bundle, .function = true, .batches = 2, .finding = keep_finding};
+        .target = path, .against = bundle, .function = true, .finding = keep_finding};
     struct fm_verify_report report;
     GIVEN_TRY(fm_verify(&run, &options, &report, &given_err));
     return report;

@@ -36,11 +36,8 @@ static inline int verify_as(const char *target, const char *against, bool functi
                                  .machine.device = "ref",
                                  .progress = verify_progress,
                                  .machine.memory = (uint64_t)256 << 20};
-    struct fm_verify_options options = {.target = target,
-                                        .against = against,
-                                        .function = function,
-                                        .batches = 2,
-                                        .finding = verify_keep};
+    struct fm_verify_options options = {
+        .target = target, .against = against, .function = function, .finding = verify_keep};
     verify_said = (struct fm_err){0};
     verify_found[0] = '\0';
     return fm_verify(&run, &options, &verify_report, &verify_said);
