@@ -149,8 +149,7 @@ void fm_cli_begin(struct fm_cli *cli, int argc, char **argv, const struct fm_cli
         fm_fatal_advise("use a smaller --batch or --seq-len");
     if (cli->confined && cli->confined(cli) && !cli->no_sandbox)
         rc = fm_confine(&cli->guard, cli->descriptor ? *cli->descriptor : -1,
-                        fm_options_make_file(cli) || fm_options_given(cli, "record"),
-                        &files_confined, &err);
+                        fm_options_make_file(cli), &files_confined, &err);
     cli->run.stop = fm_signals_stop();
     fm_progress_begin(&cli->run.progress, fm_options_speaker(cli), cli->quiet);
     if (rc || check_isa(&err) || fm_signals_install(fm_run_abandon, &err) ||

@@ -395,11 +395,12 @@ static int protect(const struct family *f, int step, const char *why, struct fm_
                            "'%s' has stages that were made otherwise (%s); use another --work, or "
                            "remove it",
                            f->work, why);
-    if (exists(f->state[step]))
-        return fm_fail(err, FM_ECONFIG,
-                       "'%s' is the state of an unfinished run (%s); repeat that command, use "
-                       "another --work, or remove the file",
-                       f->state[step], why);
+    for (int i = step; i < PACK; i++)
+        if (has(i) && exists(f->state[i]))
+            return fm_fail(err, FM_ECONFIG,
+                           "'%s' is the state of an unfinished run (%s); repeat that command, use "
+                           "another --work, or remove the file",
+                           f->state[i], why);
     return FM_OK;
 }
 

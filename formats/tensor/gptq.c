@@ -232,7 +232,9 @@ static int turn_awq(struct fm_tensor *t, struct fm_err *err)
     bool codes = fm_ends_with(t->name, ".qweight"), zeros = fm_ends_with(t->name, ".qzeros");
     if (!codes && !zeros && !fm_ends_with(t->name, ".scales"))
         return FM_OK;
-    if (t->dims != 2 || ((codes || zeros) && t->dtype != FM_I32) || (codes && t->shape[0] % 8 != 0))
+    bool number = t->dtype == FM_F16 || t->dtype == FM_BF16 || t->dtype == FM_F32;
+    if (t->dims != 2 || !(codes || zeros ? t->dtype == FM_I32 : number) ||
+        (codes && t->shape[0] % 8 != 0))
         return fm_fail(err, FM_EFORMAT, "tensor '%s' is %s with %d dimensions; awq has %s with 2%s",
                        t->name, fm_dtype_name(t->dtype), t->dims,
                        codes || zeros ? "I32" : "numbers",
@@ -267,9 +269,14 @@ int fm_gptq_take(char **config, struct fm_hfdir *dir, struct fm_err *err)
     const cJSON *quant = cJSON_GetObjectItemCaseSensitive(json, "quantization_config");
     const char *method =
         cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(quant, "quant_method"));
+    const cJSON *text = cJSON_GetObjectItemCaseSensitive(json, "text_config");
+    const cJSON *inner = cJSON_GetObjectItemCaseSensitive(text, "quantization_config");
+    const char *within =
+        cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(inner, "quant_method"));
     const char *format =
         cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(quant, "checkpoint_format"));
-    bool gptq = method && strcmp(method, "gptq") == 0, awq = method && strcmp(method, "awq") == 0;
+    bool gptq = method && strcmp(method, "gptq") == 0,
+         awq = (method && strcmp(method, "awq") == 0) || (within && strcmp(within, "awq") == 0);
     bool second = format && strcmp(format, "gptq_v2") == 0;
     int rc = gptq ? check_number(quant, "bits", 4, 4, &bits, err) : FM_OK;
     if (!rc && gptq)

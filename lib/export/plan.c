@@ -153,7 +153,8 @@ static int check_extra(const struct fm_exportplan *p, struct fm_err *err)
                        p->from->bundle.file.path);
     for (size_t i = 0; i < p->from->rests; i++) {
         const struct fm_tensor *t = &p->from->rest[i].t;
-        if (p->from->rest[i].extra && fm_dtype_bits(t->dtype) <= 8)
+        bool codes = fm_dtype_bits(t->dtype) <= 8 || t->dtype == FM_I32;
+        if (p->from->rest[i].extra && codes)
             return fm_fail(err, FM_ECONFIG,
                            "--keep-extra: tensor '%s' is stored as %s, and exports have no scales "
                            "for it; omit the option",
@@ -896,13 +897,15 @@ static int decode_rest(struct fm_planned_tensor *t, bool *scales, char *name,
     *scales = fm_stored_belongs(at);
     if (!fm_stored_is_codes(at))
         return FM_OK;
+    struct fm_stored stored = *at;
+    stored.shape = NULL; /* not read: the beginning of a bundle does not have it */
+    if (fm_stored_check(&stored, err))
+        return fm_within(err, "%s", p->from->bundle.file.path);
     fm_stored_values(&t->t, name, at);
     t->fill = FM_FILL_DECODED;
     t->scale = at->scale ? fm_opened_find(p->from, at->scale->name) : NULL;
     t->factor = at->factor ? fm_opened_find(p->from, at->factor->name) : NULL;
-    struct fm_stored stored = *at;
-    stored.shape = NULL; /* not read: the beginning of a bundle does not have it */
-    return !fm_stored_check(&stored, err) ? FM_OK : fm_within(err, "%s", p->from->bundle.file.path);
+    return FM_OK;
 }
 
 /* Add all tensors outside the experts, under the names of the layout. */

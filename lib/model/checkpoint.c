@@ -76,7 +76,9 @@ static int sort_tensor(struct fm_checkpoint *cp, const struct fm_stored *at, str
     if (!at->weight && fm_extra_refuse(&cp->config, name, err))
         return err->code;
     if (!at->weight && fm_extra_add(&cp->sum, &cp->config, at->tensor)) {
-        cp->extra[cp->extras++] = *at;
+        /* A copy, whatever it belongs to: its codes and scales are not interpreted. */
+        cp->extra[cp->extras++] = (struct fm_stored){
+            .tensor = at->tensor, .file = at->file, .l = -1, .e = -1, .extra = true};
         return FM_OK;
     }
     if (fm_stored_check_pair(at, fm_source_find, &cp->source, err) || fm_stored_check(at, err))

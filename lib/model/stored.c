@@ -179,6 +179,9 @@ static int check_single(const struct fm_stored *s, struct fm_err *err)
     if (storage->zero_end && !s->zero)
         return fm_fail(err, FM_EFORMAT, "tensor '%s' has no %s", s->tensor->name,
                        storage->zero_end);
+    if (s->zero && s->zero->dtype != FM_U8)
+        return fm_fail(err, FM_EFORMAT, "tensor '%s' is %s; zero points must be U8", s->zero->name,
+                       fm_dtype_name(s->zero->dtype));
     if (s->zero && check_shape(s->zero, s->scale->shape, 2, "its scales require", err))
         return err->code;
     if (s->shape && (s->shape->dtype != FM_I64 || fm_tensor_count(s->shape) != 2))
@@ -423,8 +426,12 @@ static int read_zeros(float *zero, const struct fm_stored *s, size_t first, size
     struct fm_mark mark = fm_scratch_mark();
     uint8_t *bytes = fm_scratch(n);
     int rc = fm_tensor_read(s->zero, s->zero_file, first, bytes, n, err);
-    for (size_t i = 0; i < n && !rc; i++)
+    for (size_t i = 0; i < n && !rc; i++) {
         zero[i] = (float)bytes[i] - 8;
+        if (bytes[i] > 15)
+            rc = fm_fail(err, FM_EFORMAT, "zero point %zu is %d; it is at most 15", first + i,
+                         bytes[i]);
+    }
     fm_scratch_release(mark);
     return !rc ? rc : fm_within(err, "tensor '%s'", s->zero->name);
 }
@@ -434,7 +441,8 @@ int fm_stored_widen(struct fm_scales *scales, float *scale, const struct fm_stor
 {
     const struct fm_scheme scheme = s->scheme;
     const struct fm_storage *storage = scheme.storage;
-    float most = fm_code_scale_max(storage->code);
+    /* The difference of a code and its zero point can be almost twice the largest code. */
+    float most = fm_code_scale_max(storage->code) / (storage->zero_end ? 2 : 1);
     uint64_t rows = 1;
     for (int d = 0; d < s->tensor->dims - (storage->fused ? 2 : 1); d++)
         rows *= s->tensor->shape[d];

@@ -5,7 +5,7 @@
 
 LAYERS are the indices of the added layers, separated by commas.  In config.json, COUNT is the value of
 num_nextn_predict_layers, and VALUE, which is JSON, that of KEY.
-WORD is fp8: store an expert's matrix in FP8; unmarked: leave out the tensor that identifies such a layer;
+WORD is fp8: store an expert's matrix in FP8; scaled: and a scale for it, of a wrong shape; unmarked: leave out the tensor that identifies such a layer;
 ernie: use the names of ERNIE-4.5; index: add a tensor of an indexer; buffer: add an unused tensor that
 belongs to no layer.
 """
@@ -35,6 +35,8 @@ def shapes(config, layers, words):
         out[of + "enorm.weight"] = ("BF16", [H])
         out[of + "embed_tokens.weight"] = ("BF16", [V, H])
         out[of + "mlp.experts.0.gate_proj.weight"] = ("F8_E4M3" if "fp8" in words else "BF16", [7, H])
+        if "scaled" in words:
+            out[of + "mlp.experts.0.gate_proj.weight_scale_inv"] = ("F32", [1, 1])
         if "index" in words:
             out[of + "self_attn.indexer.wk.weight"] = ("BF16", [3, H])
         if "unmarked" in words:

@@ -32,19 +32,25 @@ for name in odd-dsv3 odd-minimax odd-glm4 odd-hy3 odd-glm5 odd-axk1 odd-afmoe od
 done
 echo "== layers for multi-token prediction stay as they are stored"
 python3 "$here/recode.py" quantise "$GOLDEN/odd-glm4" made fp8:16x24
-python3 "$here/ahead.py" made ahead 4 1 fp8
+python3 "$here/ahead.py" made ahead 4 1 fp8 scaled
 fm-rank -q --model ahead --tokens ahead/tokens.npy -f -o ranked >/dev/null 2>&1
 fm-train -q --model ahead --tokens ahead/tokens.npy --method saliency --budget-step 0.2 -f \
     -o trained ranked >/dev/null 2>&1
 fm-pack -q --model ahead -f -o family.fm trained | grep -E '^(extra|stored|plain)'
 fm-pack --list family.fm | grep -E '^(extra|checkpoint)'
 tar -xOf family.fm weights/extra.safetensors | grep -aoE 'F8_E4M3'
+fm-pack -q --model ahead --weights bf16 -f -o plain.fm trained >/dev/null
+for family in family.fm plain.fm; do
+    tar -xOf "$family" weights/extra.safetensors >extra
+    python3 -c 'from tensors import unpack; read = lambda name: unpack(open(name, "rb").read())
+print("byte for byte:", read("extra") == read("ahead/z-ahead.safetensors"))'
+done
 fm-verify -q --function --model ahead --tokens made/tokens.npy family.fm | numbers
 fm-pack -q --export out --budget 0.4 --layout padded family.fm >/dev/null
 fm-verify -q --function --tokens made/tokens.npy --against family.fm out | numbers
 fm-pack -q --export kept --budget 0.4 --layout padded --keep-extra family.fm
 echo "status $?"
-rm -rf ahead made out ranked trained family.fm
+rm -rf ahead made out extra ranked trained family.fm plain.fm
 echo "== bytes do not depend on threads, memory or the kind of output"
 stages() { # stages NAME WITH OPTION...: run the stages through the command WITH (env, little)
     local name=$1 with=$2

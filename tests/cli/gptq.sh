@@ -66,3 +66,33 @@ fm-verify -q --function -m awq -t "$from/tokens.npy" awq.fm | sed 's/ items, .*B
 python3 "$here/recode.py" plain awq rounded BF16
 python3 "$here/compare.py" values rounded awq.fm
 fm-pack -q -m awq -f --weights keep -o none.fm trained 2>&1 | sed 's/^/  /'
+echo "-- the wrong type of scales, scales whose largest value is infinite, and a description inside text_config"
+python3 - <<'PYTHON'
+import json, struct
+from pathlib import Path
+from tensors import pack, unpack
+
+config = json.loads(Path("awq/config.json").read_text())
+model = {n: t for f in sorted(Path("awq").glob("*.safetensors")) for n, t in unpack(f.read_bytes()).items()}
+name = next(n for n in model if n.endswith("experts.0.gate_proj.scales") or n.endswith("experts.0.w1.scales"))
+shape = model[name][1]
+count = shape[0] * shape[1]
+made = {
+    "narrow": {name: ("F8_E4M3", shape, bytes(count))},
+    "huge": {name: ("F32", shape, count * struct.pack("<f", 4e37))},
+    "inside": {},
+}
+for to, change in made.items():
+    Path(to).mkdir()
+    tensors, said = model | change, config
+    if to == "inside":
+        tensors = {"language_model." + n: t for n, t in tensors.items()}
+        said = {"model_type": "any_wrapper", "architectures": ["AnyWrapper"], "text_config": config}
+    Path(to, "model.safetensors").write_bytes(pack(tensors))
+    Path(to, "config.json").write_text(json.dumps(said))
+PYTHON
+for model in narrow huge; do
+    fm-rank -q -m $model -t "$from/tokens.npy" -f -o none.fm 2>&1 | sed 's/^/  /'
+done
+fm-rank -q -m inside -t "$from/tokens.npy" --precision f32 -f -o inside.fm >/dev/null 2>&1
+cmp <(tar -xOf ranked ranking.safetensors) <(tar -xOf inside.fm ranking.safetensors) && echo "inside: the same scores"
