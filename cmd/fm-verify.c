@@ -14,7 +14,7 @@
 /* Findings and files that are not listed are lines of the text result, and arrays of its JSON. */
 struct findings {
     FILE *out;
-    cJSON *list, *not_listed; /* not_listed: NULL if there are none */
+    cJSON *list, *not_listed; /* not_listed: NULL if all are listed */
 };
 
 static void add_finding(void *self, const char *item, const char *what)

@@ -38,10 +38,9 @@ struct fm_stored {
     const struct fm_file *factor_file, *zero_file, *shape_file;
     struct fm_scheme scheme; /* of the module, although this tensor of it may be unquantised */
     enum fm_stored_role role;
-    const struct fm_weight
-        *weight; /* the weight in the family's table that the tensor is or belongs
-                    to, with its layer and expert (-1 if it has none); or NULL */
-    int l, e;
+    /* The row of the family's table for the weight that the tensor is, or belongs to; else NULL. */
+    const struct fm_weight *weight;
+    int l, e;   /* its layer and expert; -1: outside the layers, not of one expert */
     bool extra; /* an extra tensor (lib/family/extra.h) */
 };
 

@@ -73,6 +73,9 @@ fm-family "${recovering[@]/%0.4/0.2}" 2>&1 >said | steps
 fm-family "${recovering[@]}" --steps 3 2>&1 >said | steps
 grep '^fm-family: ' said | sed 's/mask [0-9]*/mask N/; s/[0-9]\.[0-9]\{4\}/N/g'
 as_card adapted
+touch adapted.work/recover.state # as an interrupted recovery leaves one
+try "${recovering[@]}" --width-multiple 3
+rm adapted.work/recover.state
 # Other widths than the mask's, though as many channels are removed.
 fm-family ODD --tokens ODD/tokens.npy --method saliency --granularity expert --width-multiple 3 --layout uniform -b 0.3514 \
     -o same-mean >said 2>&1
