@@ -20,10 +20,13 @@ void fm_actcache_release(struct fm_actcache *cache)
 }
 
 /* Whether gate and up of this lane's experts are kept: only if the backward reads no channels that
- * the forward did not compute. */
+ * the forward did not compute.  In bfloat16 the backward computes them again in spans of fewer rows
+ * than the forward, and at a width below full the last bits of such products can depend on the
+ * number of rows; so they are not kept, however much memory there is. */
 static bool keeps_gu(const struct fm_sweeping *r, int lane)
 {
-    return !r->lane[lane].widths || !r->visitor || !r->visitor->expert || r->visitor->narrow;
+    bool narrow = r->visitor && r->visitor->narrow && r->sweep->ops->operand == FM_F32;
+    return !r->lane[lane].widths || !r->visitor || !r->visitor->expert || narrow;
 }
 
 /* Bytes of one record, for any lane. */

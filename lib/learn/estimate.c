@@ -86,14 +86,14 @@ static double lanes_flops(const struct fm_config *c, const struct fm_estimate_sw
 /*
  * What a backward computes again in layers whose inner values were not kept: attention and router;
  * with a norm of the layer's output, experts and MLP, too; and the products with gate_up, which are
- * kept only for scores and in narrow sweeps.  With `kept`, only what is saved if inner values are
+ * kept only for scores and with `gate_up`.  With `kept`, only what is saved if inner values are
  * kept.
  */
 static double again_flops(const struct fm_config *c, const struct fm_estimate_sweep *s, bool kept)
 {
     double experts = experts_flops(c), part = (double)c->expert->rows / (c->expert->rows + 1),
            sum = 0;
-    bool gate_up = !kept || s->scores || s->narrow;
+    bool gate_up = !kept || s->scores || s->gate_up;
     for (int l = c->moe[0]; l < c->L; l++) {
         struct fm_flops f = fm_cost_layer(c, l, s->T);
         bool has = fm_config_moe(c, l) >= 0;
@@ -114,7 +114,7 @@ static uint64_t inner_bytes(const struct fm_config *c, const struct fm_estimate_
 {
     uint64_t blocks = (s->rows + (uint64_t)rows - 1) / (uint64_t)rows;
     return blocks * (uint64_t)s->backward * (uint64_t)c->L *
-           fm_layer_cache_bytes(c, rows, s->scores || s->narrow);
+           fm_layer_cache_bytes(c, rows, s->scores || s->gate_up);
 }
 
 static void add_kind(struct fm_estimate *estimate, double flops,

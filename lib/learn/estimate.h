@@ -97,6 +97,7 @@ struct fm_estimate_sweep {
     int backward;   /* lanes with gradients */
     bool scores;    /* computes weight gradients as well: fm-rank */
     bool narrow;    /* the gradients at h have the students' widths: fm-recover */
+    bool gate_up;   /* products with gate_up can be kept for the backward: fm-recover in float32 */
     int merged;     /* copies of a layer's experts with an adapter merged */
     double kept;    /* mean share of the channels that the students keep, 1 for all */
     int leaves;     /* units that ranks can share; 0: those of a step's micro-batches */

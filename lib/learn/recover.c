@@ -270,6 +270,7 @@ static void plan_sweeps(struct fm_estimate *estimate, const struct recovery *r, 
                                       .lanes = lanes_of(o),
                                       .backward = cross ? 2 + o->middle : 1,
                                       .narrow = true,
+                                      .gate_up = fm_model_ops(task->model)->operand == FM_F32,
                                       .merged = merges,
                                       .kept = cross ? 0.6 : adapter_size(r).kept};
     fm_estimate_add(estimate, task->model, &sweep, memory);
