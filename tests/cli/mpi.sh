@@ -32,5 +32,5 @@ for n in 1 2 3; do
     members routed routed$n
 done
 echo "# a pipe"
-"$MPIRUN" -n 2 "$mpi/fm-rank" "${rank[@]:1}" 2>/dev/null | ranks 2 "${train[@]}" -o trained2
-members trained trained2
+"$MPIRUN" -n 2 "$mpi/fm-rank" "${rank[@]:1}" 2>ranking | ranks 2 "${train[@]}" -o trained2
+members trained trained2 || cat ranking
