@@ -14,6 +14,7 @@
 #include "formats/tensor/hftext.h"
 #include "lib/base/mem.h"
 #include "lib/base/names.h"
+#include "lib/base/printable.h"
 
 /* Keys that make a program run code or load another model, as patterns of fnmatch(3). */
 static const char *const loading[] = {
@@ -61,6 +62,7 @@ static int note(struct fm_exportplan *p, enum fm_code_fate fate, const char *fil
     struct fm_planned_code *c = &p->code;
     struct fm_code_item new = {.fate = fate};
     snprintf(new.name, sizeof new.name, "%s%s%.64s", file, key ? ": " : "", key ? key : "");
+    fm_printable(new.name, false); /* a key is any text, perhaps cut within a character */
     for (size_t i = 0; i < c->items; i++)
         if (c->item[i].fate == fate && strcmp(c->item[i].name, new.name) == 0)
             return FM_OK;

@@ -16,7 +16,7 @@ printf '{"auto_map": {"AutoProcessor": "else/where--processing_y.Y"}}\n' >model/
 printf '{"feature_extractor": {"auto_map": {"A": "b.C"}, "size": 7}}\n' >model/preprocessor_config.json
 printf '{"base_model_name_or_path": "else/where"}\n' >model/adapter_config.json
 printf '{"max_new_tokens": 8, "cache_implementation": "static"}\n' >model/generation_config.json
-printf '{"framework": "pytorch", "task": "text-generation", "allow_remote": true, "plugins": ["evil"], "model": {}}\n' \
+printf '{"framework": "pytorch", "task": "text-generation", "allow_remote": true, "plugins": ["evil"], "model": {}, "a\\u202eb": 1}\n' \
     >model/configuration.json
 printf '{"x": NaN, "auto_map": {}}\n' >model/broken_config.json
 printf '{"auto_map": 5, "plugins": 6}\n' >model/vocab.json
