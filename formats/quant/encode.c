@@ -224,18 +224,29 @@ float fm_scale_rounded(void *stored, const struct fm_block *b, float top)
 
 /* ---- matrices ---- */
 
-float fm_quantise_most(const struct fm_quantise_matrix *w)
+/* Row i of a matrix, as float32. */
+static void read_row(float *wide, const struct fm_quantise_matrix *w, size_t i)
+{
+    size_t row = w->columns * (size_t)fm_dtype_bits(w->dtype) / 8;
+    fm_dtype_to_f32(wide, w->at + i * row, w->dtype, w->columns);
+}
+
+bool fm_quantise_factor(float *factor, const struct fm_quantiser *q, const struct fm_scheme *to,
+                        const struct fm_quantise_matrix *w)
 {
     struct fm_mark mark = fm_scratch_mark();
     float *wide = fm_scratch((w->columns + 1) * sizeof *wide), most = 0;
-    for (size_t i = 0; i < w->rows && isfinite(most); i++) {
+    *factor = 1;
+    for (size_t i = 0; to->storage->factor_end && i < w->rows && isfinite(most); i++) {
         float row = 0;
-        fm_dtype_to_f32(wide, w->at + i * w->stride, w->dtype, w->columns);
+        read_row(wide, w, i);
         fm_scaled_most(&row, wide, w->columns, w->columns ? w->columns : 1);
         most = row <= most ? most : row; /* if `row` is NaN, so is `most` */
     }
     fm_scratch_release(mark);
-    return most;
+    if (to->storage->factor_end)
+        *factor = q->factor(&(struct fm_block){.weights = w->dtype, .most = most});
+    return isfinite(most);
 }
 
 /* Rows that share scales, and intermediate results. */
@@ -253,7 +264,7 @@ static bool read_band(struct band *b, const struct fm_quantise_matrix *w, size_t
     bool finite = true;
     for (size_t i = 0; i < n; i++) {
         float *wide = b->wide + i * w->columns, *most = i ? b->row : b->most;
-        fm_dtype_to_f32(wide, w->at + (first + i) * w->stride, w->dtype, w->columns);
+        read_row(wide, w, first + i);
         fm_scaled_most(most, wide, w->columns, b->size);
         for (size_t k = 0; k < b->blocks; k++) {
             finite = finite && isfinite(most[k]);
@@ -291,6 +302,33 @@ bool fm_quantise(void *codes, void *scales, const struct fm_quantiser *q,
         for (size_t i = 0; i < n && codes && finite; i++)
             fm_scaled_from_f32((char *)codes + (first + i) * row, b.wide + i * columns, b.scale,
                                columns, size, to->storage->code);
+    }
+    fm_scratch_release(mark);
+    return finite;
+}
+
+bool fm_quantise_values(float *values, const struct fm_quantiser *q, const struct fm_scheme *to,
+                        const struct fm_quantise_matrix *w, float factor)
+{
+    const struct fm_storage *storage = to->storage;
+    size_t n = w->rows * w->columns, block = (size_t)to->block_columns;
+    size_t across = block ? (w->columns + block - 1) / block : 1;
+    size_t count = (w->rows + (size_t)to->block_rows - 1) / (size_t)to->block_rows * across;
+    enum fm_dtype dtype = fm_quantiser_scales(q, w->dtype);
+    struct fm_mark mark = fm_scratch_mark();
+    void *codes = fm_scratch(n * (size_t)fm_storage_bits(storage) / 8 + 1);
+    void *stored = fm_scratch(count * (size_t)fm_dtype_bits(dtype) / 8 + 1);
+    float *scale = fm_scratch((count + 1) * sizeof *scale);
+    bool finite = fm_quantise(codes, stored, q, to, w, factor);
+    if (finite) {
+        fm_storage_scales(scale, storage, stored, dtype, count, factor);
+        const struct fm_scales scales = {.scale = scale,
+                                         .count = count,
+                                         .columns = (int64_t)w->columns,
+                                         .block_rows = to->block_rows,
+                                         .block_columns = block ? (int)block : (int)w->columns,
+                                         .code = storage->code};
+        fm_scaled_to_f32(values, codes, &scales, 0, n);
     }
     fm_scratch_release(mark);
     return finite;

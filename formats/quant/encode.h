@@ -64,21 +64,23 @@ static inline enum fm_dtype fm_quantiser_scales(const struct fm_quantiser *q, en
     return q->as_weights ? weights : q->scales;
 }
 
-/* A matrix of numbers: row i begins at `at` + i * stride. */
+/* A matrix of numbers, row-major. */
 struct fm_quantise_matrix {
     const char *at;
-    size_t stride; /* bytes */
     enum fm_dtype dtype;
     size_t rows, columns;
 };
 
-/* The largest magnitude in a matrix; NaN or Inf if it contains one. */
-float fm_quantise_most(const struct fm_quantise_matrix *w);
-/* Write codes and scales, row-major, each unless NULL. `to` is the scheme of
- * the format, `factor` the factor of the matrix.  False if the matrix contains NaN or
- * Inf. */
+/* Set the factor of all scales of a matrix; 1 if the format has none.  Here and below: `to` is the
+ * scheme of the format; false if the matrix contains NaN or Inf. */
+bool fm_quantise_factor(float *factor, const struct fm_quantiser *q, const struct fm_scheme *to,
+                        const struct fm_quantise_matrix *w);
+/* Write codes and scales, row-major, each unless NULL. */
 bool fm_quantise(void *codes, void *scales, const struct fm_quantiser *q,
                  const struct fm_scheme *to, const struct fm_quantise_matrix *w, float factor);
+/* Write the values of the codes of a matrix that is rounded. */
+bool fm_quantise_values(float *values, const struct fm_quantiser *q, const struct fm_scheme *to,
+                        const struct fm_quantise_matrix *w, float factor);
 
 /* For encoding the n elements of a row: most[i] is the largest |x| in the i-th run of `block`
  * elements (the last may be shorter), and NaN or Inf if the run contains one. */

@@ -53,6 +53,14 @@ int fm_scheme_group(const struct fm_scheme *s)
     return (int)group;
 }
 
+void fm_storage_scales(float *scale, const struct fm_storage *s, const void *raw,
+                       enum fm_dtype dtype, size_t n, float factor)
+{
+    fm_dtype_to_f32(scale, raw, dtype == FM_U8 ? FM_F8_E8M0 : dtype, n);
+    for (size_t i = 0; s->factor_end && i < n; i++)
+        scale[i] = s->divides ? scale[i] / factor : scale[i] * factor;
+}
+
 /* ---- several schemes ---- */
 
 struct entry {

@@ -77,6 +77,10 @@ static inline int fm_storage_bits(const struct fm_storage *storage)
     return fm_code_bits(storage->code);
 }
 
+/* Convert n scales to floats, multiplied or divided by the factor if the storage has one. */
+void fm_storage_scales(float *scale, const struct fm_storage *storage, const void *raw,
+                       enum fm_dtype dtype, size_t n, float factor);
+
 /* How a tensor is stored. */
 struct fm_scheme {
     const struct fm_storage *storage; /* NULL: unquantised */

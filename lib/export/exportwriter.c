@@ -149,8 +149,8 @@ static bool is_rounded(const struct fm_exportplan *p, const struct fm_planned_te
 }
 
 /* Upper bound of the additional memory for a rounded piece: the values of its part of the expert,
- * twice if they are transposed; the rows that share scales, as float32; and a copy of the piece if
- * it is a block. */
+ * and as a matrix; the rows that share scales, as float32; and a copy of the piece if it is a
+ * block. */
 static uint64_t rounding_memory(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
                                 uint64_t piece)
 {
@@ -162,7 +162,7 @@ static uint64_t rounding_memory(const struct fm_exportplan *p, const struct fm_p
         b.part = fm_expert_cut(c->expert, b.part).of;
         bool turned = b.part == FM_PART_DOWN_T;
         uint64_t k = fm_exportplan_stored(p, &b), columns = turned ? k : (uint64_t)c->H;
-        uint64_t bytes = fm_exportplan_unit_bytes(p, &b, k) * (turned ? 2 : 1) +
+        uint64_t bytes = 2 * fm_exportplan_unit_bytes(p, &b, k) +
                          columns * (uint64_t)p->rounded.scheme.block_rows * sizeof(float);
         most = bytes > most ? bytes : most;
     }

@@ -536,56 +536,37 @@ static int fill_number(const struct fm_planned_tensor *t, uint64_t from, uint64_
 
 /* ---- rounded to another format ---- */
 
-/*
- * Read the values of a block's matrix into scratch; `all` has every row of its part of the expert.
- * Gate and up rows stay interleaved; down, which the bundle stores by columns, is transposed.
- */
-static int read_matrix(struct fm_quantise_matrix *w, struct fm_quantise_matrix *all,
-                       const struct fm_exportplan *p, const struct fm_planned_block *b,
-                       struct fm_err *err)
+/* Read the values of a block's part of the expert, whose rows are interleaved as in the bundle. */
+static int read_rows(struct fm_quantise_matrix *all, const struct fm_exportplan *p,
+                     const struct fm_planned_block *b, struct fm_err *err)
 {
     const struct fm_config *c = &p->from->config;
-    const struct fm_expert_cut cut = fm_expert_cut(c->expert, b->part);
-    size_t k = fm_exportplan_stored(p, b), H = (size_t)c->H;
-    size_t rows = k * (size_t)(cut.columns ? cut.rows : fm_expert_part_rows(c->expert, cut.of));
-    const struct fm_forms f = fm_exportplan_forms(p, b, k, k);
-    char *turned = fm_scratch(cut.columns ? f.file_bytes + 1 : 1);
-    const char *at = turned;
-    assert(fm_exportplan_kept(p, b) == k && b->plane < 0);
-    if (k && (cut.columns ? fill_moved(p, b, 0, k, turned, err)
-                          : find_channels(&at, p, b, 0, k, NULL, err)))
-        return err->code;
-    *all = (struct fm_quantise_matrix){.at = at, .dtype = p->from->dtype};
-    all->rows = cut.columns ? H : rows;
-    all->columns = cut.columns ? rows : H;
-    all->stride = all->columns * (size_t)fm_dtype_bits(p->from->dtype) / 8;
-    *w = *all;
-    if (!cut.columns && cut.rows == 1) {
-        w->at += f.part_first;
-        w->stride = f.part.group;
-        w->rows = k;
-    }
-    return FM_OK;
+    const struct fm_planned_block values = {.m = b->m, .e = b->e, .part = b->part, .plane = -1};
+    size_t k = fm_exportplan_stored(p, &values);
+    enum fm_weight_part of = fm_expert_cut(c->expert, b->part).of;
+    assert(fm_exportplan_kept(p, &values) == k);
+    *all = (struct fm_quantise_matrix){.dtype = p->from->dtype,
+                                       .rows = k * (size_t)fm_expert_part_rows(c->expert, of),
+                                       .columns = (size_t)c->H};
+    return k ? find_channels(&all->at, p, &values, 0, k, NULL, err) : FM_OK;
 }
 
-/* Write codes, scales or the factor of the matrix of a block. */
-static int round_matrix(char *dst, const struct fm_exportplan *p, const struct fm_planned_block *b,
-                        enum fm_fill fill, const struct fm_quantise_matrix *w,
-                        const struct fm_quantise_matrix *all, struct fm_err *err)
+/* Write codes, scales or the factor of a cut; gate and up have the same factor. */
+static int round_cut(char *dst, const struct fm_exportplan *p, const struct fm_planned_block *b,
+                     enum fm_fill fill, const struct fm_quantise_matrix *all, struct fm_err *err)
 {
     const struct fm_quantiser *q = p->options.quantise;
-    bool finite = true;
-    float factor = 1;
-    if (p->rounded.scheme.storage->factor_end) {
-        float most = fm_quantise_most(all);
-        finite = isfinite(most);
-        factor = q->factor(&(struct fm_block){.weights = all->dtype, .most = most});
-    }
-    if (fill == FM_FILL_FACTOR)
+    const struct fm_expert_cut cut = fm_expert_cut(p->from->config.expert, b->part);
+    float factor;
+    bool finite = fm_quantise_factor(&factor, q, &p->rounded.scheme, all);
+    if (fill == FM_FILL_FACTOR) {
         memcpy(dst, &factor, sizeof factor);
-    else if (finite)
-        finite = fm_quantise(fill == FM_FILL_CODES ? dst : NULL,
-                             fill == FM_FILL_SCALES ? dst : NULL, q, &p->rounded.scheme, w, factor);
+    } else if (finite) {
+        const struct fm_quantise_matrix w = fm_forms_matrix(&p->from->config, &cut, all);
+        finite =
+            fm_quantise(fill == FM_FILL_CODES ? dst : NULL, fill == FM_FILL_SCALES ? dst : NULL, q,
+                        &p->rounded.scheme, &w, factor);
+    }
     if (finite)
         return FM_OK;
     return fm_fail(err, FM_EFORMAT,
@@ -594,15 +575,15 @@ static int round_matrix(char *dst, const struct fm_exportplan *p, const struct f
                    p->from->bundle.file.path, p->from->config.moe[b->m], b->e, q->name);
 }
 
-/* Write a block of a rounded matrix; gate and up have the same factor. */
+/* Write a block of a rounded matrix. */
 static int fill_rounded(const struct fm_exportplan *p, enum fm_fill fill,
                         const struct fm_planned_block *b, char *dst, struct fm_err *err)
 {
     struct fm_mark mark = fm_scratch_mark();
-    struct fm_quantise_matrix w, all;
-    int rc = read_matrix(&w, &all, p, b, err);
+    struct fm_quantise_matrix all;
+    int rc = read_rows(&all, p, b, err);
     if (!rc)
-        rc = round_matrix(dst, p, b, fill, &w, &all, err);
+        rc = round_cut(dst, p, b, fill, &all, err);
     if (!rc && fill == FM_FILL_FACTOR && b->bytes > sizeof(float))
         memcpy(dst + sizeof(float), dst, sizeof(float));
     fm_scratch_release(mark);
@@ -610,28 +591,24 @@ static int fill_rounded(const struct fm_exportplan *p, enum fm_fill fill,
 }
 
 /* Write a block of codes or scales in the form of a bundle of codes (lib/model/packed.h): round
- * each of its matrices, and move the result there. */
+ * each of its cuts, and move the result there. */
 static int fill_planes(const struct fm_exportplan *p, const struct fm_planned_block *b, char *dst,
                        struct fm_err *err)
 {
+    static const enum fm_weight_part parts[] = {FM_PART_GATE, FM_PART_UP};
     bool down = b->part == FM_PART_DOWN_T;
-    struct fm_planned_block matrix = {
-        .m = b->m, .e = b->e, .part = down ? FM_PART_DOWN : FM_PART_GATE, .plane = -1};
     uint32_t stored = fm_exportplan_stored(p, b);
     struct fm_mark mark = fm_scratch_mark();
-    struct fm_quantise_matrix w, all;
-    int rc = stored > 0 ? read_matrix(&w, &all, p, &matrix, err) : FM_OK;
+    struct fm_quantise_matrix all;
+    int rc = stored > 0 ? read_rows(&all, p, b, err) : FM_OK;
     for (int i = 0; i < (down ? 1 : 2) && stored > 0 && !rc; i++) {
-        struct fm_planned_block plane = matrix;
-        plane.plane = b->plane;
-        plane.part = i ? FM_PART_UP : matrix.part;
-        const struct fm_forms f = fm_exportplan_forms(p, &plane, stored, stored);
+        struct fm_planned_block cut = *b;
+        cut.part = down ? FM_PART_DOWN : parts[i];
+        const struct fm_forms f = fm_exportplan_forms(p, &cut, stored, stored);
         char *own = fm_scratch(f.file_bytes);
-        rc =
-            round_matrix(own, p, &matrix, b->plane ? FM_FILL_SCALES : FM_FILL_CODES, &w, &all, err);
+        rc = round_cut(own, p, &cut, b->plane ? FM_FILL_SCALES : FM_FILL_CODES, &all, err);
         if (!rc)
             fm_move(dst + f.part_first, &f.part, own, &f.file, &f.box, NULL);
-        w.at += all.stride; /* from the rows of gate to those of up */
     }
     fm_scratch_release(mark);
     return rc;

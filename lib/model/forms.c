@@ -8,6 +8,8 @@
 
 #include <assert.h>
 
+#include "lib/base/pool.h"
+
 bool fm_forms_has(const struct fm_packed *packed, int plane, const struct fm_expert_cut *cut)
 {
     return plane < 0 ||
@@ -55,4 +57,23 @@ struct fm_forms fm_forms_of(const struct fm_config *c, const struct fm_packed *p
     f.padding.groups = groups - box.groups;
     f.file_padding = box.groups * f.file.group;
     return f;
+}
+
+struct fm_quantise_matrix fm_forms_matrix(const struct fm_config *c,
+                                          const struct fm_expert_cut *cut,
+                                          const struct fm_quantise_matrix *part)
+{
+    size_t k = part->rows / (size_t)fm_expert_part_rows(c->expert, cut->of);
+    size_t wide = k * (size_t)cut->rows;
+    const struct fm_forms f = fm_forms_of(c, NULL, -1, part->dtype, cut, k, k);
+    struct fm_quantise_matrix w = *part;
+    w.rows = cut->columns ? part->columns : wide;
+    w.columns = cut->columns ? wide : part->columns;
+    if (fm_forms_same(&f))
+        return w;
+    char *at = fm_scratch(f.file_bytes + 1);
+    if (k)
+        fm_move(at, &f.file, part->at + f.part_first, &f.part, &f.box, NULL);
+    w.at = at;
+    return w;
 }

@@ -14,6 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "formats/quant/encode.h"
 #include "lib/block/experts.h"
 #include "lib/model/packed.h"
 #include "lib/move/move.h"
@@ -40,6 +41,12 @@ bool fm_forms_has(const struct fm_packed *packed, int plane, const struct fm_exp
 struct fm_forms fm_forms_of(const struct fm_config *config, const struct fm_packed *packed,
                             int plane, enum fm_dtype dtype, const struct fm_expert_cut *cut,
                             uint64_t channels, uint64_t stored);
+
+/* The values of a cut as a matrix of a file, in scratch if they are not together in `part`: the
+ * rows (rows of a channel x channels, H) of an expert's part of the bundle. */
+struct fm_quantise_matrix fm_forms_matrix(const struct fm_config *config,
+                                          const struct fm_expert_cut *cut,
+                                          const struct fm_quantise_matrix *part);
 
 /* Whether the cut has the same bytes in both places. */
 static inline bool fm_forms_same(const struct fm_forms *f)

@@ -481,8 +481,8 @@ void fm_packed_values(void *rows, enum fm_dtype dtype, const struct fm_packed *p
     size_t row = columns ? n : (size_t)blocks((uint64_t)c->H, plane[1].block_columns);
     size_t element = (size_t)fm_dtype_bits(p->scales) / 8;
     for (size_t i = 0; i < n; i += row)
-        fm_stored_scales(wide + i, p->scheme.storage, (const char *)scales + i * element, p->scales,
-                         row, factor[columns ? 0 : i / row % (size_t)part->rows]);
+        fm_storage_scales(wide + i, p->scheme.storage, (const char *)scales + i * element,
+                          p->scales, row, factor[columns ? 0 : i / row % (size_t)part->rows]);
     const struct fm_scales s = {.scale = wide,
                                 .count = n,
                                 .columns = across,

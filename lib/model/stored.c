@@ -411,14 +411,6 @@ int fm_stored_factor(float *factor, const struct fm_stored *s, struct fm_err *er
                    s->factor->name, (double)*factor);
 }
 
-void fm_stored_scales(float *scale, const struct fm_storage *storage, const void *raw,
-                      enum fm_dtype dtype, size_t n, float factor)
-{
-    fm_dtype_to_f32(scale, raw, dtype == FM_U8 ? FM_F8_E8M0 : dtype, n);
-    for (size_t i = 0; storage->factor_end && i < n; i++)
-        scale[i] = storage->divides ? scale[i] / factor : scale[i] * factor;
-}
-
 /* Zero points [first, first + n), from whose numbers the offset of INT4 is subtracted. */
 static int read_zeros(float *zero, const struct fm_stored *s, size_t first, size_t n,
                       struct fm_err *err)
@@ -446,7 +438,7 @@ int fm_stored_widen(struct fm_scales *scales, float *scale, const struct fm_stor
     uint64_t rows = 1;
     for (int d = 0; d < s->tensor->dims - (storage->fused ? 2 : 1); d++)
         rows *= s->tensor->shape[d];
-    fm_stored_scales(scale, storage, raw, s->scale->dtype, count, factor);
+    fm_storage_scales(scale, storage, raw, s->scale->dtype, count, factor);
     for (size_t i = 0; i < count; i++)
         if (!(scale[i] > 0 || (storage->zeros && scale[i] == 0)) || scale[i] > most)
             return fm_fail(err, FM_EFORMAT,

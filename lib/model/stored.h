@@ -122,10 +122,6 @@ void fm_stored_write(void *dst, enum fm_dtype dtype, const void *raw, enum fm_dt
  * positive and finite. */
 int fm_stored_factor(float *factor, const struct fm_stored *s, struct fm_err *err);
 
-/* Convert n scales to floats, multiplied or divided by the factor if the storage has one. */
-void fm_stored_scales(float *scale, const struct fm_storage *storage, const void *raw,
-                      enum fm_dtype dtype, size_t n, float factor);
-
 /*
  * Prepare the conversion of codes: read `count` scales of the tensor, from number `first` on (whole
  * rows of blocks), from their bytes into `scale`, which the caller provides and keeps.  Zero points
