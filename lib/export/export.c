@@ -36,11 +36,16 @@ static int choose_budget(const struct fm_exportplan *p, const struct fm_run_opti
     return rc;
 }
 
+/* Whether the export is a stream.  Without a path, it is a directory that is only measured. */
+static bool is_stream(const struct fm_run_options *run)
+{
+    return run->outputs.path && strcmp(run->outputs.path, "-") == 0;
+}
+
 /* Bytes of everything that the export would write. */
 static uint64_t bytes_out(const struct fm_exportplan *p, const struct fm_run_options *run)
 {
-    return strcmp(run->outputs.path, "-") == 0 ? fm_exportplan_stream_bytes(p)
-                                               : fm_exportplan_bytes(p);
+    return is_stream(run) ? fm_exportplan_stream_bytes(p) : fm_exportplan_bytes(p);
 }
 
 /* Members are in order of removed channels, so the first that fits is the largest. */
@@ -101,7 +106,7 @@ static void report_channels(struct fm_export_report *r, const struct fm_exportpl
 
 static int check_space(struct fm_export_report *r, const char *output, struct fm_err *err)
 {
-    if (strcmp(output, "-") == 0)
+    if (!output || strcmp(output, "-") == 0)
         return FM_OK;
     return fm_run_space(output, "export", r->bytes_out, &r->bytes_free, err);
 }
@@ -115,14 +120,13 @@ static int plan(struct fm_exportplan *p, const struct fm_run_options *run,
         rc = fm_exportplan_member(p, index, err);
     if (rc)
         return rc;
-    *r = (struct fm_export_report){
-        .layout = layout,
-        .index = index,
-        .budget = p->from->budgets.budget[index].budget,
-        .bytes_weights = fm_exportplan_weight_bytes(p),
-        .bytes_out = bytes_out(p, run),
-        .bytes_memory = fm_exportwriter_memory(p, strcmp(run->outputs.path, "-") == 0),
-        .files = (int)p->files};
+    *r = (struct fm_export_report){.layout = layout,
+                                   .index = index,
+                                   .budget = p->from->budgets.budget[index].budget,
+                                   .bytes_weights = fm_exportplan_weight_bytes(p),
+                                   .bytes_out = bytes_out(p, run),
+                                   .bytes_memory = fm_exportwriter_memory(p, is_stream(run)),
+                                   .files = (int)p->files};
     r->width_uniform = layout->one_width ? p->widths.widest : 0;
     r->width_mean = (1 - r->budget) * p->from->config.I;
     snprintf(r->storage, sizeof r->storage, "%s", p->from->stored);
@@ -139,8 +143,19 @@ static int plan(struct fm_exportplan *p, const struct fm_run_options *run,
 
 /* ---- the whole export ---- */
 
+/* Read the bundle's model as the planned export of it is read: values are rounded as in a
+ * checkpoint, but experts' codes that our modelling file reads are exact. */
+static void read_as(struct fm_model *model, const struct fm_exportplan *p)
+{
+    bool exact = p->options.layout->code && (p->codes || p->options.quantise);
+    fm_model_narrow(model, p->widths.kept, exact ? FM_MODEL_ROUND_REST : FM_MODEL_ROUND_ALL,
+                    p->options.quantise, &p->rounded.scheme);
+}
+
+/* Plan the export; then write it, or if `model` is not NULL, call read_as. */
 static int export(const struct fm_run_options *run, const struct fm_export_options *options,
-                  bool write, struct fm_export_report *report, struct fm_err *err)
+                  bool write, struct fm_model *model, struct fm_export_report *report,
+                  struct fm_err *err)
 {
     struct fm_opened opened = {0};
     struct fm_checkpoint cp = {0};
@@ -154,7 +169,9 @@ static int export(const struct fm_run_options *run, const struct fm_export_optio
         fm_exportplan_check_parts(options, &opened, err) ||
         fm_exportplan_begin(&p, &opened, options, err) || plan(&p, run, report, err))
         rc = err->code;
-    if (!rc)
+    if (!rc && model)
+        read_as(model, &p);
+    else if (!rc)
         fm_trust_tell(&p, run);
     if (!rc && write)
         rc = fm_exportwriter_write(&p, run, err);
@@ -184,12 +201,22 @@ int fm_export(const struct fm_run_options *run, const struct fm_export_options *
     struct fm_run_options own = *run;
     own.announce = (struct fm_announce){announce, &timed};
     *report = (struct fm_export_report){0};
-    return export(&own, options, true, report, err);
+    return export(&own, options, true, NULL, report, err);
 }
 
 int fm_export_plan(const struct fm_run_options *run, const struct fm_export_options *options,
                    struct fm_export_report *report, struct fm_err *err)
 {
     *report = (struct fm_export_report){0};
-    return export(run, options, false, report, err);
+    return export(run, options, false, NULL, report, err);
+}
+
+int fm_export_read(struct fm_model *model, const struct fm_run_options *run,
+                   const struct fm_export_options *options, struct fm_export_report *report,
+                   struct fm_err *err)
+{
+    struct fm_run_options own = *run;
+    own.outputs.path = NULL;
+    *report = (struct fm_export_report){0};
+    return export(&own, options, false, model, report, err);
 }

@@ -49,6 +49,7 @@
 #include "formats/quant/quant.h"
 #include "lib/export/exportoptions.h"
 #include "lib/family/extra.h"
+#include "lib/model/model.h"
 #include "lib/run/run.h"
 
 /* Report of fm_export; with --dry-run, of what it would write. */
@@ -97,5 +98,11 @@ int fm_export(const struct fm_run_options *run, const struct fm_export_options *
  * that has not been packed yet (foresee.h). */
 int fm_export_plan(const struct fm_run_options *run, const struct fm_export_options *options,
                    struct fm_export_report *report, struct fm_err *err);
+
+/* As fm_export_plan for a directory, and let `model`, opened from the same bundle, be read as that
+ * export would be (fm_model_narrow). */
+int fm_export_read(struct fm_model *model, const struct fm_run_options *run,
+                   const struct fm_export_options *options, struct fm_export_report *report,
+                   struct fm_err *err);
 
 #endif

@@ -315,6 +315,14 @@ struct piece {
                         of a channel */
 };
 
+/* The first channel of expert e in the file. */
+static uint64_t first_of(const struct conversion *v, int e)
+{
+    const struct fm_model *m = v->m;
+    return m->tensors.bundle.file.path ? (uint64_t)e * (uint64_t)m->config.I
+                                       : (uint64_t)v->slot->row0[e];
+}
+
 /* The form of the layer's experts in a bundle or an export of codes. */
 static const struct fm_packed *packed_of(const struct conversion *v)
 {
@@ -336,7 +344,7 @@ static bool find_piece(struct piece *x, const struct conversion *v, int i)
     for (int n = fm_expert_cuts(cut, c->expert, p->part); n-- > 0;)
         channel += (size_t)fm_expert_cut_channel(&cut[n], c->H);
     assert(!p->packed || v->slot->layer.cap[x->e] % packed_of(v)->group == 0);
-    x->first = channel * (size_t)v->slot->layer.row0[x->e];
+    x->first = channel * (size_t)first_of(v, x->e);
     x->n = channel * (size_t)v->slot->layer.cap[x->e];
     return true;
 }
@@ -574,7 +582,7 @@ static int read_packed(struct conversion *v, struct piece *x, struct fm_err *err
     const struct fm_stored *at = &x->tensor->at;
     const struct fm_packed *packed = packed_of(v);
     const struct fm_packed_part *own = fm_packed_find(packed, x->tensor->part, 1);
-    uint64_t before = (uint64_t)v->slot->row0[x->e], cap = (uint64_t)v->slot->cap[x->e];
+    uint64_t before = first_of(v, x->e), cap = (uint64_t)v->slot->cap[x->e];
     uint64_t size = fm_packed_bytes(packed, x->tensor->packed, cap);
     uint64_t from = fm_packed_bytes(packed, x->tensor->packed, before);
     int rc = read_bytes(&x->raw, at->tensor, at->file, from, (size_t)size, err);
@@ -622,11 +630,51 @@ static int read_piece(struct conversion *v, struct piece *x, struct fm_err *err)
     return rc ? rc : read_factor(v, x, err);
 }
 
+/* Round an expert's part of a bundle to the format of an export, matrix by matrix, and back. */
+static int convert_through(const struct conversion *v, const struct piece *x, const void *raw,
+                           struct fm_err *err)
+{
+    static const enum fm_weight_part parts[] = {FM_PART_GATE, FM_PART_UP};
+    const struct fm_model *m = v->m;
+    const struct fm_config *c = &m->config;
+    bool down = x->tensor->part == FM_PART_DOWN_T;
+    uint64_t k = (uint64_t)v->slot->cap[x->e];
+    const struct fm_quantise_matrix all = {raw, m->dtype, x->n / (size_t)c->H, (size_t)c->H};
+    float *values = fm_scratch(x->n * sizeof *values), factor;
+    bool finite = fm_quantise_factor(&factor, m->through, &m->as, &all);
+    for (int i = 0; i < (down ? 1 : c->expert->rows) && finite && k > 0; i++) {
+        const struct fm_expert_cut cut = fm_expert_cut(c->expert, down ? FM_PART_DOWN : parts[i]);
+        const struct fm_quantise_matrix w = fm_forms_matrix(c, &cut, &all);
+        const struct fm_forms f = fm_forms_of(c, NULL, -1, FM_F32, &cut, k, k);
+        float *own = fm_scratch(f.file_bytes);
+        finite = fm_quantise_values(own, m->through, &m->as, &w, factor);
+        fm_move((char *)values + f.part_first, &f.part, own, &f.file, &f.box, NULL);
+    }
+    if (!finite)
+        return fm_fail(err, FM_EFORMAT, "%s: tensor '%s' holds NaN or Inf in expert %d", m->path,
+                       x->tensor->at.tensor->name, x->e);
+    if (is_rounded(m, x->tensor))
+        fm_dtype_round(values, m->as.storage->written, x->n);
+    convert_channels(v, x, fm_f32(values));
+    return FM_OK;
+}
+
+/* Whether the piece is of experts that are rounded to another format. */
+static bool is_through(const struct conversion *v, const struct piece *x)
+{
+    return v->m->through && is_fused(x->tensor) && x->tensor->part != FM_PART_BIAS;
+}
+
 /* Convert codes of a bundle or an export. */
 static int convert_packed(const struct conversion *v, const struct piece *x, struct fm_err *err)
 {
     const struct fm_config *c = &v->m->config;
     float *values = fm_scratch(x->n * sizeof *values);
+    if (is_through(v, x)) {
+        fm_packed_values(values, v->m->dtype, packed_of(v), c, x->tensor->part,
+                         (uint64_t)v->slot->cap[x->e], x->raw, x->scale, x->factor);
+        return convert_through(v, x, values, err);
+    }
     fm_packed_values(values, FM_F32, packed_of(v), c, x->tensor->part, (uint64_t)v->slot->cap[x->e],
                      x->raw, x->scale, x->factor);
     if (is_rounded(v->m, x->tensor))
@@ -646,6 +694,8 @@ static int convert_piece(const struct conversion *v, const struct piece *x, stru
     const struct fm_config *c = &v->m->config;
     if (p->packed)
         return convert_packed(v, x, err);
+    if (is_through(v, x))
+        return convert_through(v, x, x->raw, err);
     if (!v->layer->checked && fm_stored_finite(&p->at, x->raw, x->first, x->n, err))
         return fm_within(err, "%s", v->m->path);
     struct fm_scales scales;

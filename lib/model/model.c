@@ -236,9 +236,11 @@ static uint64_t place_bytes(const struct fm_stored *at)
 }
 
 /* Count the bytes that reading the layer's tensors takes, in all and for one task: bytes of the
- * file, scales as floats and, for codes of a bundle or an export, values as floats. */
+ * file, scales as floats and, for codes of a bundle or an export, values as floats; if experts are
+ * rounded, also their rounded values, and a matrix with its values and codes. */
 static void count_bytes(const struct fm_model *m, int l, struct fm_layer_tensors *layer)
 {
+    layer->bytes = layer->piece = 0;
     for (size_t i = 0; i < layer->places; i++) {
         const struct fm_model_tensor *p = &layer->place[i];
         uint64_t bytes = place_bytes(&p->at);
@@ -249,6 +251,8 @@ static void count_bytes(const struct fm_model *m, int l, struct fm_layer_tensors
                      (uint64_t)fm_dtype_bits(p->at.tensor->dtype) / 8;
         if (p->at.scale)
             bytes += fm_tensor_count(p->at.scale) * sizeof(float);
+        if (m->through && fused)
+            bytes += fm_stored_count(&p->at) * (2 * sizeof(float) + 4);
         uint64_t piece = fused ? bytes / (uint64_t)m->config.E : bytes;
         layer->bytes += bytes;
         layer->piece = piece > layer->piece ? piece : layer->piece;
@@ -486,8 +490,8 @@ static int open_model(struct fm_model **model, const char *path, const struct fm
     if (m->tensors.naming != FM_NAMING_STOCK && m->config.scheme.storage &&
         !m->tensors.bundle.file.path && find_codes(m, err))
         goto fail;
-    m->keeps = m->packed.storage != NULL;
-    if (m->tensors.naming != FM_NAMING_STOCK && !m->keeps)
+    m->all = m->packed.storage ? FM_MODEL_EXACT : FM_MODEL_ROUND_ALL;
+    if (m->tensors.naming != FM_NAMING_STOCK && !m->packed.storage)
         m->config.scheme.storage =
             NULL; /* the config of the source checkpoint describes how that was stored */
     if (fm_source_resolve(&m->tensors, &m->config, err))
@@ -571,17 +575,16 @@ bool fm_model_can_keep(const struct fm_model *m, int group)
 
 void fm_model_keep_codes(struct fm_model *m, bool keep)
 {
-    m->keeps = keep && m->config.scheme.storage;
+    m->all = keep && m->config.scheme.storage ? FM_MODEL_EXACT : FM_MODEL_ROUND_ALL;
 }
 
 void fm_model_round(struct fm_model *m, enum fm_model_rounding rounding)
 {
-    if (m->keeps && rounding == FM_MODEL_ROUND_ALL)
-        rounding = FM_MODEL_EXACT;
+    rounding = rounding == FM_MODEL_ROUND_ALL ? m->all : rounding;
     if (m->rounding == rounding)
         return;
     m->rounding = rounding;
-    for (int i = 0; m->config.scheme.storage && i <= m->pinned; i++)
+    for (int i = 0; (m->config.scheme.storage || m->through) && i <= m->pinned; i++)
         m->slot[i].l = -1;
     for (int i = 0; i < m->nonlayer_count; i++) {
         float **end = (float **)((char *)&m->nonlayer + m->nonlayer_tensor[i].weight->field);
@@ -590,6 +593,19 @@ void fm_model_round(struct fm_model *m, enum fm_model_rounding rounding)
         free(*end);
         *end = NULL;
     }
+}
+
+void fm_model_narrow(struct fm_model *m, const uint32_t *widths, enum fm_model_rounding all,
+                     const struct fm_quantiser *through, const struct fm_scheme *as)
+{
+    assert(m->tensors.bundle.file.path);
+    memcpy(m->caps, widths, (size_t)m->config.M * (size_t)m->config.E * sizeof *m->caps);
+    m->all = all;
+    m->through = through;
+    m->as = through ? *as : (struct fm_scheme){0};
+    for (int l = 0; l < m->config.L; l++)
+        count_bytes(m, l, &m->layer[l]);
+    fm_model_limit(m, m->memory);
 }
 
 enum fm_dtype fm_model_stored(const struct fm_model *m, int l, size_t field)

@@ -40,6 +40,7 @@
 #include "lib/model/weightsum.h"
 
 struct fm_model;
+struct fm_quantiser;
 
 /*
  * Open a bundle, which is a regular file, or the directory of a checkpoint or an export.  Reads
@@ -125,6 +126,12 @@ bool fm_model_can_keep(const struct fm_model *model, int group);
 /* Set whether the bundle will keep the codes; if so, FM_MODEL_ROUND_ALL rounds nothing.  The
  * default is true for a bundle or an export of codes, and false for a checkpoint. */
 void fm_model_keep_codes(struct fm_model *model, bool keep);
+
+/* From now on read a bundle as an export of these widths (M, E) is read: only the first channels of
+ * each expert and, unless `through` is NULL, rounded to that format, whose scheme is `as`; where
+ * FM_MODEL_ROUND_ALL is asked for, `all` is done.  Weights in memory are freed. */
+void fm_model_narrow(struct fm_model *model, const uint32_t *widths, enum fm_model_rounding all,
+                     const struct fm_quantiser *through, const struct fm_scheme *as);
 
 /* Dtype in which bundles store the tensor of decoder layer l at an offset in struct fm_layer;
  * the layer must have that tensor. */

@@ -12,7 +12,8 @@
  * exactly and products would round them to it, else float32. */
 static enum fm_dtype held_as(const struct fm_model *m)
 {
-    bool same = m->dtype == FM_BF16 && fm_storage_exact(&m->config.scheme, m->config.schemes);
+    bool same = m->dtype == FM_BF16 && fm_storage_exact(&m->config.scheme, m->config.schemes) &&
+                fm_storage_exact(&m->as, NULL);
     return same && m->ops->operand == FM_BF16 ? FM_BF16 : FM_F32;
 }
 
