@@ -19,13 +19,17 @@ enum {
     BASELINES = 32,
     EXPORTED = 64, /* quality of an exported directory */
     REPORT = 128,
-    MEASURES = QUALITY | HELD | BASELINES | EXPORTED, /* losses of a model on tokens */
-    CALIBRATED = QUALITY | BASELINES | EXPORTED,      /* modes with --tokens and --text */
-    LOSSES = QUALITY | HELD | BASELINES               /* modes whose losses --plot can draw */
+    PLANNED = 256, /* quality of exports that are not written */
+    MEASURES = QUALITY | HELD | BASELINES | EXPORTED | PLANNED, /* losses of a model on tokens */
+    CALIBRATED = QUALITY | BASELINES | EXPORTED | PLANNED,      /* modes with --tokens and --text */
+    LOSSES = QUALITY | HELD | BASELINES /* modes whose losses --plot can draw */
 };
 
 struct options {
     const char *budgets, *plot;             /* quality, baselines, kernels */
+    const char *weights;                    /* quality */
+    int layout;                             /* quality; -1: the default */
+    char layouts[256];                      /* names of layouts */
     int repeat;                             /* kernels */
     const char *family, *rows;              /* kernels */
     const char *shape;                      /* kernels; NULL: the default */
@@ -68,7 +72,7 @@ static int exported(const struct fm_cli *cli, const struct options *o, struct fm
     struct fm_cli_text text;
     int rc = FM_OK;
     if (fm_options_check(cli, EXPORTED, "for an exported directory", err) ||
-        fm_bench_exported(&cli->run, o->budgets, &original, dry, &e, err) ||
+        fm_bench_exported(&cli->run, o->budgets, NULL, &original, dry, &e, err) ||
         fm_cli_text_open(&text, err))
         rc = err->code;
     if (!rc) {
@@ -93,41 +97,66 @@ static int check_compared(const struct fm_cli *cli, const struct options *o, str
     return fm_options_check(cli, EXPORTED, "for exported directories", err);
 }
 
-/* Measure several exported directories and print one table of them. */
-static int compared(const struct fm_cli *cli, const struct options *o, struct fm_err *err)
+/* Measure the n exports of a plan, or if it is NULL exported directories, and print one table. */
+static int compared(const struct fm_cli *cli, const struct fm_export_options *planned, int n,
+                    struct fm_err *err)
 {
-    int n = cli->operands - 1, rc = FM_OK;
     struct fm_estimate sum = {0}, estimate, *dry = cli->dry_run ? &estimate : NULL;
     struct fm_cli own = *cli;
     struct fm_bench_original original = {0};
     struct fm_cli_text text;
-    if (check_compared(cli, o, err))
-        return err->code;
+    char *const *name = planned ? NULL : cli->operand + 1;
+    int rc = FM_OK, refused = 0;
     struct fm_bench_export *e = fm_alloc((size_t)n, sizeof *e, "figures", err);
     if (!e)
         return err->code;
     for (int i = 0; i < n; i++) {
-        own.run.inputs.stream = cli->operand[i + 1];
-        rc = fm_bench_exported(&own.run, NULL, &original, dry, &e[i], err);
+        own.run.inputs.stream = cli->operand[planned ? 1 : i + 1];
+        rc = fm_bench_exported(&own.run, NULL, planned ? &planned[i] : NULL, &original, dry, &e[i],
+                               err);
         if (rc)
             goto out;
-        if (dry)
+        refused += e[i].why[0] != '\0';
+        if (dry && !e[i].why[0])
             add_cost(&sum, dry);
     }
-    rc = fm_cli_text_open(&text, err);
+    rc = refused == n ? fm_fail(err, FM_ECONFIG, "%s", e[0].why) : fm_cli_text_open(&text, err);
     if (rc)
         goto out;
-    fm_results_compared(text.out, e, cli->operand + 1, n);
-    rc = fm_cli_result(
-        cli, &text,
-        with_cost(fm_results_compared_json(e, cli->operand + 1, n), text.out, dry ? &sum : NULL),
-        err);
+    fm_results_compared(text.out, e, name, n);
+    rc = fm_cli_result(cli, &text,
+                       with_cost(fm_results_compared_json(e, name, n), text.out, dry ? &sum : NULL),
+                       err);
 out:
     for (int i = 0; i < n; i++)
         fm_bench_exported_release(&e[i]);
     fm_bench_original_release(&original);
     free(e);
     return rc;
+}
+
+/* Measure what fm-pack would export, in each format and at each budget. */
+static int planned(const struct fm_cli *cli, const struct options *o, struct fm_err *err)
+{
+    const struct fm_layout *layout = o->layout < 0 ? &fm_layout_ragged : fm_layouts[o->layout];
+    struct fm_export_options *plan = NULL;
+    int n = 0;
+    if (cli->operands != 2)
+        return fm_fail(err, FM_EUSAGE, "quality --weights needs one BUNDLE");
+    if (cli->run.inputs.model)
+        return fm_fail(err, FM_EUSAGE, "'%s' is a bundle and has its own weights; omit --model",
+                       cli->run.inputs.stream);
+    if (fm_options_check(cli, PLANNED, "with --weights", err) ||
+        fm_bench_plan(&plan, &n, cli->run.inputs.stream, o->budgets, o->weights, layout, err))
+        goto out;
+    if (n > FM_RESULTS_COMPARED_MAX)
+        fm_fail(err, FM_EUSAGE, "%d formats and budgets; at most %d: give fewer --budgets", n,
+                FM_RESULTS_COMPARED_MAX);
+    else
+        compared(cli, plan, n, err);
+out:
+    free(plan);
+    return err->code;
 }
 
 static int quality(const struct fm_cli *cli, struct options *o, struct fm_err *err)
@@ -138,8 +167,13 @@ static int quality(const struct fm_cli *cli, struct options *o, struct fm_err *e
     if (!fm_inputs_first(&cli->run.inputs) && !fm_inputs_evaluate(&cli->run.inputs))
         return fm_fail(err, FM_EUSAGE,
                        "quality needs --eval-tokens, --eval-text, --tokens or --text FILE");
+    if (o->weights)
+        return planned(cli, o, err);
+    if (fm_options_given(cli, "layout"))
+        return fm_fail(err, FM_EUSAGE, "--layout has no effect without --weights; omit it");
     if (cli->operands > 2)
-        return compared(cli, o, err);
+        return check_compared(cli, o, err) ? err->code
+                                           : compared(cli, NULL, cli->operands - 1, err);
     if (fm_bench_is_export(cli->run.inputs.stream))
         return exported(cli, o, err);
     int rc = FM_OK;
@@ -341,13 +375,19 @@ static int work(struct fm_cli *cli, struct options *o, struct fm_err *err)
 /* The options of the command line, with their defaults. */
 static struct options asked = {
     .repeat = 7,
+    .layout = -1,
 };
 
 static const struct fm_cli_option own[] = {
     {"budgets", 0, FM_CLI_TEXT, &asked.budgets, "R,R,...",
      "quality: budgets to measure, or all (default: tenths); baselines: shares of experts to "
      "remove; kernels: shares of channels to remove",
-     0, 0, LOSSES | EXPORTED | KERNELS},
+     0, 0, LOSSES | EXPORTED | PLANNED | KERNELS},
+    {"weights", 0, FM_CLI_TEXT, &asked.weights, "FORMAT,...",
+     "quality: measure what fm-pack would export with these --weights, at each budget", 0, 0,
+     QUALITY | HELD | PLANNED},
+    {"layout", 0, FM_CLI_CHOICE, &asked.layout, asked.layouts,
+     "quality --weights: layout of the exports (default: ragged)", 0, 0, QUALITY | HELD | PLANNED},
     {"plot", 0, FM_CLI_PLOT, &asked.plot, "FILE",
      "quality, baselines: draw the losses as SVG; kernels: the speed-ups", 0, 0, LOSSES | KERNELS},
     {"repeat", 0, FM_CLI_INT, &asked.repeat, "N",
@@ -385,6 +425,7 @@ int fm_bench_main(int argc, char **argv)
         .first = measurements,
         .scope = scope,
     };
+    fm_layouts_choices(asked.layouts, sizeof asked.layouts);
     fm_cli_begin(&cli, argc, argv, own, FM_CLI_COUNT(own));
     struct fm_err err = {0};
     return fm_cli_end(&cli, work(&cli, &asked, &err), &err);

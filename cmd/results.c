@@ -405,7 +405,7 @@ cJSON *fm_results_exported_json(const struct fm_bench_export *e)
         return o;
     fm_json_add_uint(o, "positions", (uint64_t)e->member[e->start].quality.positions);
     if (e->compared)
-        add_reference(o, FM_BENCH_ORIGINAL);
+        add_reference(o, e->planned ? FM_BENCH_BUNDLE : FM_BENCH_ORIGINAL);
     add_numbers(o, e, e->start);
     if (e->compared)
         fm_json_add_double(o, "original_ce", e->original.ce);
@@ -420,15 +420,21 @@ cJSON *fm_results_exported_json(const struct fm_bench_export *e)
     return o;
 }
 
-/* Sort by bytes, the smallest first; `order` (n) gets the indices. */
-static void sort_by_bytes(int *order, const struct fm_bench_export *e, int n)
+/* Sort by bytes, the smallest first; `order` (n) gets the indices.  Exports that fm-pack would not
+ * write are left out; returns the number of the others. */
+static int sort_by_bytes(int *order, const struct fm_bench_export *e, int n)
 {
+    int count = 0;
     for (int i = 0; i < n; i++) {
-        int at = i;
+        int at = count;
+        if (e[i].why[0])
+            continue;
         for (; at > 0 && e[order[at - 1]].bytes > e[i].bytes; at--)
             order[at] = order[at - 1];
         order[at] = i;
+        count++;
     }
+    return count;
 }
 
 /* The difference between the i-th directory in the order of bytes and the one before it. */
@@ -440,23 +446,33 @@ static struct fm_spread_paired step_of(const struct fm_bench_export *e, const in
                                        : none;
 }
 
+/* Print the exports that fm-pack would not write. */
+static void print_refused(FILE *out, const struct fm_bench_export *e, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (e[i].why[0])
+            fprintf(out, "%10s %-10s %-8s %7.4f  %s\n", "", weights_of(&e[i]), e[i].layout,
+                    e[i].member[0].budget, e[i].why);
+}
+
 void fm_results_compared(FILE *out, const struct fm_bench_export *e, char *const *name, int n)
 {
-    int order[FM_RESULTS_COMPARED_MAX];
-    bool measured = e[0].member[e[0].start].quality.positions > 0;
-    sort_by_bytes(order, e, n);
-    fprintf(out, "held out: %d sequences of %d tokens, %s; sorted by bytes of weight files\n",
-            e[0].sequences, e[0].T, e[0].precision);
-    print_values(out, e[0].tokens, e[0].values);
-    if (e[0].compared && measured)
-        print_reference(out, FM_BENCH_ORIGINAL, false);
+    int order[FM_RESULTS_COMPARED_MAX], count = sort_by_bytes(order, e, n);
+    const struct fm_bench_export *first = &e[count ? order[0] : 0];
+    bool measured = first->member[first->start].quality.positions > 0;
+    bool compared = measured && first->compared;
+    fprintf(out, "held out: %d sequences of %d tokens, %s; sorted by bytes of %s files\n",
+            first->sequences, first->T, first->precision, name ? "weight" : "all");
+    print_values(out, first->tokens, first->values);
+    if (compared)
+        print_reference(out, name ? FM_BENCH_ORIGINAL : FM_BENCH_BUNDLE, false);
     if (measured)
-        print_paired_about(out, e[0].compared, true);
+        print_paired_about(out, first->compared, true);
     fprintf(out, "%10s %-10s %-8s %7s", "bytes", "weights", "layout", "budget");
-    fprintf(out, "%s%s%s%s  directory\n", measured ? "         CE" : "",
-            e[0].compared && measured ? PAIRED_ORIGINAL : "", measured ? PAIRED_ROW : "",
-            e[0].compared && measured ? "       KL   +-95%  agree%" : "");
-    for (int i = 0; i < n; i++) {
+    fprintf(out, "%s%s%s%s%s\n", measured ? "         CE" : "", compared ? PAIRED_ORIGINAL : "",
+            measured ? PAIRED_ROW : "", compared ? "       KL   +-95%  agree%" : "",
+            name ? "  directory" : "");
+    for (int i = 0; i < count; i++) {
         const struct fm_bench_export *r = &e[order[i]];
         const struct fm_quality *q = &r->member[r->start].quality;
         char bytes[32];
@@ -475,26 +491,37 @@ void fm_results_compared(FILE *out, const struct fm_bench_export *e, char *const
             print_half(out, r->member[r->start].spread.kl_half);
             fprintf(out, " %7.2f", 100 * q->agree);
         }
-        fprintf(out, "  %s\n", name[order[i]]);
+        fprintf(out, "%s%s\n", name ? "  " : "", name ? name[order[i]] : "");
     }
-    if (e[0].compared && measured)
-        fprintf(out, "%10s %-10s %-8s %7s %10.4f\n", "", "original", "", "", e[0].original.ce);
+    if (compared)
+        fprintf(out, "%10s %-10s %-8s %7s %10.4f\n", "", "original", "", "", first->original.ce);
+    print_refused(out, e, n);
 }
 
 cJSON *fm_results_compared_json(const struct fm_bench_export *e, char *const *name, int n)
 {
-    int order[FM_RESULTS_COMPARED_MAX];
+    int order[FM_RESULTS_COMPARED_MAX], count = sort_by_bytes(order, e, n);
     cJSON *o = fm_report_begin("fm-bench quality");
     cJSON *list = fm_json_add_array(o, "exports");
-    sort_by_bytes(order, e, n);
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < count; i++) {
         struct fm_spread_paired step = step_of(e, order, i);
         cJSON *one = fm_results_exported_json(&e[order[i]]);
         cJSON_DeleteItemFromObjectCaseSensitive(one, "ce_step"); /* of members of one directory */
         add_paired(one, "ce_step", &step);
         cJSON_DeleteItemFromObjectCaseSensitive(one, "tool");
-        fm_json_add_string(one, "directory", name[order[i]]);
+        if (name)
+            fm_json_add_string(one, "directory", name[order[i]]);
         cJSON_AddItemToArray(list, one);
+    }
+    list = count < n ? fm_json_add_array(o, "refused") : NULL;
+    for (int i = 0; i < n; i++) {
+        if (!e[i].why[0])
+            continue;
+        cJSON *one = fm_json_add_object(list, NULL);
+        fm_json_add_string(one, "layout", e[i].layout);
+        fm_json_add_string(one, "weights", weights_of(&e[i]));
+        fm_json_add_double(one, "budget", e[i].member[0].budget);
+        fm_json_add_string(one, "why", e[i].why);
     }
     return o;
 }

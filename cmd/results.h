@@ -21,8 +21,8 @@ int fm_results_quality_plot(const struct fm_bench_quality *q, const char *path, 
 /* For an exported directory. */
 void fm_results_exported(FILE *out, const struct fm_bench_export *e);
 cJSON *fm_results_exported_json(const struct fm_bench_export *e);
-/* For n exported directories, at most FM_RESULTS_COMPARED_MAX, sorted by bytes; name (n) are their
- * paths. */
+/* For n exports, at most FM_RESULTS_COMPARED_MAX, sorted by bytes; name (n) are the paths of
+ * directories, NULL for exports that are only planned. */
 #define FM_RESULTS_COMPARED_MAX 48
 void fm_results_compared(FILE *out, const struct fm_bench_export *e, char *const *name, int n);
 cJSON *fm_results_compared_json(const struct fm_bench_export *e, char *const *name, int n);

@@ -64,6 +64,10 @@ struct fm_bench_quality {
 /* The default budgets. */
 #define FM_BENCH_BUDGETS "0,0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9"
 
+/* Set mask (n) to the masks nearest to `budgets`, as below; released by the caller. */
+int fm_bench_choose(int **mask, int *n, const struct fm_masks *masks, const char *budgets,
+                    struct fm_err *err);
+
 /* "family", "uniform", "shuffle-layer", "shuffle-global". */
 const char *fm_bench_kind_name(enum fm_bench_kind kind);
 

@@ -113,45 +113,48 @@ static void close_subject(struct subject *s)
     fm_bundle_close(&s->bundle);
 }
 
-/* Append a row for the mask nearest to a budget, unless the last row is for that mask or a later
- * one. */
-static int add_row(struct fm_bench_quality *q, const struct fm_masks *f, const char *text,
-                   struct fm_err *err)
+/* Append the mask nearest to a budget, unless the last one is that mask or a later one. */
+static int add_mask(int *mask, int *n, const struct fm_masks *f, const char *text, size_t length,
+                    struct fm_err *err)
 {
     struct fm_decimal budget;
-    if (fm_decimal_parse(&budget, text, "--budgets", err))
+    if (fm_decimal_span(&budget, text, length, "--budgets", err))
         return err->code;
-    int mask = fm_masks_nearest(f, &budget);
-    if (q->rows == 0 || q->row[q->rows - 1].mask < mask)
-        q->row[q->rows++].mask = mask;
+    int nearest = fm_masks_nearest(f, &budget);
+    if (*n == 0 || mask[*n - 1] < nearest)
+        mask[(*n)++] = nearest;
+    return FM_OK;
+}
+
+int fm_bench_choose(int **mask, int *n, const struct fm_masks *f, const char *budgets,
+                    struct fm_err *err)
+{
+    bool all = budgets && strcmp(budgets, "all") == 0;
+    *mask = fm_alloc((size_t)f->count, sizeof **mask, "the rows of the table", err);
+    *n = 0;
+    if (!*mask)
+        return err->code;
+    for (; all && *n < f->count; ++*n)
+        (*mask)[*n] = *n;
+    for (const char *at = budgets ? budgets : FM_BENCH_BUDGETS; !all && *at;) {
+        size_t length = strcspn(at, ",");
+        if (add_mask(*mask, n, f, at, length, err))
+            return err->code;
+        at += length + (at[length] == ',');
+    }
     return FM_OK;
 }
 
 static int choose_rows(struct fm_bench_quality *q, const struct fm_masks *f, const char *budgets,
                        struct fm_err *err)
 {
-    char text[24];
-    q->row = fm_alloc((size_t)f->count, sizeof *q->row, "the rows of the table", err);
-    if (!q->row)
-        return err->code;
-    if (budgets && strcmp(budgets, "all") == 0) {
-        for (; q->rows < f->count; q->rows++)
-            q->row[q->rows].mask = q->rows;
-        return FM_OK;
-    }
-    if (!budgets)
-        budgets = FM_BENCH_BUDGETS;
-    while (*budgets) {
-        size_t len = strcspn(budgets, ",");
-        if (len >= sizeof text)
-            return fm_fail(err, FM_EUSAGE, "--budgets: '%s' is not a budget", budgets);
-        memcpy(text, budgets, len);
-        text[len] = '\0';
-        if (add_row(q, f, text, err))
-            return err->code;
-        budgets += len + (budgets[len] == ',');
-    }
-    return FM_OK;
+    int *mask = NULL, rc = fm_bench_choose(&mask, &q->rows, f, budgets, err);
+    if (!rc)
+        q->row = fm_alloc((size_t)f->count, sizeof *q->row, "the rows of the table", err);
+    for (int i = 0; q->row && i < q->rows; i++)
+        q->row[i].mask = mask[i];
+    free(mask);
+    return q->row ? rc : err->code;
 }
 
 /* Bytes of all tensors after this many channels are removed, from the bytes per channel of the

@@ -1,7 +1,8 @@
 /*
  * The engine reads an export as a checkpoint, so its quality is the quality of one lane at the
  * widths of its files; a directory with all members has one lane for each chosen member.  Nothing
- * is read from the bundle, so the figures are those of the exported files.
+ * is read from the bundle, so the figures are those of the exported files.  For an export that is
+ * only planned, the bundle is read as its files would be (fm_export_read).
  */
 #include "lib/bench/exported.h"
 
@@ -18,12 +19,15 @@
 #include "lib/base/mem.h"
 #include "lib/base/names.h"
 #include "lib/bench/bench.h"
+#include "lib/export/export.h"
 #include "lib/export/filetable.h"
 #include "lib/export/plan.h"
 #include "lib/export/layouts.h"
 #include "lib/learn/forecast.h"
 #include "lib/learn/quality.h"
 #include "lib/masks/decimal.h"
+#include "lib/stage/budgets.h"
+#include "lib/stage/stage.h"
 
 #define TEXT_BYTES_MAX ((size_t)64 << 20) /* config.json of a family with many experts is large */
 
@@ -239,22 +243,49 @@ static int read_members(struct subject *s, struct fm_bench_export *r, const char
     return rc;
 }
 
+/* Plan an export of the bundle, and let the model be read as that.  If fm-pack would refuse it, set
+ * r->why. */
+static int read_planned(struct fm_bench_export *r, struct fm_model *model,
+                        const struct fm_run_options *run, const struct fm_export_options *planned,
+                        struct fm_err *err)
+{
+    struct fm_export_report report;
+    int rc = fm_export_read(model, run, planned, &report, err);
+    r->planned = true;
+    r->members = 1;
+    r->member[0].budget = planned->budget;
+    r->bytes = report.bytes_out;
+    snprintf(r->layout, sizeof r->layout, "%s", planned->layout->name);
+    snprintf(r->weights, sizeof r->weights, "%s",
+             planned->quantise                     ? planned->quantise->name
+             : planned->weights == FM_WEIGHTS_KEEP ? "keep"
+                                                   : "bf16");
+    if (rc != FM_EUSAGE && rc != FM_ECONFIG)
+        return rc;
+    snprintf(r->why, sizeof r->why, "%s", err->text);
+    *err = (struct fm_err){0};
+    return FM_OK;
+}
+
 static int open_subject(struct subject *s, struct fm_bench_export *r,
                         const struct fm_run_options *run, const char *budgets,
-                        struct fm_bench_original *original, struct fm_err *err)
+                        const struct fm_export_options *planned, struct fm_bench_original *original,
+                        struct fm_err *err)
 {
     struct fm_run_options own = *run;
-    own.inputs.model = run->inputs.stream; /* to encode text: the directory's own tokenizer */
-    uint64_t memory = fm_machine_memory(&run->machine) / (run->inputs.model ? 4 : 2);
-    if (read_claim(r, run->inputs.stream, err))
+    const char *source = planned ? run->inputs.stream : run->inputs.model;
+    /* To encode text: the directory's or the bundle's own tokenizer. */
+    own.inputs.model = planned ? NULL : run->inputs.stream;
+    uint64_t memory = fm_machine_memory(&run->machine) / (source ? 4 : 2);
+    if (!planned && read_claim(r, run->inputs.stream, err))
         return err->code;
     if (budgets && !r->whole)
         return fm_fail(err, FM_EUSAGE,
                        "--budgets has no effect on layout %s, which holds one member; omit it",
                        r->layout);
     if (fm_model_open(&s->model, run->inputs.stream, memory, err) ||
-        (run->inputs.model && !original->model &&
-         fm_model_open(&original->model, run->inputs.model, memory, err)))
+        (planned && read_planned(r, s->model, run, planned, err)) ||
+        (source && !original->model && fm_model_open(&original->model, source, memory, err)))
         return err->code;
     s->original = original->model;
     if (s->original && fm_model_config(s->original)->V != fm_model_config(s->model)->V)
@@ -353,8 +384,9 @@ static int measure(struct fm_bench_export *r, struct subject *s, const struct fm
 }
 
 int fm_bench_exported(const struct fm_run_options *run, const char *budgets,
-                      struct fm_bench_original *original, struct fm_estimate *estimate,
-                      struct fm_bench_export *result, struct fm_err *err)
+                      const struct fm_export_options *planned, struct fm_bench_original *original,
+                      struct fm_estimate *estimate, struct fm_bench_export *result,
+                      struct fm_err *err)
 {
     struct subject s = {0};
     struct fm_estimate own;
@@ -362,8 +394,8 @@ int fm_bench_exported(const struct fm_run_options *run, const char *budgets,
     int rc;
     *result = (struct fm_bench_export){.precision = ""};
     result->member = fm_alloc(1, sizeof *result->member, "figures", err);
-    if (!result->member || open_subject(&s, result, run, budgets, original, err) ||
-        find_ops(&ops, &s, original, run, err) ||
+    if (!result->member || open_subject(&s, result, run, budgets, planned, original, err) ||
+        result->why[0] || find_ops(&ops, &s, original, run, err) ||
         plan(estimate ? estimate : &own, result, &s, original, run, err)) {
         rc = err->code;
         goto out;
@@ -388,6 +420,56 @@ out:
     fm_calib_close(&s.train);
     fm_model_close(s.model);
     return rc;
+}
+
+/* Read a name of the list of formats. */
+static int read_format(struct fm_export_options *o, const char *text, size_t length,
+                       struct fm_err *err)
+{
+    char name[16], choices[256];
+    snprintf(name, sizeof name, "%.*s", (int)length, text);
+    o->weights = strcmp(name, "keep") == 0 ? FM_WEIGHTS_KEEP : FM_WEIGHTS_BF16;
+    o->quantise = fm_quantisers_find(name);
+    if (o->quantise || strcmp(name, "keep") == 0 || strcmp(name, "bf16") == 0)
+        return FM_OK;
+    fm_quantisers_choices(choices, sizeof choices);
+    return fm_fail(err, FM_EUSAGE, "--weights: '%s' is not a format; use keep|bf16%s", name,
+                   choices);
+}
+
+int fm_bench_plan(struct fm_export_options **plan, int *n, const char *path, const char *budgets,
+                  const char *weights, const struct fm_layout *layout, struct fm_err *err)
+{
+    struct fm_bundle bundle = {0};
+    struct fm_budgets family = {0};
+    int *mask = NULL, masks = 0, formats = 1;
+    if (layout->all_members)
+        return fm_fail(err, FM_EUSAGE,
+                       "layout %s holds all members; export it and measure the directory",
+                       layout->name);
+    for (const char *at = weights; *at; at++)
+        formats += *at == ',';
+    *plan = NULL;
+    *n = 0;
+    if (!fm_stage_open(&bundle, path, FM_MEMBER_MASKS, err) &&
+        !fm_budgets_open(&family, &bundle, err) &&
+        !fm_bench_choose(&mask, &masks, &family.masks, budgets, err))
+        *plan = fm_alloc((size_t)formats * (size_t)masks, sizeof **plan, "exports", err);
+    for (const char *at = weights; *plan && formats-- > 0 && !err->code;) {
+        size_t length = strcspn(at, ",");
+        struct fm_export_options o = {.layout = layout, .by = FM_BY_BUDGET};
+        if (read_format(&o, at, length, err))
+            break;
+        for (int i = 0; i < masks; i++) {
+            o.budget = fm_masks_budget(&family.masks, mask[i]);
+            (*plan)[(*n)++] = o;
+        }
+        at += length + 1;
+    }
+    free(mask);
+    fm_budgets_release(&family);
+    fm_bundle_close(&bundle);
+    return err->code;
 }
 
 void fm_bench_exported_release(struct fm_bench_export *result)

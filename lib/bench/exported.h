@@ -1,7 +1,8 @@
 /*
- * The quality of an exported directory of any layout, read by the engine like any checkpoint.  If
- * the original is available, this includes its loss, the divergence from it, and how often the most
- * probable tokens agree.
+ * The quality of an exported directory of any layout, read by the engine like any checkpoint; or of
+ * an export that is not written, whose weights are made from the bundle in memory.  If the original
+ * is available, this includes its loss, the divergence from it, and how often the most probable
+ * tokens agree.
  */
 #ifndef FM_EXPORTED_H
 #define FM_EXPORTED_H
@@ -9,6 +10,7 @@
 #include <stdbool.h>
 
 #include "formats/file/digest.h"
+#include "lib/export/exportoptions.h"
 #include "lib/learn/quality.h"
 #include "lib/masks/masks.h"
 #include "lib/masks/spread.h"
@@ -26,15 +28,17 @@ struct fm_bench_member {
 /* The figures of a directory. */
 struct fm_bench_export {
     char layout[16];
-    char weights[16];           /* from fm-export.json: "keep", "bf16", a format; "" if not set */
-    uint64_t bytes;             /* bytes of the weight files */
-    int sequences, T;           /* held-out sequences, and tokens of each */
-    struct fm_kinds kinds;      /* kinds of the held-out text */
-    char digest[FM_DIGEST_HEX]; /* digest of the ids of the held-out tokens */
-    const char *precision;      /* of the computation: "f32" */
-    bool whole;                 /* the layout has all members */
-    bool compared;              /* kl, agree and `original` are set */
-    int members, start;         /* number of measured members; index of the initial one */
+    char weights[16];               /* "keep", "bf16", a format; "" if fm-export.json has none */
+    uint64_t bytes;                 /* bytes of the weight files; if planned, of all files */
+    bool planned;                   /* the export is not written, and the original is the bundle */
+    char why[FM_ERR_TEXT_BYTES];    /* planned: why fm-pack would not write it; else "" */
+    int sequences, T;               /* held-out sequences, and tokens of each */
+    struct fm_kinds kinds;          /* kinds of the held-out text */
+    char digest[FM_DIGEST_HEX];     /* digest of the ids of the held-out tokens */
+    const char *precision;          /* of the computation: "f32" */
+    bool whole;                     /* the layout has all members */
+    bool compared;                  /* kl, agree and `original` are set */
+    int members, start;             /* number of measured members; index of the initial one */
     struct fm_bench_member *member; /* (members), in order of budget */
     struct fm_quality original;     /* only ce and positions */
     struct fm_spread original_spread;
@@ -62,15 +66,23 @@ void fm_bench_original_release(struct fm_bench_original *original);
 /*
  * Measure run->inputs.stream, an exported directory, and run->inputs.model, the original (or NULL),
  * on the tokens of fm_bench_held; if `estimate` is not NULL, everything is opened but nothing is
- * measured.  For a layout that contains all members, measure the members nearest to `budgets`, as
- * fm_bench_quality does, and the default member; FM_EUSAGE if budgets are given for any other
- * layout.  FM_ECONFIG if the original has a different vocabulary, or the directory other tokens
- * than the first one that was measured with this original, because then the losses are not
+ * measured.  With `planned` (else NULL), run->inputs.stream is a bundle, which is the original, and
+ * what fm-pack would export from it with these options is measured; if it would refuse them,
+ * result->why is set.  For a layout that contains all members, measure the members nearest to
+ * `budgets`, as fm_bench_quality does, and the default member; FM_EUSAGE if budgets are given for
+ * any other layout.  FM_ECONFIG if the original has a different vocabulary, or the directory other
+ * tokens than the first one that was measured with this original, because then the losses are not
  * comparable.  Release the result even after a failure.
  */
 int fm_bench_exported(const struct fm_run_options *run, const char *budgets,
-                      struct fm_bench_original *original, struct fm_estimate *estimate,
-                      struct fm_bench_export *result, struct fm_err *err);
+                      const struct fm_export_options *planned, struct fm_bench_original *original,
+                      struct fm_estimate *estimate, struct fm_bench_export *result,
+                      struct fm_err *err);
 void fm_bench_exported_release(struct fm_bench_export *result);
+
+/* Set plan (n), released by the caller, to the exports of a bundle in each of the formats
+ * "bf16,fp8" of `weights` at the budgets of fm_bench_choose. */
+int fm_bench_plan(struct fm_export_options **plan, int *n, const char *bundle, const char *budgets,
+                  const char *weights, const struct fm_layout *layout, struct fm_err *err);
 
 #endif

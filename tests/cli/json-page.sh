@@ -42,6 +42,7 @@ fm-bench quality "${held[@]}" -m "$odd" ragged >quality/one
 fm-bench quality "${held[@]}" -n -m "$odd" ragged >quality/plan
 fm-bench quality "${held[@]}" -m "$odd" elastic >quality/elastic
 fm-bench quality "${held[@]}" -m "$odd" ragged uniform >quality/several
+fm-bench quality "${held[@]}" --weights bf16,fp8-block --budgets 0.4 family.fm >quality/planned
 fm-bench baselines "${data[@]}" --budgets 0.4 >baselines/two
 # With several kinds of held-out text.
 tiny=$GOLDEN/tiny-mixtral
