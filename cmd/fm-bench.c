@@ -20,6 +20,7 @@ enum {
     EXPORTED = 64, /* quality of an exported directory */
     REPORT = 128,
     PLANNED = 256, /* quality of exports that are not written */
+    LOOPS = 512,
     MEASURES = QUALITY | HELD | BASELINES | EXPORTED | PLANNED, /* losses of a model on tokens */
     CALIBRATED = QUALITY | BASELINES | EXPORTED | PLANNED,      /* modes with --tokens and --text */
     LOSSES = QUALITY | HELD | BASELINES /* modes whose losses --plot can draw */
@@ -295,12 +296,32 @@ static int report(const struct fm_cli *cli, const struct options *o, struct fm_e
     return rc;
 }
 
+static int loops(const struct fm_cli *cli, struct fm_err *err)
+{
+    struct fm_cli_text text;
+    char *const *path = cli->operand + 1;
+    int n = cli->operands - 1, rc = FM_OK;
+    if (n < 1)
+        return fm_fail(err, FM_EUSAGE, "loops needs FILE, JSON lines of generated texts");
+    struct fm_loops *l = fm_alloc((size_t)n, sizeof *l, "figures", err);
+    for (int i = 0; i < n && l && !rc; i++)
+        rc = fm_loops_read(&l[i], path[i], err);
+    if (!l || rc || (rc = fm_cli_text_open(&text, err)))
+        goto out;
+    fm_results_loops(text.out, l, path, n);
+    rc = fm_cli_result(cli, &text, fm_results_loops_json(l, path, n), err);
+out:
+    free(l);
+    return l ? rc : err->code;
+}
+
 static const struct fm_cli_scope scope[] = {
     {"model", 0, MEASURES, "shape", KERNELS},
     {"tokens", 0, CALIBRATED, "rows", KERNELS},
     {.name = "batch", .modes = FM_CLI_ABSENT},
     {.name = "output", .modes = REPORT},
-    {.name = "no-sandbox", .modes = REPORT},
+    {.name = "no-sandbox", .modes = REPORT | LOOPS},
+    {.name = "dry-run", .modes = MEASURES | KERNELS | REPORT},
     {.name = "threads", .modes = MEASURES | KERNELS},
     {.name = "text", .modes = CALIBRATED},
     {.name = "shuffle", .modes = CALIBRATED},
@@ -313,7 +334,8 @@ static const struct fm_cli_scope scope[] = {
 };
 
 static const struct fm_cli_first measurements[] = {
-    {"quality", QUALITY}, {"baselines", BASELINES}, {"kernels", KERNELS}, {"report", REPORT}, {0},
+    {"quality", QUALITY}, {"loops", LOOPS},   {"baselines", BASELINES},
+    {"kernels", KERNELS}, {"report", REPORT}, {0},
 };
 
 /* If `what` is a measurement, set *known and refuse options that have no effect in it. */
@@ -341,6 +363,8 @@ static int work(struct fm_cli *cli, struct options *o, struct fm_err *err)
         return err->code;
     if (cli->operands >= 2)
         cli->run.inputs.stream = cli->operand[1];
+    if (strcmp(what, "loops") == 0)
+        return loops(cli, err);
     if (cli->operands > 2 && strcmp(what, "quality") != 0)
         return fm_fail(err, FM_EUSAGE, "one operand too many: %s; see fm-bench --help",
                        cli->operand[2]);
@@ -356,18 +380,19 @@ static int work(struct fm_cli *cli, struct options *o, struct fm_err *err)
         return kernels(cli, o, err);
     if (!*what)
         return fm_fail(err, FM_EUSAGE,
-                       "name what to measure: quality BUNDLE, baselines or kernels; or "
+                       "name what to measure: quality BUNDLE, loops FILE, baselines or kernels; or "
                        "what to show: report BUNDLE");
     if (known)
         return fm_fail(err, FM_EUSAGE, "one operand too many: %s", cli->operand[1]);
     return fm_fail(err, FM_EUSAGE,
-                   "unknown measurement '%s'; use quality BUNDLE, baselines, kernels or "
-                   "report BUNDLE",
+                   "unknown measurement '%s'; use quality BUNDLE, loops FILE, baselines, kernels "
+                   "or report BUNDLE",
                    what);
 }
 
 #define SYNOPSIS                                                                                   \
     "quality [--eval-text FILE] [options] BUNDLE|DIR...\n"                                         \
+    "       fm-bench loops [--json] FILE...\n"                                                     \
     "       fm-bench baselines --model DIR --text FILE --eval-text FILE\n"                         \
     "       fm-bench kernels [--shape SHAPE] [--rows N,N,...] [--budgets R,R,...]\n"               \
     "       fm-bench report [--figures FILE] [-o FILE] BUNDLE"
@@ -406,7 +431,8 @@ static const struct fm_cli_option own[] = {
 
 static bool reads_only(const struct fm_cli *cli)
 {
-    return cli->operands && strcmp(cli->operand[0], "report") == 0;
+    return cli->operands &&
+           (strcmp(cli->operand[0], "report") == 0 || strcmp(cli->operand[0], "loops") == 0);
 }
 
 int fm_bench_main(int argc, char **argv)
@@ -414,7 +440,8 @@ int fm_bench_main(int argc, char **argv)
     struct fm_cli cli = {
         .tool = "fm-bench",
         .synopsis = SYNOPSIS,
-        .about = "Measure a family's quality and the speed of a layer of experts; show a family.",
+        .about = "Measure a family's quality, loops in its texts, and the speed of a layer of "
+                 "experts; show a family.",
         .often = "model tokens eval-tokens eval-text seq-len precision threads json quiet "
                  "help version",
         .groups = FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_EVAL | FM_CLI_MACHINE | FM_CLI_OPTIONAL |

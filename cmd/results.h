@@ -9,6 +9,7 @@
 #include "lib/bench/bench.h"
 #include "lib/bench/exported.h"
 #include "lib/bench/kernelbench.h"
+#include "lib/bench/loops.h"
 #include "lib/baseline/baseline.h"
 
 void fm_results_quality(FILE *out, const struct fm_bench_quality *q);
@@ -38,5 +39,9 @@ void fm_results_baselines(FILE *out, const struct fm_baseline_table *t);
 cJSON *fm_results_baselines_json(const struct fm_baseline_table *t);
 int fm_results_baselines_plot(const struct fm_baseline_table *t, const char *path, bool force,
                               struct fm_err *err);
+
+/* Loops in n files of generated texts. */
+void fm_results_loops(FILE *out, const struct fm_loops *l, char *const *path, int n);
+cJSON *fm_results_loops_json(const struct fm_loops *l, char *const *path, int n);
 
 #endif

@@ -66,8 +66,8 @@ ROOMS = {
     "lib/page": f"{LIB} formats/file formats/json formats/quant lib/stage lib/export",
     "lib/publish": f"{LIB} formats/file formats/tensor formats/bundle formats/sign lib/run",
     "lib/verify": f"{LIB} {FORMATS} {ENGINE} lib/data lib/stage lib/pack lib/export formats/sign",
-    "lib/bench": f"{LIB} formats/file formats/json formats/tensor formats/bundle kernels/ops kernels/clip"
-                 " lib/masks lib/run lib/engine lib/data lib/stage lib/learn lib/export",
+    "lib/bench": f"{LIB} formats/file formats/json formats/tensor formats/bundle formats/text kernels/ops"
+                 " kernels/clip lib/masks lib/run lib/engine lib/data lib/stage lib/learn lib/export",
     "lib/baseline": f"{LIB} lib/masks lib/run lib/block lib/stage lib/learn",
     "cmd": "lib/base lib/masks lib/run lib/family lib/stage lib/learn lib/pack lib/export lib/publish lib/verify"
            " lib/bench lib/baseline lib/page",

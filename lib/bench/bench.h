@@ -1,6 +1,6 @@
 /*
  * This room, lib/bench, has the measurements of fm-bench: the quality of a family (bench_quality;
- * exported for an exported directory), and one
+ * exported for an exported directory), loops in generated texts, and one
  * clipped layer compared with its baselines (kernelbench with kerneloptions.h, kernelcase,
  * kernelnaive.c, kernelrun.c, processor and shapes).  plot draws charts.  Only cmd includes this
  * room.
