@@ -310,25 +310,16 @@ bool fm_quantise(void *codes, void *scales, const struct fm_quantiser *q,
 bool fm_quantise_values(float *values, const struct fm_quantiser *q, const struct fm_scheme *to,
                         const struct fm_quantise_matrix *w, float factor)
 {
-    const struct fm_storage *storage = to->storage;
-    size_t n = w->rows * w->columns, block = (size_t)to->block_columns;
-    size_t across = block ? (w->columns + block - 1) / block : 1;
-    size_t count = (w->rows + (size_t)to->block_rows - 1) / (size_t)to->block_rows * across;
+    size_t n = w->rows * w->columns, count = fm_scheme_blocks(to, w->rows, w->columns);
     enum fm_dtype dtype = fm_quantiser_scales(q, w->dtype);
     struct fm_mark mark = fm_scratch_mark();
-    void *codes = fm_scratch(n * (size_t)fm_storage_bits(storage) / 8 + 1);
+    void *codes = fm_scratch(n * (size_t)fm_storage_bits(to->storage) / 8 + 1);
     void *stored = fm_scratch(count * (size_t)fm_dtype_bits(dtype) / 8 + 1);
     float *scale = fm_scratch((count + 1) * sizeof *scale);
     bool finite = fm_quantise(codes, stored, q, to, w, factor);
     if (finite) {
-        fm_storage_scales(scale, storage, stored, dtype, count, factor);
-        const struct fm_scales scales = {.scale = scale,
-                                         .count = count,
-                                         .columns = (int64_t)w->columns,
-                                         .block_rows = to->block_rows,
-                                         .block_columns = block ? (int)block : (int)w->columns,
-                                         .code = storage->code};
-        fm_scaled_to_f32(values, codes, &scales, 0, n);
+        fm_storage_scales(scale, to->storage, stored, dtype, count, factor);
+        fm_scheme_decode(values, to, codes, scale, w->rows, w->columns);
     }
     fm_scratch_release(mark);
     return finite;

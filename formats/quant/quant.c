@@ -61,6 +61,30 @@ void fm_storage_scales(float *scale, const struct fm_storage *s, const void *raw
         scale[i] = s->divides ? scale[i] / factor : scale[i] * factor;
 }
 
+/* Blocks of `size` elements, of which there is at least one, or 0: all of them. */
+static size_t blocks(size_t all, int size)
+{
+    return size ? (all + (size_t)size - 1) / (size_t)size : 1;
+}
+
+size_t fm_scheme_blocks(const struct fm_scheme *s, size_t rows, size_t columns)
+{
+    return blocks(rows, s->block_rows) * blocks(columns, s->block_columns);
+}
+
+void fm_scheme_decode(float *values, const struct fm_scheme *s, const void *codes,
+                      const float *scale, size_t rows, size_t columns)
+{
+    const struct fm_scales scales = {.scale = scale,
+                                     .count = fm_scheme_blocks(s, rows, columns),
+                                     .columns = (int64_t)columns,
+                                     .block_rows = s->block_rows ? s->block_rows : (int)rows,
+                                     .block_columns =
+                                         s->block_columns ? s->block_columns : (int)columns,
+                                     .code = s->storage->code};
+    fm_scaled_to_f32(values, codes, &scales, 0, rows * columns);
+}
+
 /* ---- several schemes ---- */
 
 struct entry {

@@ -136,6 +136,11 @@ bool fm_storage_exact(const struct fm_scheme *scheme, const struct fm_schemes *s
 /* The planes of a scheme of codes. */
 void fm_scheme_planes(struct fm_plane plane[FM_PLANES], const struct fm_scheme *scheme);
 
+/* Number of blocks of a matrix, each of which has a scale; and the values of its codes. */
+size_t fm_scheme_blocks(const struct fm_scheme *scheme, size_t rows, size_t columns);
+void fm_scheme_decode(float *values, const struct fm_scheme *scheme, const void *codes,
+                      const float *scale, size_t rows, size_t columns);
+
 /*
  * Channels that must be removed together so that codes and scales stay unchanged: the smallest
  * number that fills whole blocks of every plane, in rows and in columns, and whole bytes or words

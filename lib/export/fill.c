@@ -374,7 +374,7 @@ static int read_values(const struct fm_exportplan *p, const struct fm_planned_bl
     if (!rc && part[1] < 0)
         rc = read_apart(&bytes[1], p, b, err);
     if (!rc)
-        fm_packed_values(dst, o->dtype, packed, &o->config, of, count, bytes[0], bytes[1], factor);
+        fm_forms_values(dst, o->dtype, packed, &o->config, of, count, bytes[0], bytes[1], factor);
     fm_scratch_release(mark);
     return rc;
 }

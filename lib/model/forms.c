@@ -77,3 +77,63 @@ struct fm_quantise_matrix fm_forms_matrix(const struct fm_config *c,
     w.at = at;
     return w;
 }
+
+/* The bytes of a cut in a plane of codes as a file has them, in scratch; `part` has `channels`
+ * channels. */
+static char *take_plane(size_t *size, const struct fm_packed *p, const struct fm_config *c,
+                        int plane, const struct fm_expert_cut *cut, uint64_t channels,
+                        const char *part)
+{
+    const struct fm_forms f = fm_forms_of(c, p, plane, FM_U8, cut, channels, channels);
+    char *file = fm_scratch(f.file_bytes);
+    fm_move(file, &f.file, part + f.part_first, &f.part, &f.box, NULL);
+    *size = f.file_bytes;
+    return file;
+}
+
+/* Decode a cut of `channels` channels, a matrix of a file, and move it to `rows`. */
+static void decode_cut(char *rows, enum fm_dtype dtype, const struct fm_packed *p,
+                       const struct fm_config *c, const struct fm_expert_cut *cut,
+                       uint64_t channels, const char *codes, const char *scales, float factor)
+{
+    size_t N = cut->columns ? (size_t)c->H : (size_t)channels,
+           K = cut->columns ? (size_t)channels : (size_t)c->H, size;
+    const char *code = take_plane(&size, p, c, 0, cut, channels, codes);
+    size_t count = fm_scheme_blocks(&p->scheme, N, K);
+    if (fm_packed_find(p, cut->of, 1))
+        scales = take_plane(&size, p, c, 1, cut, channels, scales);
+    float *scale = fm_scratch(count * sizeof *scale), *wide = fm_scratch(N * K * sizeof *wide);
+    fm_storage_scales(scale, p->scheme.storage, scales, p->scales, count, factor);
+    fm_scheme_decode(wide, &p->scheme, code, scale, N, K);
+    const struct fm_forms f = fm_forms_of(c, NULL, -1, dtype, cut, channels, channels);
+    void *values = dtype == FM_F32 ? wide : fm_scratch(f.file_bytes);
+    if (dtype != FM_F32)
+        fm_dtype_from_f32(values, wide, dtype, N * K);
+    fm_move(rows + f.part_first, &f.part, values, &f.file, &f.box, NULL);
+}
+
+/* Values that are decoded at a time, so that they stay in the cache. */
+#define SOME ((uint64_t)1 << 16)
+
+void fm_forms_values(void *rows, enum fm_dtype dtype, const struct fm_packed *p,
+                     const struct fm_config *c, enum fm_weight_part of, uint64_t channels,
+                     const void *codes, const void *scales, const float *factor)
+{
+    static const enum fm_weight_part parts[] = {FM_PART_GATE, FM_PART_UP};
+    const struct fm_packed_part *part = fm_packed_find(p, of, 0), *own = fm_packed_find(p, of, 1);
+    uint64_t group = (uint64_t)p->group, H = (uint64_t)c->H, some = SOME / H / group * group, n;
+    size_t row = (size_t)H * (size_t)part->rows * (size_t)fm_dtype_bits(dtype) / 8;
+    some = some > group ? some : group;
+    for (uint64_t at = 0; at < channels; at += n) {
+        n = channels - at < some ? channels - at : some;
+        for (int i = 0; i < part->rows; i++) {
+            const struct fm_expert_cut cut =
+                fm_expert_cut(c->expert, of == FM_PART_DOWN_T ? FM_PART_DOWN : parts[i]);
+            struct fm_mark mark = fm_scratch_mark();
+            decode_cut((char *)rows + at * row, dtype, p, c, &cut, n,
+                       (const char *)codes + fm_packed_bytes(p, part, at),
+                       (const char *)scales + (own ? fm_packed_bytes(p, own, at) : 0), factor[i]);
+            fm_scratch_release(mark);
+        }
+    }
+}

@@ -48,6 +48,16 @@ struct fm_quantise_matrix fm_forms_matrix(const struct fm_config *config,
                                           const struct fm_expert_cut *cut,
                                           const struct fm_quantise_matrix *part);
 
+/*
+ * Decode `channels` channels (whole groups) of one part of an expert that a bundle stores as codes,
+ * to rows of the part, rounded once to `dtype`.  `codes` and `scales` are the bytes of these
+ * channels in the tensors of the part; if scales have no channels, `scales` are all scales of the
+ * expert.  `factor` multiplies or divides the scales of each row of a channel.
+ */
+void fm_forms_values(void *rows, enum fm_dtype dtype, const struct fm_packed *packed,
+                     const struct fm_config *config, enum fm_weight_part of, uint64_t channels,
+                     const void *codes, const void *scales, const float *factor);
+
 /* Whether the cut has the same bytes in both places. */
 static inline bool fm_forms_same(const struct fm_forms *f)
 {

@@ -671,12 +671,12 @@ static int convert_packed(const struct conversion *v, const struct piece *x, str
     const struct fm_config *c = &v->m->config;
     float *values = fm_scratch(x->n * sizeof *values);
     if (is_through(v, x)) {
-        fm_packed_values(values, v->m->dtype, packed_of(v), c, x->tensor->part,
-                         (uint64_t)v->slot->cap[x->e], x->raw, x->scale, x->factor);
+        fm_forms_values(values, v->m->dtype, packed_of(v), c, x->tensor->part,
+                        (uint64_t)v->slot->cap[x->e], x->raw, x->scale, x->factor);
         return convert_through(v, x, values, err);
     }
-    fm_packed_values(values, FM_F32, packed_of(v), c, x->tensor->part, (uint64_t)v->slot->cap[x->e],
-                     x->raw, x->scale, x->factor);
+    fm_forms_values(values, FM_F32, packed_of(v), c, x->tensor->part, (uint64_t)v->slot->cap[x->e],
+                    x->raw, x->scale, x->factor);
     if (is_rounded(v->m, x->tensor))
         fm_dtype_round(values, v->m->dtype, x->n);
     size_t bad = fm_dtype_nonfinite(values, FM_F32, x->n);

@@ -9,11 +9,8 @@
 #include <string.h>
 
 #include "formats/json/json.h"
-#include "lib/base/pool.h"
-#include "lib/base/scaled.h"
 #include "lib/family/family.h"
 #include "lib/model/stored.h"
-#include "lib/move/move.h"
 
 static uint64_t blocks(uint64_t size, int block)
 {
@@ -425,78 +422,6 @@ const struct fm_packed_part *fm_packed_find(const struct fm_packed *p, enum fm_w
         if (p->part[i].of == of && p->part[i].plane == plane)
             return &p->part[i];
     return NULL;
-}
-
-/* Decode rows of channels; a row has its own scales, or those of its block of rows. */
-static void decode_rows(char *rows, enum fm_dtype dtype, const struct fm_packed_part *part,
-                        const struct fm_plane *plane, struct fm_scales s, uint64_t channels,
-                        const char *codes)
-{
-    size_t H = (size_t)s.columns, across = blocks((uint64_t)H, plane->block_columns);
-    size_t element = (size_t)fm_dtype_bits(dtype) / 8, r = (size_t)part->rows;
-    const float *all = s.scale;
-    float *wide = fm_scratch(H * sizeof *wide);
-    for (size_t i = 0; i < (size_t)channels * r; i++) {
-        s.scale = all + (i / r / (size_t)plane->block_rows * r + i % r) * across;
-        fm_scaled_to_f32(wide, codes + i * part->item, &s, 0, H);
-        fm_dtype_from_f32(rows + i * H * element, wide, dtype, H);
-    }
-}
-
-/* Decode channel groups that are columns: each group is a matrix of H rows, which is transposed. */
-static void decode_columns(char *rows, enum fm_dtype dtype, const struct fm_packed_part *part,
-                           const struct fm_packed_part *scales, struct fm_scales s, int H,
-                           uint64_t groups, const char *codes)
-{
-    size_t G = (size_t)s.columns, n = (size_t)H * G, element = (size_t)fm_dtype_bits(dtype) / 8;
-    size_t step =
-        scales ? fm_packed_group_bytes(scales) * 8 / (size_t)fm_dtype_bits(scales->dtype) : 0;
-    float *wide = fm_scratch(n * sizeof *wide), *turned = fm_scratch(n * sizeof *turned);
-    const struct fm_box box = {G, 1, (size_t)H, sizeof *wide};
-    const struct fm_form rows_of = {(size_t)H * sizeof *wide, 0, sizeof *wide},
-                         columns_of = {sizeof *wide, 0, G * sizeof *wide};
-    for (size_t g = 0; g < (size_t)groups; g++) {
-        fm_scaled_to_f32(wide, codes + g * fm_packed_group_bytes(part), &s, 0, n);
-        fm_move(turned, &rows_of, wide, &columns_of, &box, NULL);
-        fm_dtype_from_f32(rows + g * n * element, turned, dtype, n);
-        s.scale += step;
-    }
-}
-
-void fm_packed_values(void *rows, enum fm_dtype dtype, const struct fm_packed *p,
-                      const struct fm_config *c, enum fm_weight_part of, uint64_t channels,
-                      const void *codes, const void *scales, const float *factor)
-{
-    const struct fm_packed_part *part = fm_packed_find(p, of, 0), *own = fm_packed_find(p, of, 1);
-    uint64_t groups = channels / (uint64_t)p->group;
-    struct fm_plane plane[FM_PLANES];
-    fm_scheme_planes(plane, &p->scheme);
-    size_t n =
-        own ? (size_t)fm_packed_bytes(p, own, channels) * 8 / (size_t)fm_dtype_bits(p->scales)
-            : (size_t)blocks((uint64_t)c->H, plane[1].block_rows);
-    struct fm_mark mark = fm_scratch_mark();
-    float *wide = fm_scratch(n * sizeof *wide);
-    bool columns = of == FM_PART_DOWN_T;
-    int across = columns ? p->group : c->H;
-    size_t row = columns ? n : (size_t)blocks((uint64_t)c->H, plane[1].block_columns);
-    size_t element = (size_t)fm_dtype_bits(p->scales) / 8;
-    for (size_t i = 0; i < n; i += row)
-        fm_storage_scales(wide + i, p->scheme.storage, (const char *)scales + i * element,
-                          p->scales, row, factor[columns ? 0 : i / row % (size_t)part->rows]);
-    const struct fm_scales s = {.scale = wide,
-                                .count = n,
-                                .columns = across,
-                                .block_rows = !columns              ? 1
-                                              : plane[1].block_rows ? plane[1].block_rows
-                                                                    : c->H,
-                                .block_columns =
-                                    plane[1].block_columns ? plane[1].block_columns : across,
-                                .code = p->scheme.storage->code};
-    if (columns)
-        decode_columns(rows, dtype, part, own, s, c->H, groups, codes);
-    else
-        decode_rows(rows, dtype, part, &plane[1], s, channels, codes);
-    fm_scratch_release(mark);
 }
 
 uint64_t fm_packed_all_bytes(const struct fm_packed *p)

@@ -156,16 +156,6 @@ static inline uint64_t fm_packed_bytes(const struct fm_packed *packed,
     return channels / (uint64_t)packed->group * fm_packed_group_bytes(part);
 }
 
-/*
- * Decode `channels` channels (whole groups) of one part of an expert to rows of the online layout,
- * rounded once to `dtype`.  `codes` and `scales` are the bytes of these channels in the tensors of
- * the part; if scales have no channels, `scales` are all scales of the expert.  `factor` multiplies
- * or divides the scales of each row of a channel.
- */
-void fm_packed_values(void *rows, enum fm_dtype dtype, const struct fm_packed *packed,
-                      const struct fm_config *config, enum fm_weight_part of, uint64_t channels,
-                      const void *codes, const void *scales, const float *factor);
-
 /* Bytes of a channel group in all tensors that have channels. */
 uint64_t fm_packed_all_bytes(const struct fm_packed *packed);
 
