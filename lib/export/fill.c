@@ -289,32 +289,22 @@ uint64_t fm_fill_source(const struct fm_exportplan *p, const struct fm_planned_t
            (t->fill == FM_FILL_EXPERTS && !fm_fill_shares(p, t) ? at - b->at : 0);
 }
 
-/* Find the tensor of `size` bytes that belongs to a matrix of the block's expert but to no channel;
- * its name is the matrix's with the ending `end`. */
-static const struct fm_opened_tensor *find_apart(const struct fm_exportplan *p,
-                                                 const struct fm_planned_block *b,
-                                                 enum fm_weight_part part, const char *end,
-                                                 uint64_t size, struct fm_err *err)
+/* Read values of the block's expert that belong to no channel (fm_packed_read_apart). */
+static int read_apart(void *dst, const struct fm_exportplan *p, const struct fm_planned_block *b,
+                      enum fm_weight_part of, int row, struct fm_err *err)
 {
-    const struct fm_config *c = &p->from->config;
-    char weight[FM_WEIGHT_NAME_BYTES], name[FM_ST_NAME_BYTES_MAX + 1];
-    fm_checkpoint_name(weight, c, FM_NAMING_STOCK, part, c->moe[b->m], b->e);
-    fm_stored_name(name, packed_of(p, b)->scheme.storage, weight, end);
-    const struct fm_opened_tensor *t = fm_opened_find(p->from, name);
-    if (t && t->t.size == size)
-        return t;
-    fm_fail(err, FM_EFORMAT, "%s: tensor '%s' is missing, or does not have %llu bytes",
-            p->from->bundle.file.path, name, (unsigned long long)size);
-    return NULL;
-}
-
-/* Read all bytes of a tensor that belongs to no channel. */
-static int read_whole(const struct fm_exportplan *p, const struct fm_opened_tensor *t, void *dst,
-                      struct fm_err *err)
-{
-    int rc = fm_file_read(&p->from->bundle.file, t->t.offset, dst, (size_t)t->t.size, err);
-    struct fm_digest digest = fm_digest_of(dst, (size_t)t->t.size);
-    return rc ? rc : check_digest(p, t, &digest, err);
+    const struct fm_packed_expert x = {.config = &p->from->config,
+                                       .packed = packed_of(p, b),
+                                       .naming = FM_NAMING_STOCK,
+                                       .l = p->from->config.moe[b->m],
+                                       .e = b->e,
+                                       .find = fm_opened_stored,
+                                       .in = p->from};
+    const char *name;
+    if (fm_packed_read_apart(dst, &name, &x, of, row, err))
+        return fm_within(err, "%s", p->from->bundle.file.path);
+    struct fm_digest digest = fm_digest_of(dst, fm_packed_apart_bytes(&x, row));
+    return check_digest(p, fm_opened_find(p->from, name), &digest, err);
 }
 
 /* The factor that multiplies or divides the scales of each row of a channel. */
@@ -322,37 +312,13 @@ static int read_factors(float factor[2], const struct fm_exportplan *p,
                         const struct fm_planned_block *b, enum fm_weight_part of,
                         struct fm_err *err)
 {
-    static const enum fm_weight_part rows[] = {FM_PART_GATE, FM_PART_UP};
-    const char *end = packed_of(p, b)->scheme.storage->factor_end;
-    for (int i = 0; i < 2; i++) {
+    int rc = FM_OK, rows = fm_expert_part_rows(p->from->config.expert, of);
+    for (int i = 0; i < rows && !rc; i++) {
         factor[i] = 1;
-        if (!end)
-            continue;
-        const struct fm_opened_tensor *t = find_apart(
-            p, b, of == FM_PART_DOWN_T ? FM_PART_DOWN : rows[i], end, sizeof(float), err);
-        if (!t || read_whole(p, t, &factor[i], err))
-            return err->code;
-        if (!(factor[i] > 0 && isfinite(factor[i])))
-            return fm_fail(err, FM_EFORMAT,
-                           "%s: tensor '%s' holds %g; it must be more than 0 and finite",
-                           p->from->bundle.file.path, t->t.name, (double)factor[i]);
+        if (packed_of(p, b)->scheme.storage->factor_end)
+            rc = read_apart(&factor[i], p, b, of, i, err);
     }
-    return FM_OK;
-}
-
-/* Read the scales of down that belong to no channel, one for each row, into scratch. */
-static int read_apart(const char **bytes, const struct fm_exportplan *p,
-                      const struct fm_planned_block *b, struct fm_err *err)
-{
-    const struct fm_packed *packed = packed_of(p, b);
-    uint64_t size = (uint64_t)p->from->config.H * (uint64_t)fm_dtype_bits(packed->scales) / 8;
-    const struct fm_opened_tensor *t =
-        find_apart(p, b, FM_PART_DOWN, packed->scheme.storage->scale_end, size, err);
-    if (!t)
-        return err->code;
-    char *room = fm_scratch((size_t)size);
-    *bytes = room;
-    return read_whole(p, t, room, err);
+    return rc;
 }
 
 /* Read the values of channels that the bundle stores as codes. */
@@ -371,8 +337,11 @@ static int read_values(const struct fm_exportplan *p, const struct fm_planned_bl
     float factor[2];
     if (!rc)
         rc = read_factors(factor, p, b, of, err);
-    if (!rc && part[1] < 0)
-        rc = read_apart(&bytes[1], p, b, err);
+    if (!rc && part[1] < 0) {
+        char *scales = fm_scratch((size_t)o->config.H * sizeof(float));
+        rc = read_apart(scales, p, b, of, -1, err);
+        bytes[1] = scales;
+    }
     if (!rc)
         fm_forms_values(dst, o->dtype, packed, &o->config, of, count, bytes[0], bytes[1], factor);
     fm_scratch_release(mark);
@@ -620,13 +589,11 @@ static int fill_apart(const struct fm_exportplan *p, enum fm_fill fill,
 {
     enum fm_weight_part of = fm_expert_cut(p->from->config.expert, b->part).of;
     float factor[2];
-    const char *scales;
-    struct fm_mark mark = fm_scratch_mark();
-    int rc = fill == FM_FILL_FACTOR ? read_factors(factor, p, b, of, err)
-                                    : read_apart(&scales, p, b, err);
+    if (fill != FM_FILL_FACTOR)
+        return read_apart(dst, p, b, of, -1, err);
+    int rc = read_factors(factor, p, b, of, err);
     if (!rc)
-        memcpy(dst, fill == FM_FILL_FACTOR ? (const char *)factor : scales, (size_t)b->bytes);
-    fm_scratch_release(mark);
+        memcpy(dst, factor, (size_t)b->bytes);
     return rc;
 }
 

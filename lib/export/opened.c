@@ -122,7 +122,7 @@ const struct fm_opened_tensor *fm_opened_find(const struct fm_opened *o, const c
     return o->rests ? bsearch(&key, o->rest, o->rests, sizeof key, compare_names) : NULL;
 }
 
-static const struct fm_stored *find_stored(const void *in, const char *name)
+const struct fm_stored *fm_opened_stored(const void *in, const char *name)
 {
     const struct fm_opened_tensor *t = fm_opened_find(in, name);
     return t ? &t->at : NULL;
@@ -137,7 +137,7 @@ void fm_opened_resolve(struct fm_opened *o)
         fm_stored_see(&o->rest[i].at, &o->config, FM_NAMING_STOCK);
     }
     for (size_t i = 0; i < o->rests; i++)
-        fm_stored_link(&o->rest[i].at, find_stored, o);
+        fm_stored_link(&o->rest[i].at, fm_opened_stored, o);
 }
 
 static int read_tensors(struct fm_opened *o, unsigned needs, struct fm_err *err)

@@ -62,6 +62,7 @@ void fm_opened_resolve(struct fm_opened *o);
 
 /* The tensor outside the experts with that name in the bundle, or NULL. */
 const struct fm_opened_tensor *fm_opened_find(const struct fm_opened *o, const char *name);
+const struct fm_stored *fm_opened_stored(const void *o, const char *name); /* fm_stored_find */
 
 /* Number of experts of the model, in all layers. */
 size_t fm_opened_experts(const struct fm_opened *o);

@@ -518,62 +518,22 @@ static int read_factor(struct conversion *v, struct piece *x, struct fm_err *err
     return FM_OK;
 }
 
-/*
- * Find a tensor that has `n` values for each matrix of an expert and no channel dimension.  It is
- * either the expert's own tensor, with the checkpoint's name and the suffix `end`; or, in an export
- * with our modelling file, a tensor of all experts, with the name of the codes and the suffix
- * `own`.  Errors name the tensor.
- */
-static int find_apart(struct fm_tensor *found, const struct fm_file **file,
-                      const struct conversion *v, const struct piece *x, enum fm_weight_part part,
-                      const char *end, const char *own, enum fm_dtype dtype, uint64_t n,
+/* Read values of the piece's expert that belong to no channel (fm_packed_read_apart). */
+static int read_apart(void *dst, const struct conversion *v, const struct piece *x, int row,
                       struct fm_err *err)
 {
     const struct fm_model *m = v->m;
-    bool all = m->tensors.naming == FM_NAMING_RAGGED;
-    char weight[FM_WEIGHT_NAME_BYTES], name[FM_ST_NAME_BYTES_MAX + 1];
-    fm_checkpoint_name(weight, &m->config, all ? m->tensors.naming : FM_NAMING_STOCK,
-                       all ? x->tensor->part : part, v->l, x->e);
-    if (all)
-        snprintf(name, sizeof name, "%s%s", weight, own);
-    else
-        fm_stored_name(name, packed_of(v)->scheme.storage, weight, end);
-    const struct fm_stored *at = fm_source_find(&m->tensors, name);
-    const struct fm_tensor *t = at ? at->tensor : NULL;
-    uint64_t size = n * (uint64_t)fm_dtype_bits(dtype) / 8, E = all ? (uint64_t)m->config.E : 1;
-    if (!t || t->dtype != dtype || t->size != E * size)
-        return fm_fail(err, FM_EFORMAT,
-                       "%s: layer %d, expert %d: tensor '%s' is missing, or not %llu"
-                       " elements of %s",
-                       m->path, v->l, x->e, name, (unsigned long long)(E * n),
-                       fm_dtype_name(dtype));
-    *found = *t;
-    *file = at->file;
-    found->size = size;
-    found->offset += all ? (uint64_t)x->e * size : 0;
-    return FM_OK;
-}
-
-/* Read the factors of codes of a bundle or an export. */
-static int read_factors(const struct conversion *v, struct piece *x, struct fm_err *err)
-{
-    const char *end = packed_of(v)->scheme.storage->factor_end;
-    static const enum fm_weight_part parts[] = {FM_PART_GATE, FM_PART_UP};
-    bool down = x->tensor->part == FM_PART_DOWN_T, all = v->m->tensors.naming == FM_NAMING_RAGGED;
-    for (int i = 0; i < (down ? 1 : 2); i++) {
-        struct fm_tensor t;
-        struct fm_stored at = {.factor = &t};
-        x->factor[i] = 1;
-        if (!end)
-            continue;
-        if (find_apart(&t, &at.factor_file, v, x, down ? FM_PART_DOWN : parts[i], end,
-                       FM_PACKED_FACTOR, FM_F32, all && !down ? 2 : 1, err))
-            return err->code;
-        t.offset += all ? (uint64_t)i * sizeof(float) : 0;
-        if (fm_stored_factor(&x->factor[i], &at, err))
-            return fm_within(err, "%s", v->m->path);
-    }
-    return FM_OK;
+    bool ragged = m->tensors.naming == FM_NAMING_RAGGED;
+    const struct fm_packed_expert expert = {.config = &m->config,
+                                            .packed = packed_of(v),
+                                            .naming = ragged ? FM_NAMING_RAGGED : FM_NAMING_STOCK,
+                                            .l = v->l,
+                                            .e = x->e,
+                                            .find = fm_source_find,
+                                            .in = &m->tensors};
+    const char *name;
+    int rc = fm_packed_read_apart(dst, &name, &expert, x->tensor->part, row, err);
+    return rc ? fm_within(err, "%s", m->path) : FM_OK;
 }
 
 /* Read codes of a bundle or an export, for the channels that the layer has in memory. */
@@ -589,8 +549,13 @@ static int read_packed(struct conversion *v, struct piece *x, struct fm_err *err
     if (rc)
         return rc;
     note_bytes(v, x, false, x->e, x->raw, (size_t)size);
-    if (read_factors(v, x, err))
-        return err->code;
+    for (int i = 0; i < x->tensor->packed->rows && !rc; i++) {
+        x->factor[i] = 1;
+        if (packed->scheme.storage->factor_end)
+            rc = read_apart(&x->factor[i], v, x, i, err);
+    }
+    if (rc)
+        return rc;
     if (own) {
         size = fm_packed_bytes(packed, own, cap);
         from = fm_packed_bytes(packed, own, before);
@@ -599,12 +564,9 @@ static int read_packed(struct conversion *v, struct piece *x, struct fm_err *err
             note_bytes(v, x, true, x->e, x->scale, (size_t)size);
         return rc;
     }
-    const struct fm_file *file;
-    struct fm_tensor t;
-    if (find_apart(&t, &file, v, x, FM_PART_DOWN, packed->scheme.storage->scale_end,
-                   FM_PACKED_SCALE, packed->scales, (uint64_t)v->m->config.H, err))
-        return err->code;
-    return read_bytes(&x->scale, &t, file, 0, (size_t)t.size, err);
+    void *scale = fm_scratch((size_t)v->m->config.H * sizeof(float));
+    x->scale = scale;
+    return read_apart(scale, v, x, -1, err);
 }
 
 /* Read the bytes of a piece and of its scales. */

@@ -10,6 +10,7 @@
 
 #include "formats/json/json.h"
 #include "lib/family/family.h"
+#include "lib/model/checkpoint.h"
 #include "lib/model/stored.h"
 
 static uint64_t blocks(uint64_t size, int block)
@@ -422,6 +423,49 @@ const struct fm_packed_part *fm_packed_find(const struct fm_packed *p, enum fm_w
         if (p->part[i].of == of && p->part[i].plane == plane)
             return &p->part[i];
     return NULL;
+}
+
+size_t fm_packed_apart_bytes(const struct fm_packed_expert *x, int row)
+{
+    return row < 0 ? (size_t)x->config->H * (size_t)fm_dtype_bits(x->packed->scales) / 8
+                   : sizeof(float);
+}
+
+/* The tensor is either the expert's own, with the checkpoint's name and the ending of the storage;
+ * or, in an export with our modelling file, a tensor of all experts, with the name of the codes. */
+int fm_packed_read_apart(void *dst, const char **name, const struct fm_packed_expert *x,
+                         enum fm_weight_part of, int row, struct fm_err *err)
+{
+    static const enum fm_weight_part parts[] = {FM_PART_GATE, FM_PART_UP};
+    const struct fm_storage *storage = x->packed->scheme.storage;
+    bool all = x->naming == FM_NAMING_RAGGED, down = of == FM_PART_DOWN_T;
+    uint64_t each = all && row >= 0 && !down ? 2 : 1, at = all ? (uint64_t)x->e * each : 0;
+    uint64_t bytes = fm_packed_apart_bytes(x, row);
+    enum fm_dtype dtype = row < 0 ? x->packed->scales : FM_F32;
+    char weight[FM_WEIGHT_NAME_BYTES], want[FM_ST_NAME_BYTES_MAX + 1];
+    fm_checkpoint_name(weight, x->config, x->naming,
+                       all    ? of
+                       : down ? FM_PART_DOWN
+                              : parts[row],
+                       x->l, x->e);
+    if (all)
+        snprintf(want, sizeof want, "%s%s", weight, row < 0 ? FM_PACKED_SCALE : FM_PACKED_FACTOR);
+    else
+        fm_stored_name(want, storage, weight, row < 0 ? storage->scale_end : storage->factor_end);
+    const struct fm_stored *s = x->find(x->in, want);
+    const struct fm_tensor *t = s ? s->tensor : NULL;
+    uint64_t size = each * bytes * (all ? (uint64_t)x->config->E : 1);
+    if (!t || t->dtype != dtype || t->size != size)
+        return fm_fail(err, FM_EFORMAT,
+                       "layer %d, expert %d: tensor '%s' is missing, or not %llu elements of %s",
+                       x->l, x->e, want,
+                       (unsigned long long)(8 * size / (uint64_t)fm_dtype_bits(dtype)),
+                       fm_dtype_name(dtype));
+    *name = t->name;
+    at = (at + (all && row > 0 ? (uint64_t)row : 0)) * bytes;
+    if (fm_tensor_read(t, s->file, at, dst, (size_t)bytes, err))
+        return fm_within(err, "tensor '%s'", t->name);
+    return row < 0 ? FM_OK : fm_stored_check_factor(*(const float *)dst, t->name, err);
 }
 
 uint64_t fm_packed_all_bytes(const struct fm_packed *p)

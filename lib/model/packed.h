@@ -143,6 +143,23 @@ int fm_packed_check(const struct fm_packed_part *part, const struct fm_tensor *t
 const struct fm_packed_part *fm_packed_find(const struct fm_packed *packed, enum fm_weight_part of,
                                             int plane);
 
+/* An expert of a source of codes. */
+struct fm_packed_expert {
+    const struct fm_config *config;
+    const struct fm_packed *packed; /* of its layer */
+    enum fm_naming naming;          /* FM_NAMING_RAGGED: an export with our modelling file */
+    int l, e;
+    fm_stored_find *find; /* in the source */
+    const void *in;
+};
+
+/* Read the values of an expert's part that belong to no channel: all scales of down, or with `row`
+ * from 0 on the factor of the scales of that row of each channel.  *name is that of the tensor.
+ * FM_EFORMAT, naming the tensor, if it is missing or a factor is not positive and finite. */
+int fm_packed_read_apart(void *dst, const char **name, const struct fm_packed_expert *x,
+                         enum fm_weight_part of, int row, struct fm_err *err);
+size_t fm_packed_apart_bytes(const struct fm_packed_expert *x, int row);
+
 /* Bytes of a channel group of one expert. */
 static inline size_t fm_packed_group_bytes(const struct fm_packed_part *part)
 {

@@ -405,10 +405,15 @@ int fm_stored_factor(float *factor, const struct fm_stored *s, struct fm_err *er
         return FM_OK;
     if (fm_file_read(s->factor_file, s->factor->offset, factor, sizeof *factor, err))
         return fm_within(err, "tensor '%s'", s->factor->name);
-    if (*factor > 0 && *factor <= FLT_MAX)
+    return fm_stored_check_factor(*factor, s->factor->name, err);
+}
+
+int fm_stored_check_factor(float factor, const char *name, struct fm_err *err)
+{
+    if (factor > 0 && factor <= FLT_MAX)
         return FM_OK;
-    return fm_fail(err, FM_EFORMAT, "tensor '%s' holds %g; it must be more than 0 and finite",
-                   s->factor->name, (double)*factor);
+    return fm_fail(err, FM_EFORMAT, "tensor '%s' holds %g; it must be more than 0 and finite", name,
+                   (double)factor);
 }
 
 /* Zero points [first, first + n), from whose numbers the offset of INT4 is subtracted. */

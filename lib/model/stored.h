@@ -121,6 +121,7 @@ void fm_stored_write(void *dst, enum fm_dtype dtype, const void *raw, enum fm_dt
 /* The number by which scales are multiplied or divided, 1 by default.  FM_EFORMAT unless it is
  * positive and finite. */
 int fm_stored_factor(float *factor, const struct fm_stored *s, struct fm_err *err);
+int fm_stored_check_factor(float factor, const char *name, struct fm_err *err);
 
 /*
  * Prepare the conversion of codes: read `count` scales of the tensor, from number `first` on (whole
