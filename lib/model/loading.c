@@ -46,6 +46,7 @@
 #include "lib/block/experts.h"
 #include "lib/model/checkpoint.h"
 #include "lib/model/forms.h"
+#include "lib/model/reading.h"
 
 size_t fm_loading_channels(const struct fm_model *m, int l)
 {
@@ -91,23 +92,6 @@ static bool is_rounded(const struct fm_model *m, const struct fm_model_tensor *p
 {
     return m->rounding == FM_MODEL_ROUND_ALL ||
            (m->rounding == FM_MODEL_ROUND_REST && !fm_weights_is_expert(p->weight));
-}
-
-/* Convert the scales of a tensor of codes, or of share e of `shares`, from their bytes into
- * scratch; scales->scale stays NULL if the tensor holds values. */
-static int widen_scales(struct fm_scales *scales, const struct fm_model *m,
-                        const struct fm_model_tensor *p, int e, int shares, const void *raw,
-                        float factor, struct fm_err *err)
-{
-    *scales = (struct fm_scales){0};
-    if (!p->at.scale)
-        return FM_OK;
-    size_t n = (size_t)fm_tensor_count(p->at.scale) / (size_t)shares;
-    float *wide = fm_scratch(n * sizeof *wide);
-    if (fm_stored_widen(scales, wide, &p->at, raw, (size_t)e * n, n, factor, err))
-        return fm_within(err, "%s", m->path);
-    scales->rounded = is_rounded(m, p);
-    return FM_OK;
 }
 
 /* Record the sum of the weights that have just been read at place l, unless it is known.
@@ -168,19 +152,17 @@ static void end_task(void *arg, int i)
 /* Read the scales of a tensor outside the layers into scratch; add their digest to *sum. */
 static int read_end_scales(struct conversion *v, struct fm_digest *sum, struct fm_err *err)
 {
-    const struct fm_stored *at = &v->whole->at;
-    if (!at->scale)
-        return FM_OK;
-    void *raw = fm_scratch(at->scale->size);
-    int rc = fm_tensor_read(at->scale, at->scale_file, 0, raw, at->scale->size, err);
-    if (rc)
-        return fm_within(err, "tensor '%s'", at->scale->name);
-    struct fm_digest digest = fm_weightsum_tensor(at->scale, raw, 0);
-    fm_weightsum_add(sum, &digest);
+    const struct fm_reading r = {.at = &v->whole->at, .e = -1, .lock = &v->lock, .sum = sum};
+    const void *raw;
     float factor;
-    if (fm_stored_factor(&factor, at, err) || fm_weightsum_apart(sum, at, factor, err))
+    if (!r.at->scale)
+        return FM_OK;
+    if (fm_reading_plane(&raw, &r, 1, err) || fm_reading_factor(&factor, &r, true, err))
         return err->code;
-    return widen_scales(&v->scales, v->m, v->whole, 0, 1, raw, factor, err);
+    if (fm_reading_widen(&v->scales, &r, raw, factor, err))
+        return fm_within(err, "%s", v->m->path);
+    v->scales.rounded = is_rounded(v->m, v->whole);
+    return FM_OK;
 }
 
 /* The field that the tensor fills, if it is one that has a dtype; else NULL. */
@@ -462,60 +444,25 @@ static void convert_values(const struct conversion *v, const struct piece *x, st
         convert_field(v, x, src);
 }
 
-/* Add `size` bytes of a tensor, or of its scales if `second`, to the layer's sum.  If `share` is
- * not -1, the bytes are that expert's share, and are added to the sum of the tensor's shares, which
- * join_shares adds to the layer's. */
-static void note_bytes(struct conversion *v, const struct piece *x, bool second, int share,
-                       const void *bytes, size_t size)
+/* The reading of a tensor of the layer, or of expert e's share of it. */
+static struct fm_reading reading_of(struct conversion *v, const struct fm_model_tensor *p, int e)
 {
-    if (!v->summing)
-        return;
-    const struct fm_tensor *t = second ? x->tensor->at.scale : x->tensor->at.tensor;
-    size_t at = 2 * (size_t)(x->tensor - v->layer->place) + second;
-    struct fm_digest digest = share < 0 ? fm_weightsum_tensor(t, bytes, 0)
-                                        : fm_weightsum_piece((size_t)share, bytes, size);
-    pthread_mutex_lock(&v->lock);
-    fm_weightsum_add(share >= 0 ? &v->shares[at] : &v->sum, &digest);
-    pthread_mutex_unlock(&v->lock);
+    return (struct fm_reading){.at = &p->at,
+                               .e = is_fused(p) ? e : -1,
+                               .E = v->m->config.E,
+                               .lock = &v->lock,
+                               .sum = v->summing ? &v->sum : NULL,
+                               .pieces = v->shares + 2 * (p - v->layer->place)};
 }
 
 /* Add the sums of shares to the sum of the layer. */
 static void join_shares(struct conversion *v)
 {
-    for (size_t i = 0; v->summing && i < 2 * v->layer->places; i++) {
-        const struct fm_model_tensor *p = &v->layer->place[i / 2];
-        const struct fm_tensor *t = i % 2 ? p->at.scale : p->at.tensor;
-        if (!is_fused(p) || !t)
-            continue;
-        struct fm_digest digest = fm_weightsum_join(t, &v->shares[i]);
-        fm_weightsum_add(&v->sum, &digest);
+    for (size_t i = 0; i < v->layer->places; i++) {
+        const struct fm_reading r = reading_of(v, &v->layer->place[i], 0);
+        for (int plane = 0; plane < FM_PLANES && r.e >= 0; plane++)
+            fm_reading_join(&r, plane);
     }
-}
-
-/* Read `size` bytes of a tensor, from `offset` on, into scratch. */
-static int read_bytes(const void **bytes, const struct fm_tensor *t, const struct fm_file *file,
-                      uint64_t offset, size_t size, struct fm_err *err)
-{
-    void *to = fm_scratch(size);
-    *bytes = to;
-    if (fm_tensor_read(t, file, offset, to, size, err))
-        return fm_within(err, "tensor '%s'", t->name);
-    return FM_OK;
-}
-
-/* Read the number that multiplies the scales, if there is one; it is part of the layer's sum, and
- * so are zero points. */
-static int read_factor(struct conversion *v, struct piece *x, struct fm_err *err)
-{
-    const struct fm_stored *at = &x->tensor->at;
-    struct fm_digest digest = {{0}};
-    if (fm_stored_factor(&x->factor[0], at, err) ||
-        (v->summing && fm_weightsum_apart(&digest, at, x->factor[0], err)))
-        return fm_within(err, "%s", v->m->path);
-    pthread_mutex_lock(&v->lock);
-    fm_weightsum_add(&v->sum, &digest);
-    pthread_mutex_unlock(&v->lock);
-    return FM_OK;
 }
 
 /* Read values of the piece's expert that belong to no channel (fm_packed_read_apart). */
@@ -536,34 +483,32 @@ static int read_apart(void *dst, const struct conversion *v, const struct piece 
     return rc ? fm_within(err, "%s", m->path) : FM_OK;
 }
 
+/* Read channels of codes of a bundle or an export, or of their scales, into scratch. */
+static int read_channels(const void **bytes, struct conversion *v, const struct piece *x, int plane,
+                         const struct fm_packed_part *part, struct fm_err *err)
+{
+    const struct fm_reading r = reading_of(v, x->tensor, x->e);
+    const struct fm_packed *packed = packed_of(v);
+    size_t size = (size_t)fm_packed_bytes(packed, part, (uint64_t)v->slot->cap[x->e]);
+    void *to = fm_scratch(size);
+    *bytes = to;
+    return fm_reading_bytes(to, &r, plane, fm_packed_bytes(packed, part, first_of(v, x->e)), size,
+                            err);
+}
+
 /* Read codes of a bundle or an export, for the channels that the layer has in memory. */
 static int read_packed(struct conversion *v, struct piece *x, struct fm_err *err)
 {
-    const struct fm_stored *at = &x->tensor->at;
     const struct fm_packed *packed = packed_of(v);
     const struct fm_packed_part *own = fm_packed_find(packed, x->tensor->part, 1);
-    uint64_t before = first_of(v, x->e), cap = (uint64_t)v->slot->cap[x->e];
-    uint64_t size = fm_packed_bytes(packed, x->tensor->packed, cap);
-    uint64_t from = fm_packed_bytes(packed, x->tensor->packed, before);
-    int rc = read_bytes(&x->raw, at->tensor, at->file, from, (size_t)size, err);
-    if (rc)
-        return rc;
-    note_bytes(v, x, false, x->e, x->raw, (size_t)size);
+    int rc = read_channels(&x->raw, v, x, 0, x->tensor->packed, err);
     for (int i = 0; i < x->tensor->packed->rows && !rc; i++) {
         x->factor[i] = 1;
         if (packed->scheme.storage->factor_end)
             rc = read_apart(&x->factor[i], v, x, i, err);
     }
-    if (rc)
-        return rc;
-    if (own) {
-        size = fm_packed_bytes(packed, own, cap);
-        from = fm_packed_bytes(packed, own, before);
-        rc = read_bytes(&x->scale, at->scale, at->scale_file, from, (size_t)size, err);
-        if (!rc)
-            note_bytes(v, x, true, x->e, x->scale, (size_t)size);
-        return rc;
-    }
+    if (rc || own)
+        return rc ? rc : read_channels(&x->scale, v, x, 1, own, err);
     void *scale = fm_scratch((size_t)v->m->config.H * sizeof(float));
     x->scale = scale;
     return read_apart(scale, v, x, -1, err);
@@ -572,24 +517,20 @@ static int read_packed(struct conversion *v, struct piece *x, struct fm_err *err
 /* Read the bytes of a piece and of its scales. */
 static int read_piece(struct conversion *v, struct piece *x, struct fm_err *err)
 {
-    const struct fm_stored *at = &x->tensor->at;
+    const struct fm_reading r = reading_of(v, x->tensor, x->e);
     if (x->tensor->packed)
         return read_packed(v, x, err);
-    int share = is_fused(x->tensor) ? x->e : -1;
-    size_t bits = (size_t)fm_stored_bits(at), size = x->n * bits / 8;
-    assert(x->first * bits / 8 + size <= at->tensor->size); /* invariant 1 */
-    int rc = read_bytes(&x->raw, at->tensor, at->file, x->first * bits / 8, size, err);
-    if (rc)
+    size_t bits = (size_t)fm_stored_bits(r.at), size = x->n * bits / 8;
+    void *raw = fm_scratch(size);
+    x->raw = raw;
+    assert(x->first * bits / 8 + size <= r.at->tensor->size); /* invariant 1 */
+    int rc = fm_reading_bytes(raw, &r, 0, x->first * bits / 8, size, err);
+    if (rc || !r.at->scale)
         return rc;
-    note_bytes(v, x, false, share, x->raw, size);
-    if (!at->scale)
-        return FM_OK;
-    size = (size_t)at->scale->size / (size_t)(share < 0 ? 1 : v->m->config.E);
-    rc = read_bytes(&x->scale, at->scale, at->scale_file, share < 0 ? 0 : (uint64_t)share * size,
-                    size, err);
-    if (!rc)
-        note_bytes(v, x, true, share, x->scale, size);
-    return rc ? rc : read_factor(v, x, err);
+    if (fm_reading_plane(&x->scale, &r, 1, err))
+        return err->code;
+    return fm_reading_factor(&x->factor[0], &r, true, err) ? fm_within(err, "%s", v->m->path)
+                                                           : FM_OK;
 }
 
 /* Round an expert's part of a bundle to the format of an export, matrix by matrix, and back. */
@@ -650,21 +591,20 @@ static int convert_packed(const struct conversion *v, const struct piece *x, str
 }
 
 /* Convert the values of a piece to its target.  The first time, fail unless all are finite. */
-static int convert_piece(const struct conversion *v, const struct piece *x, struct fm_err *err)
+static int convert_piece(struct conversion *v, const struct piece *x, struct fm_err *err)
 {
     const struct fm_model_tensor *p = x->tensor;
-    const struct fm_config *c = &v->m->config;
     if (p->packed)
         return convert_packed(v, x, err);
     if (is_through(v, x))
         return convert_through(v, x, x->raw, err);
     if (!v->layer->checked && fm_stored_finite(&p->at, x->raw, x->first, x->n, err))
         return fm_within(err, "%s", v->m->path);
+    const struct fm_reading r = reading_of(v, p, x->e);
     struct fm_scales scales;
-    bool fused = is_fused(p);
-    if (widen_scales(&scales, v->m, p, fused ? x->e : 0, fused ? c->E : 1, x->scale, x->factor[0],
-                     err))
-        return err->code;
+    if (fm_reading_widen(&scales, &r, x->scale, x->factor[0], err))
+        return fm_within(err, "%s", v->m->path);
+    scales.rounded = is_rounded(v->m, p);
     convert_values(v, x,
                    (struct fm_in){x->raw, p->at.tensor->dtype, scales.scale ? &scales : NULL});
     return FM_OK;

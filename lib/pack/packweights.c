@@ -14,17 +14,7 @@
 #include "formats/quant/quant.h"
 #include "lib/base/pool.h"
 #include "lib/model/forms.h"
-
-/* Add the digest of a tensor of the checkpoint, or of one that belongs to it, to the sums. */
-static void add_sum(struct fm_packing *p, const struct fm_stored *s, const struct fm_digest *digest)
-{
-    int l = fm_weightsum_place(&p->cp.config, s);
-    if (l < 0)
-        return;
-    pthread_mutex_lock(&p->lock);
-    fm_weightsum_add(&p->sums.sum[l], digest);
-    pthread_mutex_unlock(&p->lock);
-}
+#include "lib/model/reading.h"
 
 /* A range of experts of one tensor, made in parallel and appended in order. */
 struct run {
@@ -41,168 +31,118 @@ static const struct fm_packed_part *part_of(const struct run *w)
     return &fm_packed_at(&w->p->packed, w->layer)->part[w->part];
 }
 
-/* The tensor of a share that has the given plane. */
-static const struct fm_tensor *plane_of(const struct fm_stored *at, int plane,
-                                        const struct fm_file **file)
+/* The reading of a tensor, or with `pieces` of expert e's share of it. */
+static struct fm_reading reading_of(struct fm_packing *p, const struct fm_stored *at, int e,
+                                    struct fm_digest *pieces)
 {
-    *file = plane > 0 ? at->scale_file : at->file;
-    return plane > 0 ? at->scale : at->tensor;
+    int l = fm_weightsum_place(&p->cp.config, at);
+    return (struct fm_reading){.at = at,
+                               .e = pieces ? e : -1,
+                               .E = p->cp.config.E,
+                               .lock = &p->lock,
+                               .sum = l < 0 ? NULL : &p->sums.sum[l],
+                               .pieces = pieces};
 }
 
-/* Read all bytes of a tensor of the checkpoint, its codes or values (plane 0) or its scales (1), or
- * expert e's share of it, whose digest is added to `pieces`. */
-static int read_tensor(struct fm_packing *p, const struct fm_stored *at, int plane, int e,
-                       struct fm_digest *pieces, void *dst, struct fm_err *err)
+/* The reading of share i of expert e (lib/model/checkpoint.h). */
+static struct fm_reading share_of(struct run *w, int e, int i)
 {
-    const struct fm_file *file;
-    const struct fm_tensor *t = plane_of(at, plane, &file);
-    size_t size = pieces ? (size_t)t->size / (size_t)p->cp.config.E : (size_t)t->size;
-    int rc = fm_tensor_read(t, file, pieces ? (size_t)e * size : 0, dst, size, err);
-    if (rc)
-        return rc;
-    struct fm_digest digest =
-        pieces ? fm_weightsum_piece((size_t)e, dst, size) : fm_weightsum_tensor(t, dst, 0);
-    if (!pieces) {
-        add_sum(p, at, &digest);
-        return FM_OK;
-    }
-    pthread_mutex_lock(&p->lock);
-    fm_weightsum_add(pieces, &digest);
-    pthread_mutex_unlock(&p->lock);
-    return FM_OK;
+    const struct fm_share *share = &fm_checkpoint_expert(&w->p->cp, w->layer, e)[i];
+    return reading_of(w->p, &share->at, e, share->fused ? w->pieces[i] : NULL);
 }
 
 /* Add the digests of tensors that hold all experts, once every expert's share has been read. */
-static void join_sums(const struct run *w)
+static void join_sums(struct run *w)
 {
     const struct fm_share *share = fm_checkpoint_expert(&w->p->cp, w->layer, 0);
     int plane = part_of(w)->plane; /* -1: values, for which codes and scales are read */
     for (int i = 0; i < w->p->cp.tensors; i++) {
-        const struct fm_tensor *of[] = {share[i].at.tensor, share[i].at.scale};
+        const struct fm_reading r = share_of(w, 0, i);
         struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
         fm_expert_cuts(cut, w->p->cp.config.expert, share[i].part);
-        for (int n = 0; n < 2 && share[i].fused && cut[0].of == part_of(w)->of; n++) {
-            if (!of[n] || (plane >= 0 && n != plane))
-                continue;
-            struct fm_digest digest = fm_weightsum_join(of[n], &w->pieces[i][n]);
-            add_sum(w->p, &share[i].at, &digest);
-        }
+        for (int n = 0; n < FM_PLANES && r.pieces && cut[0].of == part_of(w)->of; n++)
+            if (plane < 0 || n == plane)
+                fm_reading_join(&r, n);
     }
 }
 
-/* Read the multiplier of the scales.  If codes are kept, it is also copied as a separate tensor,
- * which adds its digest. */
-static int read_factor(struct fm_packing *p, const struct fm_stored *place, float *factor,
-                       struct fm_err *err)
+/* Widen and check the scales `raw` of codes into scratch.  If codes are kept, scales and factor are
+ * also copied as separate tensors, which adds their digests. */
+static int widen_scales(struct fm_packing *p, const struct fm_reading *r, const void *raw,
+                        struct fm_scales *scales, struct fm_err *err)
 {
-    if (fm_stored_factor(factor, place, err))
-        return fm_within(err, "%s", place->scale_file->path);
-    struct fm_digest digest = {{0}};
-    if (!p->packed.storage && fm_weightsum_apart(&digest, place, *factor, err))
-        return fm_within(err, "%s", place->scale_file->path);
-    add_sum(p, place, &digest);
+    float factor = 1;
+    if (fm_reading_factor(&factor, r, !p->packed.storage, err) ||
+        fm_reading_widen(scales, r, raw, factor, err))
+        return fm_within(err, "%s", r->at->scale_file->path);
     return FM_OK;
 }
 
-/* Number of experts whose shares are in one tensor. */
-static size_t shares_of(const struct fm_packing *p, bool fused)
+/* Read and widen the scales of codes; scales->scale is NULL for values. */
+static int read_scales(struct fm_packing *p, const struct fm_reading *r, struct fm_scales *scales,
+                       struct fm_err *err)
 {
-    return fused ? (size_t)p->cp.config.E : 1;
-}
-
-/* Widen and check the stored scales of a tensor of codes, or of expert e's share of it if `fused`,
- * into scratch. */
-static int widen_scales(struct fm_packing *p, const struct fm_stored *place, int e, bool fused,
-                        const void *raw, struct fm_scales *scales, struct fm_err *err)
-{
-    size_t n = (size_t)fm_tensor_count(place->scale) / shares_of(p, fused);
-    float *wide = fm_scratch(n * sizeof *wide), factor = 1;
-    int rc = read_factor(p, place, &factor, err);
-    if (!rc && fm_stored_widen(scales, wide, place, raw, fused ? (size_t)e * n : 0, n, factor, err))
-        rc = fm_within(err, "%s", place->scale_file->path);
-    return rc;
-}
-
-/* Read the scales of a tensor of codes, or of one expert's share if there are `pieces`, into
- * scratch; scales->scale is NULL if the tensor holds values.  If codes are kept, scales are also
- * copied as separate tensors, which adds their digests. */
-static int read_scales(struct fm_packing *p, const struct fm_stored *place, int e,
-                       struct fm_digest *pieces, struct fm_scales *scales, struct fm_err *err)
-{
+    struct fm_reading own = *r;
+    const void *raw;
     *scales = (struct fm_scales){0};
-    if (!place->scale)
+    own.sum = p->packed.storage ? NULL : r->sum;
+    if (!r->at->scale)
         return FM_OK;
-    size_t size = (size_t)place->scale->size / shares_of(p, pieces);
-    void *raw = fm_scratch(size);
-    uint64_t at = pieces ? (uint64_t)e * size : 0;
-    int rc = p->packed.storage ? fm_tensor_read(place->scale, place->scale_file, at, raw, size, err)
-                               : read_tensor(p, place, 1, e, pieces, raw, err);
-    return rc ? rc : widen_scales(p, place, e, pieces, raw, scales, err);
+    return fm_reading_plane(&raw, &own, 1, err) ? err->code
+                                                : widen_scales(p, &own, raw, scales, err);
 }
 
-/* Read share i of expert e (lib/model/checkpoint.h) as `dtype`, and check that every value is
- * finite. */
+/* FM_EFORMAT if one of the n codes or values of a reading is not finite. */
+static int check_finite(const struct fm_reading *r, const void *raw, size_t n, struct fm_err *err)
+{
+    if (fm_stored_finite(r->at, raw, r->e < 0 ? 0 : (size_t)r->e * n, n, err))
+        return fm_within(err, "%s", r->at->file->path);
+    return FM_OK;
+}
+
+/* Read share i of expert e as `dtype`, and check that every value is finite. */
 static int read_share(struct run *w, int e, int i, void *dst, enum fm_dtype dtype,
                       struct fm_err *err)
 {
-    struct fm_packing *p = w->p;
-    const struct fm_share *share = &fm_checkpoint_expert(&p->cp, w->layer, e)[i];
-    const struct fm_stored *place = &share->at;
-    const struct fm_tensor *t = place->tensor;
-    size_t size = (size_t)fm_checkpoint_share_bytes(&p->cp, share, t);
-    size_t n = 8 * size / (size_t)fm_stored_bits(place);
-    struct fm_digest *pieces = share->fused ? w->pieces[i] : NULL;
+    const struct fm_reading r = share_of(w, e, i);
+    const struct fm_tensor *t = r.at->tensor;
+    size_t size = (size_t)t->size / (size_t)(r.e < 0 ? 1 : r.E);
+    size_t n = 8 * size / (size_t)fm_stored_bits(r.at);
     struct fm_mark mark = fm_scratch_mark();
     void *raw = t->dtype == dtype ? dst : fm_scratch(size);
     struct fm_scales scales;
-    int rc = read_tensor(p, place, 0, e, pieces, raw, err);
-    if (!rc && fm_stored_finite(place, raw, pieces ? (size_t)e * n : 0, n, err))
-        rc = fm_within(err, "%s", place->file->path);
+    int rc = fm_reading_bytes(raw, &r, 0, r.e < 0 ? 0 : (uint64_t)r.e * size, size, err);
     if (!rc)
-        rc = read_scales(p, place, e, pieces ? pieces + 1 : NULL, &scales, err);
+        rc = check_finite(&r, raw, n, err);
+    if (!rc)
+        rc = read_scales(w->p, &r, &scales, err);
     if (!rc && raw != dst)
         fm_stored_write(dst, dtype, raw, t->dtype, scales.scale ? &scales : NULL, n);
     fm_scratch_release(mark);
     return rc;
 }
 
-/* FM_EFORMAT if the stored bytes of a plane of a share have a code or scale that is not valid.
+/* Read a plane of share i of expert e.  FM_EFORMAT if it has a code or scale that is not valid.
  * Scales without a channel dimension have no part and are read and checked with the codes. */
-static int check_plane(struct run *w, int e, int i, const void *bytes, struct fm_err *err)
+static int read_plane(struct run *w, int e, int i, void *dst, struct fm_err *err)
 {
-    struct fm_packing *p = w->p;
     const struct fm_packed_part *part = part_of(w);
-    const struct fm_share *share = &fm_checkpoint_expert(&p->cp, w->layer, e)[i];
-    const struct fm_stored *at = &share->at;
-    struct fm_digest *pieces = share->fused ? w->pieces[i] : NULL;
+    const struct fm_reading r = share_of(w, e, i);
+    const struct fm_tensor *t = part->plane ? r.at->scale : r.at->tensor;
+    uint64_t shares = r.e < 0 ? 1 : (uint64_t)r.E, size = t->size / shares;
     struct fm_scales scales;
     struct fm_mark mark = fm_scratch_mark();
-    int rc = FM_OK;
-    if (part->plane > 0) {
-        rc = widen_scales(p, at, e, share->fused, bytes, &scales, err);
-    } else {
-        size_t n = (size_t)fm_stored_count(at) / shares_of(p, pieces);
-        if (fm_stored_finite(at, bytes, pieces ? (size_t)e * n : 0, n, err))
-            rc = fm_within(err, "%s", at->file->path);
-        else if (!fm_packed_find(fm_packed_at(&p->packed, w->layer), part->of, 1))
-            rc = read_scales(p, at, e, pieces, &scales, err);
-    }
+    int rc = fm_reading_bytes(dst, &r, part->plane, r.e < 0 ? 0 : (uint64_t)r.e * size,
+                              (size_t)size, err);
+    if (!rc && part->plane > 0)
+        rc = widen_scales(w->p, &r, dst, &scales, err);
+    else if (!rc)
+        rc = check_finite(&r, dst, (size_t)(fm_stored_count(r.at) / shares), err);
+    if (!rc && part->plane == 0 &&
+        !fm_packed_find(fm_packed_at(&w->p->packed, w->layer), part->of, 1))
+        rc = read_scales(w->p, &r, &scales, err);
     fm_scratch_release(mark);
     return rc;
-}
-
-/* Read the bytes of share i of expert e for the part: values as `dtype`, or the codes or scales of
- * its plane. */
-static int read_part(struct run *w, int e, int i, void *dst, enum fm_dtype dtype,
-                     struct fm_err *err)
-{
-    const struct fm_share *share = &fm_checkpoint_expert(&w->p->cp, w->layer, e)[i];
-    int plane = part_of(w)->plane;
-    if (plane < 0)
-        return read_share(w, e, i, dst, dtype, err);
-    struct fm_digest *pieces = share->fused ? &w->pieces[i][plane] : NULL;
-    int rc = read_tensor(w->p, &share->at, plane, e, pieces, dst, err);
-    return rc ? rc : check_plane(w, e, i, dst, err);
 }
 
 /* For each channel group of the part, in ranked order, the group in the checkpoint. */
@@ -240,7 +180,8 @@ static int order_part(struct run *w, int e, char *rows, enum fm_dtype dtype, str
                                (uint64_t)c->I);
         struct fm_mark mark = fm_scratch_mark();
         char *from = fm_scratch(all);
-        rc = read_part(w, e, i, from, dtype, err);
+        rc = part_of(w)->plane < 0 ? read_share(w, e, i, from, dtype, err)
+                                   : read_plane(w, e, i, from, err);
         for (int k = 0; k < cuts && !rc; from += f[k++].file_bytes)
             fm_move(rows + f[k].part_first, &f[k].part, from, &f[k].file, &f[k].box, order);
         fm_scratch_release(mark);
@@ -432,7 +373,9 @@ static int pass_other(struct fm_packing *p, const struct fm_packing_volume *v,
     struct other o = {.v = v, .t = t, .place = &v->from[place_of(v, t)], .hasher = fm_hasher_new()};
     struct fm_mark mark = fm_scratch_mark();
     const struct fm_tensor *from = o.place->tensor;
-    int rc = o.hasher ? read_scales(p, o.place, 0, NULL, &o.scales, err)
+    struct fm_reading r = reading_of(p, o.place, 0, &o.pieces);
+    r.e = -1;
+    int rc = o.hasher ? read_scales(p, &r, &o.scales, err)
                       : fm_fail(err, FM_ENOMEM, "no memory for a digest");
     o.change = rc ? NULL : change_of(p, t);
     assert(!o.change || !p->packed.storage || !o.place->scale); /* refused by choose_form() */
@@ -451,8 +394,7 @@ static int pass_other(struct fm_packing *p, const struct fm_packing_volume *v,
     }
     if (!rc) {
         fm_segments_find(&p->seg, t->name)->digest = fm_hasher_done(o.hasher);
-        struct fm_digest digest = fm_weightsum_join(from, &o.pieces);
-        add_sum(p, o.place, &digest);
+        fm_reading_join(&r, 0);
     }
     fm_scratch_release(mark);
     fm_hasher_free(o.hasher);
