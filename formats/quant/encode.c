@@ -227,8 +227,7 @@ float fm_scale_rounded(void *stored, const struct fm_block *b, float top)
 /* Row i of a matrix, as float32. */
 static void read_row(float *wide, const struct fm_quantise_matrix *w, size_t i)
 {
-    size_t row = w->columns * (size_t)fm_dtype_bits(w->dtype) / 8;
-    fm_dtype_to_f32(wide, w->at + i * row, w->dtype, w->columns);
+    fm_dtype_to_f32(wide, w->at + i * w->stride, w->dtype, w->columns);
 }
 
 bool fm_quantise_factor(float *factor, const struct fm_quantiser *q, const struct fm_scheme *to,

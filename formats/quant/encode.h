@@ -64,9 +64,10 @@ static inline enum fm_dtype fm_quantiser_scales(const struct fm_quantiser *q, en
     return q->as_weights ? weights : q->scales;
 }
 
-/* A matrix of numbers, row-major. */
+/* A matrix of numbers: row i begins at `at` + i * stride. */
 struct fm_quantise_matrix {
     const char *at;
+    size_t stride; /* bytes */
     enum fm_dtype dtype;
     size_t rows, columns;
 };

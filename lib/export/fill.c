@@ -514,10 +514,10 @@ static int read_rows(struct fm_quantise_matrix *all, const struct fm_exportplan 
     size_t k = fm_exportplan_stored(p, &values);
     enum fm_weight_part of = fm_expert_cut(c->expert, b->part).of;
     assert(fm_exportplan_kept(p, &values) == k);
-    *all = (struct fm_quantise_matrix){.dtype = p->from->dtype,
-                                       .rows = k * (size_t)fm_expert_part_rows(c->expert, of),
-                                       .columns = (size_t)c->H};
-    return k ? find_channels(&all->at, p, &values, 0, k, NULL, err) : FM_OK;
+    const char *part = NULL;
+    int rc = k ? find_channels(&part, p, &values, 0, k, NULL, err) : FM_OK;
+    *all = fm_forms_rows(c, of, part, p->from->dtype, k);
+    return rc;
 }
 
 /* Write codes, scales or the factor of a cut; gate and up have the same factor. */

@@ -59,6 +59,13 @@ struct fm_forms fm_forms_of(const struct fm_config *c, const struct fm_packed *p
     return f;
 }
 
+struct fm_quantise_matrix fm_forms_rows(const struct fm_config *c, enum fm_weight_part of,
+                                        const void *part, enum fm_dtype dtype, uint64_t channels)
+{
+    size_t rows = (size_t)fm_expert_part_rows(c->expert, of) * (size_t)channels, H = (size_t)c->H;
+    return (struct fm_quantise_matrix){part, H * (size_t)fm_dtype_bits(dtype) / 8, dtype, rows, H};
+}
+
 struct fm_quantise_matrix fm_forms_matrix(const struct fm_config *c,
                                           const struct fm_expert_cut *cut,
                                           const struct fm_quantise_matrix *part)
@@ -67,15 +74,17 @@ struct fm_quantise_matrix fm_forms_matrix(const struct fm_config *c,
     size_t wide = k * (size_t)cut->rows;
     const struct fm_forms f = fm_forms_of(c, NULL, -1, part->dtype, cut, k, k);
     struct fm_quantise_matrix w = *part;
-    w.rows = cut->columns ? part->columns : wide;
-    w.columns = cut->columns ? wide : part->columns;
-    if (fm_forms_same(&f))
+    if (!cut->columns) {
+        w.at += k ? f.part_first : 0;
+        w.stride = cut->rows == 1 ? f.part.group : part->stride;
+        w.rows = wide;
         return w;
+    }
     char *at = fm_scratch(f.file_bytes + 1);
     if (k)
         fm_move(at, &f.file, part->at + f.part_first, &f.part, &f.box, NULL);
-    w.at = at;
-    return w;
+    return (struct fm_quantise_matrix){at, f.file_bytes / part->columns, part->dtype, part->columns,
+                                       wide};
 }
 
 /* The bytes of a cut in a plane of codes as a file has them, in scratch; `part` has `channels`

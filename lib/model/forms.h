@@ -42,8 +42,10 @@ struct fm_forms fm_forms_of(const struct fm_config *config, const struct fm_pack
                             int plane, enum fm_dtype dtype, const struct fm_expert_cut *cut,
                             uint64_t channels, uint64_t stored);
 
-/* The values of a cut as a matrix of a file, in scratch if they are not together in `part`: the
- * rows (rows of a channel x channels, H) of an expert's part of the bundle. */
+/* The rows (rows of a channel x channels, H) of an expert's part of a bundle; and a cut of them, as
+ * in a file: in scratch if it has channels as columns, else in the part. */
+struct fm_quantise_matrix fm_forms_rows(const struct fm_config *config, enum fm_weight_part of,
+                                        const void *part, enum fm_dtype dtype, uint64_t channels);
 struct fm_quantise_matrix fm_forms_matrix(const struct fm_config *config,
                                           const struct fm_expert_cut *cut,
                                           const struct fm_quantise_matrix *part);

@@ -542,7 +542,7 @@ static int convert_through(const struct conversion *v, const struct piece *x, co
     const struct fm_config *c = &m->config;
     bool down = x->tensor->part == FM_PART_DOWN_T;
     uint64_t k = (uint64_t)v->slot->cap[x->e];
-    const struct fm_quantise_matrix all = {raw, m->dtype, x->n / (size_t)c->H, (size_t)c->H};
+    const struct fm_quantise_matrix all = fm_forms_rows(c, x->tensor->part, raw, m->dtype, k);
     float *values = fm_scratch(x->n * sizeof *values), factor;
     bool finite = fm_quantise_factor(&factor, m->through, &m->as, &all);
     for (int i = 0; i < (down ? 1 : c->expert->rows) && finite && k > 0; i++) {
