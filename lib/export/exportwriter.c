@@ -141,64 +141,36 @@ static int cut(struct piece **piece, int *count, const struct fm_exportplan *p,
     return FM_OK;
 }
 
-/* True if the tensor is rounded from the bundle's numbers. */
-static bool is_rounded(const struct fm_exportplan *p, const struct fm_planned_tensor *t)
-{
-    return p->options.quantise &&
-           (t->blocks && (t->fill != FM_FILL_EXPERTS || p->block[t->block].plane >= 0));
-}
-
-/* Upper bound of the additional memory for a rounded piece: the values of its part of the expert,
- * and as a matrix; the rows that share scales, as float32; and a copy of the piece if it is a
- * block. */
-static uint64_t rounding_memory(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
-                                uint64_t piece)
-{
-    const struct fm_config *c = &p->from->config;
-    uint64_t most = 0;
-    for (size_t i = t->block; i < t->block + t->blocks; i++) {
-        struct fm_planned_block b = p->block[i];
-        b.plane = -1;
-        b.part = fm_expert_cut(c->expert, b.part).of;
-        bool turned = b.part == FM_PART_DOWN_T;
-        uint64_t k = fm_exportplan_stored(p, &b), columns = turned ? k : (uint64_t)c->H;
-        uint64_t bytes = 2 * fm_exportplan_unit_bytes(p, &b, k) +
-                         columns * (uint64_t)p->rounded.scheme.block_rows * sizeof(float);
-        most = bytes > most ? bytes : most;
-    }
-    return most + (t->fill == FM_FILL_EXPERTS ? piece : 0);
-}
-
-/* Additional memory for decoding a piece: its codes and the tensor's scales; for the first piece,
- * also the buffer in which the codes are compared with their checksum. */
-static uint64_t decoding_memory(const struct fm_planned_tensor *t, uint64_t piece)
-{
-    const struct fm_tensor *from = &t->from->t;
-    uint64_t values = piece * 8 / (uint64_t)fm_dtype_bits(t->t.dtype);
-    uint64_t codes = values * (uint64_t)fm_stored_bits(&t->from->at) / 8;
-    return codes + t->scale->t.size + (uint64_t)fm_tensor_count(&t->scale->t) * sizeof(float) +
-           (from->size < FM_FILL_PIECE ? from->size : FM_FILL_PIECE);
-}
-
-/* Additional memory for the source of a piece.  Blocks are filled one after another; one that is
- * not a range of the bundle is made from a copy of at most twice its size (gate and up rows for one
- * of them). */
+/* Upper bound of the additional memory for the source of a piece.  Decoded: its codes, the tensor's
+ * scales, and a buffer for comparing both with their checksums.  Rounded: the values of a part of
+ * the expert, twice if they are transposed, and the rows that share scales, as float32.  Other
+ * blocks that are not a range of the bundle are made, one after another, from copies of at most
+ * twice their size. */
 static uint64_t filling_memory(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
                                uint64_t piece)
 {
-    uint64_t block = 0;
-    if (is_rounded(p, t))
-        return rounding_memory(p, t, piece);
-    if (t->fill == FM_FILL_WIDENED || t->fill == FM_FILL_DECODED)
-        return (t->fill == FM_FILL_WIDENED ? piece : 0) +
-               (t->scale ? decoding_memory(t, piece) : 0);
-    for (size_t i = t->block; t->fill == FM_FILL_EXPERTS && i < t->block + t->blocks; i++) {
-        const struct fm_planned_block *b = &p->block[i];
-        const struct fm_forms f = fm_exportplan_forms(p, b, 0, fm_exportplan_stored(p, b));
-        uint64_t bytes = fm_forms_same(&f) ? 0 : b->bytes;
-        block = bytes > block ? bytes : block;
+    const struct fm_tensor *scale = t->scale ? &t->scale->t : NULL;
+    uint64_t most = 0, H = (uint64_t)p->from->config.H;
+    if (t->from && t->fill != FM_FILL_COPY)
+        return piece +
+               (scale ? piece + scale->size + fm_tensor_count(scale) * sizeof(float) + FM_FILL_PIECE
+                      : 0);
+    for (size_t i = t->block; i < t->block + t->blocks; i++) {
+        struct fm_planned_block b = p->block[i];
+        uint64_t k = fm_exportplan_stored(p, &b), bytes = 0;
+        const struct fm_forms f = fm_exportplan_forms(p, &b, 0, k);
+        if (p->options.quantise && (t->fill != FM_FILL_EXPERTS || b.plane >= 0)) {
+            b.plane = -1;
+            b.part = fm_expert_cut(p->from->config.expert, b.part).of;
+            bytes = piece +
+                    fm_exportplan_unit_bytes(p, &b, k) * (b.part == FM_PART_DOWN_T ? 2 : 1) +
+                    (k + H) * (uint64_t)p->rounded.scheme.block_rows * sizeof(float);
+        } else if (t->fill == FM_FILL_EXPERTS && !fm_forms_same(&f)) {
+            bytes = 2 * (b.bytes < piece ? b.bytes : piece);
+        }
+        most = bytes > most ? bytes : most;
     }
-    return 2 * (block < piece ? block : piece);
+    return most;
 }
 
 /* Memory for the plan, with two copies of its tensors that are sorted into files, and headers in
@@ -237,7 +209,7 @@ static uint64_t group_memory(const struct fm_exportplan *p, bool stream)
         if (first >= 0 && first == last)
             all += t->t.size;
         else /* a group may have several pieces of the tensor: add them up */
-            all += piece + (is_rounded(p, t) ? 0 : shared);
+            all += piece + shared;
         uint64_t beside = filling_memory(p, t, piece) + (stream ? 0 : piece);
         filling = beside > filling ? beside : filling;
         uint64_t need = filling + shared + (stream ? all : 0);
