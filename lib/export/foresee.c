@@ -98,7 +98,7 @@ int fm_foresee_open(struct fm_opened *o, struct fm_checkpoint *cp, const char *p
         return err->code;
     o->dtype = cp->dtype;
     if (!o->config.scheme.storage || weights == FM_WEIGHTS_BF16 ||
-        !fm_checkpoint_forms(&o->packed, cp, why))
+        !fm_model_forms(&o->packed, cp->model, why))
         fm_packed_plain(&o->packed, &o->config, o->dtype);
     if (o->packed.storage)
         fm_storage_names(o->stored, &o->config.scheme, o->config.schemes);

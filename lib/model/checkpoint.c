@@ -1,7 +1,6 @@
 /*
- * Divides the tensors of a checkpoint into those of experts and the rest, by the family's table.
- * fm-pack copies them as bytes, so no values are read here.  A tensor that is missing, duplicated
- * or of the wrong shape is reported before the first byte is copied.
+ * Divides the tensors of a checkpoint, which fm_model_open_dir found and checked, into those of
+ * experts and the rest.  fm-pack copies them as bytes, so no values are read here.
  */
 #include "lib/model/checkpoint.h"
 
@@ -11,6 +10,7 @@
 #include <string.h>
 
 #include "lib/base/mem.h"
+#include "lib/model/loading.h"
 
 static struct fm_share *share_of(const struct fm_checkpoint *cp, int m, int e)
 {
@@ -44,54 +44,36 @@ static int place_of(const struct fm_checkpoint *cp, const struct fm_weight *w)
     return place;
 }
 
-/* Store a tensor that matches one of the table's rows for experts. */
-static int take_expert(struct fm_checkpoint *cp, const struct fm_stored *at, struct fm_err *err)
+/* List the shares of the experts of the m-th layer with experts. */
+static void take_experts(struct fm_checkpoint *cp, int m)
 {
-    const struct fm_tensor *t = at->tensor;
-    const struct fm_weight *w = at->weight;
-    enum fm_weight_part part;
-    int rc = fm_stored_check_weight(&part, at, &cp->config, w, at->l, (uint64_t)cp->config.I, err);
-    if (rc)
-        return rc;
-    enum fm_dtype dtype = fm_stored_dtype(at);
-    bool each = fm_weights_per_expert(w, FM_NAMING_STOCK);
-    if (cp->experts == 0)
-        cp->dtype = dtype;
-    if (dtype != cp->dtype)
-        return fm_fail(err, FM_ECONFIG, "tensor '%s' is %s, but other experts are %s", t->name,
-                       fm_dtype_name(t->dtype), fm_dtype_name(cp->dtype));
-    int m = fm_config_moe(&cp->config, at->l), first = each ? at->e : 0,
-        n = each ? 1 : cp->config.E;
-    for (int i = first; i < first + n; i++, cp->experts++)
-        share_of(cp, m, i)[place_of(cp, w)] =
-            (struct fm_share){.at = *at, .part = part, .fused = !each};
-    return FM_OK;
+    const struct fm_layer_tensors *layer = &cp->model->layer[cp->config.moe[m]];
+    for (size_t i = 0; i < layer->places; i++) {
+        const struct fm_model_tensor *p = &layer->place[i];
+        if (!fm_weights_is_expert(p->weight))
+            continue;
+        bool fused = p->expert < 0;
+        int first = fused ? 0 : p->expert, n = fused ? cp->config.E : 1;
+        for (int e = first; e < first + n; e++, cp->experts++)
+            share_of(cp, m, e)[place_of(cp, p->weight)] =
+                (struct fm_share){.at = p->at, .part = p->part, .fused = fused};
+    }
 }
 
-/* Add a tensor to the extra tensors, to those that belong to codes or, with its scales, to its
- * expert or to the rest. */
+/* Add a tensor that is not an expert's to the extra tensors, to those that belong to codes or to
+ * the rest. */
 static int sort_tensor(struct fm_checkpoint *cp, const struct fm_stored *at, struct fm_err *err)
 {
-    const char *name = at->tensor->name;
-    if (!at->weight && fm_extra_refuse(&cp->config, name, err))
-        return err->code;
-    if (!at->weight && fm_extra_add(&cp->sum, &cp->config, at->tensor)) {
-        /* A copy, whatever it belongs to: its codes and scales are not interpreted. */
+    if (!at->weight && at->extra) /* a copy: its codes and scales are not interpreted */
         cp->extra[cp->extras++] = (struct fm_stored){
             .tensor = at->tensor, .file = at->file, .l = -1, .e = -1, .extra = true};
-        return FM_OK;
-    }
-    if (fm_stored_check_pair(at, fm_source_find, &cp->source, err) || fm_stored_check(at, err))
-        return err->code;
-    if (fm_stored_belongs(at)) {
+    else if (fm_stored_belongs(at))
         cp->aside[cp->asides++] = *at;
-        return FM_OK;
-    }
-    if (fm_stored_is_expert(at))
-        return take_expert(cp, at, err);
-    if (!at->weight && strstr(name, ".experts."))
-        return fm_fail(err, FM_EFORMAT, "tensor '%s' belongs to no expert of config.json", name);
-    cp->rest[cp->rests++] = *at;
+    else if (!at->weight && strstr(at->tensor->name, ".experts."))
+        return fm_fail(err, FM_EFORMAT, "tensor '%s' belongs to no expert of config.json",
+                       at->tensor->name);
+    else if (!fm_stored_is_expert(at))
+        cp->rest[cp->rests++] = *at;
     return FM_OK;
 }
 
@@ -103,7 +85,8 @@ static int compare_wheres(const void *a, const void *b)
 
 static int sort_tensors(struct fm_checkpoint *cp, struct fm_err *err)
 {
-    size_t experts = (size_t)cp->config.M * (size_t)cp->config.E, all = cp->source.entries;
+    const struct fm_tensors *source = &cp->model->tensors;
+    size_t experts = (size_t)cp->config.M * (size_t)cp->config.E, all = source->entries;
     for (const struct fm_weight *w = cp->config.family->weight; fm_weights_more(w); w++)
         cp->tensors += is_row_of_experts(cp, w);
     assert(cp->tensors <= FM_EXPERT_TENSORS_MAX);
@@ -113,41 +96,35 @@ static int sort_tensors(struct fm_checkpoint *cp, struct fm_err *err)
     cp->extra = fm_alloc(all, sizeof *cp->extra, "the list of tensors", err);
     cp->aside = fm_alloc(all, sizeof *cp->aside, "the list of tensors", err);
     int rc = cp->expert && cp->rest && cp->extra && cp->aside ? FM_OK : err->code;
+    for (int m = 0; m < cp->config.M && !rc; m++)
+        take_experts(cp, m);
     for (size_t i = 0; i < all && !rc; i++)
-        rc = sort_tensor(cp, &cp->source.entry[i], err);
-    for (size_t i = 0; i < experts * tensors && !rc; i++)
-        if (!cp->expert[i].at.tensor)
-            rc = fm_fail(err, FM_EFORMAT, "the tensors of expert %zu of layer %d are incomplete",
-                         i / tensors % (size_t)cp->config.E,
-                         cp->config.moe[i / tensors / (size_t)cp->config.E]);
+        rc = sort_tensor(cp, &source->entry[i], err);
     if (rc)
         return rc;
+    assert(cp->experts == experts * tensors);
     qsort(cp->rest, cp->rests, sizeof *cp->rest, compare_wheres);
     qsort(cp->extra, cp->extras, sizeof *cp->extra, compare_wheres);
-    return fm_extra_check(&cp->sum, &cp->config, err);
+    return FM_OK;
 }
 
 int fm_checkpoint_open(struct fm_checkpoint *cp, const char *path, struct fm_err *err)
 {
     *cp = (struct fm_checkpoint){0};
-    int rc = fm_hfdir_open(&cp->dir, path, err);
-    if (rc)
-        return rc;
-    rc = fm_config_parse(&cp->config, cp->dir.config, cp->dir.config_bytes, err);
-    if (!rc)
-        rc = fm_source_borrow(&cp->source, &cp->dir, err);
-    char fused[FM_WEIGHT_NAME_BYTES];
-    if (!rc && fm_weights_fused_name(fused, &cp->config))
-        cp->config.fused = fm_source_find(&cp->source, fused) != NULL;
-    if (!rc)
-        rc = fm_source_resolve(&cp->source, &cp->config, err);
-    if (!rc)
-        rc = sort_tensors(cp, err);
-    if (rc) {
+    if (fm_hfdir_open(&cp->dir, path, err) || fm_model_open_dir(&cp->model, &cp->dir, 0, err))
+        goto fail;
+    cp->config = *fm_model_config(cp->model);
+    cp->dtype = fm_model_dtype(cp->model);
+    cp->sum = *fm_model_extra(cp->model);
+    if (cp->model->tensors.naming != FM_NAMING_STOCK)
+        fm_fail(err, FM_ECONFIG, "%s is an export; give its checkpoint", path);
+    else if (sort_tensors(cp, err))
         fm_within(err, "%s", path);
-        fm_checkpoint_close(cp);
-    }
-    return rc;
+    if (!err->code)
+        return FM_OK;
+fail:
+    fm_checkpoint_close(cp);
+    return err->code;
 }
 
 void fm_checkpoint_close(struct fm_checkpoint *cp)
@@ -156,9 +133,8 @@ void fm_checkpoint_close(struct fm_checkpoint *cp)
     free(cp->rest);
     free(cp->extra);
     free(cp->aside);
-    fm_source_close(&cp->source);
+    fm_model_close(cp->model);
     fm_hfdir_close(&cp->dir);
-    fm_config_release(&cp->config);
     *cp = (struct fm_checkpoint){0};
 }
 
@@ -182,22 +158,6 @@ void fm_checkpoint_rename(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_c
         fm_weights_name(name, w->name[naming], l, e);
     else
         snprintf(name, FM_ST_NAME_BYTES_MAX + 1, "%s", stock);
-}
-
-bool fm_checkpoint_forms(struct fm_packed_layers *layers, const struct fm_checkpoint *cp,
-                         char why[FM_PACKED_WHY])
-{
-    size_t shares = (size_t)cp->config.E * (size_t)cp->tensors;
-    fm_packed_begin(layers);
-    for (size_t i = 0; i < cp->experts; i++) {
-        const struct fm_share *share = &cp->expert[i];
-        struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
-        fm_expert_cuts(cut, cp->config.expert, share->part);
-        if (cut[0].of != FM_PART_BIAS &&
-            !fm_packed_see(layers, &cp->config, cp->dtype, (int)(i / shares), &share->at, why))
-            return false;
-    }
-    return fm_packed_any(layers, &cp->config, why);
 }
 
 bool fm_checkpoint_is_plane(const struct fm_checkpoint *cp, const struct fm_packed_layers *layers,

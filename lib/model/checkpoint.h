@@ -14,7 +14,6 @@
 #include "lib/family/family.h"
 #include "lib/model/model.h"
 #include "lib/model/packed.h"
-#include "lib/model/source.h"
 #include "lib/model/stored.h"
 
 /* Largest number of tensors that hold parts of one expert: gate, up and down; or gate_up, down and
@@ -30,8 +29,8 @@ struct fm_share {
 
 struct fm_checkpoint {
     struct fm_hfdir dir;
-    struct fm_tensors source; /* the tensors of `dir` */
-    struct fm_config config;
+    struct fm_model *model;  /* opened from `dir`, which checks every tensor */
+    struct fm_config config; /* the model's */
     enum fm_dtype dtype;     /* dtype of every expert weight when written */
     struct fm_share *expert; /* (M, E, tensors) */
     int tensors;             /* tensors per expert: rows of the family's table */
@@ -46,21 +45,13 @@ struct fm_checkpoint {
     struct fm_extra sum; /* of extra */
 };
 
-/*
- * Open a checkpoint.  FM_ECONFIG for a family or dtype that is not supported, or if experts have
- * different dtypes; FM_EFORMAT if an expert's tensor is missing, has a wrong shape, or belongs to
- * no expert.
- */
+/* Open a checkpoint, as fm_model_open_dir does.  FM_ECONFIG if it is an export, FM_EFORMAT if a
+ * tensor of an expert is not in the family's table. */
 int fm_checkpoint_open(struct fm_checkpoint *cp, const char *path, struct fm_err *err);
 void fm_checkpoint_close(struct fm_checkpoint *cp); /* zeroed struct is fine */
 
 /* The shares of expert e of the m-th layer with experts, one in each of `tensors` tensors. */
 const struct fm_share *fm_checkpoint_expert(const struct fm_checkpoint *cp, int m, int e);
-
-/* Find the form of each layer, codes or unquantised values; false, with the reason in `why`, if a
- * bundle cannot keep the codes. */
-bool fm_checkpoint_forms(struct fm_packed_layers *layers, const struct fm_checkpoint *cp,
-                         char why[FM_PACKED_WHY]);
 
 /* Whether the tensor holds scales of experts' channels, so that it is a layer's tensor. */
 bool fm_checkpoint_is_plane(const struct fm_checkpoint *cp, const struct fm_packed_layers *layers,

@@ -88,7 +88,7 @@ static int open_inputs(struct fm_packing *p, struct fm_err *err)
 static bool can_keep(struct fm_packed_layers *layers, const struct fm_packing *p,
                      char why[FM_PACKED_WHY])
 {
-    if (!fm_checkpoint_forms(layers, &p->cp, why))
+    if (!fm_model_forms(layers, p->cp.model, why))
         return false;
     if (p->ranking.group % layers->group == 0)
         return true;
@@ -394,10 +394,11 @@ static uint64_t task_memory(const struct fm_packing *p)
            (uint64_t)p->cp.config.I * rows * sizeof(int32_t);
 }
 
-/* Memory for the names and places of a checkpoint's tensors. */
+/* Memory for the names and places of a checkpoint's tensors; those of experts are in the model,
+ * too. */
 static uint64_t index_memory(const struct fm_checkpoint *cp)
 {
-    uint64_t bytes = cp->experts * sizeof *cp->expert + cp->dir.places * sizeof *cp->dir.place +
+    uint64_t bytes = 2 * cp->experts * sizeof *cp->expert + cp->dir.places * sizeof *cp->dir.place +
                      (cp->rests + cp->asides + cp->extras) * sizeof *cp->rest;
     for (size_t i = 0; i < cp->dir.shards; i++) {
         const struct fm_safetensors *st = &cp->dir.shard[i].st;
@@ -459,7 +460,7 @@ static int fill_report(struct fm_packing *p, struct fm_err *err)
     r->segments = p->seg.S;
     r->adapter = p->adapter.M > 0;
     r->merged = count_merged(p);
-    fm_source_bytes(&p->cp.source, &r->bytes_in, &r->bytes_values);
+    fm_model_bytes(p->cp.model, &r->bytes_in, &r->bytes_values);
     r->bytes_weights = r->kept ? r->bytes_in : r->bytes_values;
     fm_storage_names(r->storage, &p->cp.config.scheme, p->cp.config.schemes);
     r->extra = p->cp.sum;
@@ -747,7 +748,7 @@ int fm_pack_compare(const struct fm_run_options *run, struct fm_pack_compared *c
         rc = err->code;
         goto out;
     }
-    fm_source_bytes(&p.cp.source, &report.bytes_in, &report.bytes_values);
+    fm_model_bytes(p.cp.model, &report.bytes_in, &report.bytes_values);
     report.bytes_weights = report.kept ? report.bytes_in : report.bytes_values;
     if (fm_packing_pass(&p, "compare", err) || fm_packing_check_sums(&p, err) ||
         compare_all(&p, compared, err))
