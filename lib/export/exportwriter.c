@@ -232,6 +232,7 @@ struct filework {
     struct writer *w;
     struct fm_output out;
     struct piece *piece;
+    char **bytes; /* of a stream, for each piece */
 };
 
 static int write_part(struct filework *f, const struct piece *p, struct fm_hasher *hasher,
@@ -271,8 +272,9 @@ static int write_whole(struct filework *f, const struct piece *p, struct fm_err 
     return rc;
 }
 
-/* Fill and write the pieces of a group; i is the first. */
-static void write_group(void *arg, int i)
+/* Fill the pieces of a group, of which i is the first, and write them to the file or, in a stream,
+ * to f->bytes. */
+static void fill_group(void *arg, int i)
 {
     struct filework *f = arg;
     const struct piece *p = &f->piece[i];
@@ -281,12 +283,15 @@ static void write_group(void *arg, int i)
     int rc = FM_OK;
     if (!p->group || !fm_taskgroup_going(&f->w->tasks))
         return;
-    fm_scratch_reserve(f->w->scratch);
+    if (!f->bytes)
+        fm_scratch_reserve(f->w->scratch);
     struct fm_mark mark = fm_scratch_mark();
     hold(&held, f->w->plan, p);
     for (int k = 0; k < p->group && !rc; k++)
-        rc = p->tensor->fill == FM_FILL_COPY ? write_whole(f, p, &err)
-                                             : write_part(f, &p[k], NULL, &err);
+        rc = f->bytes ? fm_fill_bytes(f->w->plan, p[k].tensor, p[k].from, p[k].size,
+                                      f->bytes[i + k], &err)
+             : p->tensor->fill == FM_FILL_COPY ? write_whole(f, p, &err)
+                                               : write_part(f, &p[k], NULL, &err);
     fm_fill_drop(&held);
     fm_scratch_release(mark);
     if (rc)
@@ -332,7 +337,7 @@ static void write_file(void *arg, int i)
         cut(&f.piece, &pieces, w->plan, planned, false, &err) ||
         fm_output_reserve(&f.out, planned->bytes, &err) || write_head(w, (size_t)i, &f.out, &err))
         goto out;
-    fm_pool_for(pieces, write_group, &f);
+    fm_pool_for(pieces, fill_group, &f);
     if (fm_taskgroup_going(&w->tasks) && !hash_written(&f, (size_t)i, &err) &&
         fm_taskgroup_going(&w->tasks))
         fm_output_commit(&f.out, &err);
@@ -382,32 +387,6 @@ static int write_directory(struct writer *w, struct fm_err *err)
 
 /* ---- a tar stream ---- */
 
-struct round {
-    struct writer *w;
-    const struct piece *piece;
-    char **bytes;
-};
-
-/* Fill the pieces of a group; i is the first. */
-static void fill_group(void *arg, int i)
-{
-    struct round *v = arg;
-    const struct piece *p = &v->piece[i];
-    struct fm_err err = {0};
-    struct fm_fill_held held;
-    int rc = FM_OK;
-    if (!p->group || !fm_taskgroup_going(&v->w->tasks))
-        return;
-    struct fm_mark mark = fm_scratch_mark();
-    hold(&held, v->w->plan, p);
-    for (int k = 0; k < p->group && !rc; k++)
-        rc = fm_fill_bytes(v->w->plan, p[k].tensor, p[k].from, p[k].size, v->bytes[i + k], &err);
-    fm_fill_drop(&held);
-    fm_scratch_release(mark);
-    if (rc)
-        fm_taskgroup_fail(&v->w->tasks, &err);
-}
-
 /* Write a filled piece; with the last one of a tensor outside the experts, check its digest. */
 static int stream_piece(struct writer *w, const struct piece *p, const char *bytes,
                         struct fm_err *err)
@@ -431,8 +410,7 @@ static int stream_piece(struct writer *w, const struct piece *p, const char *byt
 }
 
 /* Groups are filled in parallel, one per thread, and written in order. */
-static int stream_pieces(struct writer *w, const struct piece *piece, int pieces,
-                         struct fm_err *err)
+static int stream_pieces(struct writer *w, struct piece *piece, int pieces, struct fm_err *err)
 {
     int most = fm_pool_threads(), rc = FM_OK;
     for (int first = 0, n; first < pieces && !rc && fm_taskgroup_going(&w->tasks); first += n) {
@@ -443,8 +421,8 @@ static int stream_pieces(struct writer *w, const struct piece *piece, int pieces
         char **bytes = fm_scratch((size_t)n * sizeof *bytes);
         for (int i = 0; i < n; i++)
             bytes[i] = fm_scratch((size_t)piece[first + i].size);
-        struct round v = {w, piece + first, bytes};
-        fm_pool_for(n, fill_group, &v);
+        struct filework f = {.w = w, .piece = piece + first, .bytes = bytes};
+        fm_pool_for(n, fill_group, &f);
         for (int i = 0; i < n && !rc && fm_taskgroup_going(&w->tasks); i++)
             rc = stream_piece(w, &piece[first + i], bytes[i], err);
         fm_scratch_release(mark);
