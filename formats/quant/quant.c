@@ -61,15 +61,10 @@ void fm_storage_scales(float *scale, const struct fm_storage *s, const void *raw
         scale[i] = s->divides ? scale[i] / factor : scale[i] * factor;
 }
 
-/* Blocks of `size` elements, of which there is at least one, or 0: all of them. */
-static size_t blocks(size_t all, int size)
-{
-    return size ? (all + (size_t)size - 1) / (size_t)size : 1;
-}
-
 size_t fm_scheme_blocks(const struct fm_scheme *s, size_t rows, size_t columns)
 {
-    return blocks(rows, s->block_rows) * blocks(columns, s->block_columns);
+    return (size_t)(fm_scheme_across(rows, s->block_rows) *
+                    fm_scheme_across(columns, s->block_columns));
 }
 
 void fm_scheme_decode(float *values, const struct fm_scheme *s, const void *codes,

@@ -136,6 +136,12 @@ bool fm_storage_exact(const struct fm_scheme *scheme, const struct fm_schemes *s
 /* The planes of a scheme of codes. */
 void fm_scheme_planes(struct fm_plane plane[FM_PLANES], const struct fm_scheme *scheme);
 
+/* Blocks of `size` of a row or column of `all` elements, the last maybe partial; size 0: one. */
+static inline uint64_t fm_scheme_across(uint64_t all, int size)
+{
+    return size ? (all + (uint64_t)size - 1) / (uint64_t)size : 1;
+}
+
 /* Number of blocks of a matrix, each of which has a scale; and the values of its codes. */
 size_t fm_scheme_blocks(const struct fm_scheme *scheme, size_t rows, size_t columns);
 void fm_scheme_decode(float *values, const struct fm_scheme *scheme, const void *codes,

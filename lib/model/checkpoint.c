@@ -23,12 +23,6 @@ const struct fm_share *fm_checkpoint_expert(const struct fm_checkpoint *cp, int 
     return share_of(cp, m, e);
 }
 
-uint64_t fm_checkpoint_share_bytes(const struct fm_checkpoint *cp, const struct fm_share *share,
-                                   const struct fm_tensor *t)
-{
-    return share->fused ? t->size / (uint64_t)cp->config.E : t->size;
-}
-
 static bool is_row_of_experts(const struct fm_checkpoint *cp, const struct fm_weight *w)
 {
     return fm_weights_exists(&cp->config, w, cp->config.moe[0]) && w->name[FM_NAMING_STOCK] &&

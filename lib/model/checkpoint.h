@@ -57,10 +57,6 @@ const struct fm_share *fm_checkpoint_expert(const struct fm_checkpoint *cp, int 
 bool fm_checkpoint_is_plane(const struct fm_checkpoint *cp, const struct fm_packed_layers *layers,
                             const struct fm_stored *s);
 
-/* Bytes of a share of `tensor`, which is the share's tensor or that of its scales. */
-uint64_t fm_checkpoint_share_bytes(const struct fm_checkpoint *cp, const struct fm_share *share,
-                                   const struct fm_tensor *tensor);
-
 /*
  * Names in exports: the first function gives the name of the table's row with that part, for layer
  * l and expert e; the second, the name of a checkpoint's tensor outside the experts (unchanged

@@ -702,17 +702,6 @@ int fm_model_layer(struct fm_model *m, int l, int next, const struct fm_layer **
     return FM_OK;
 }
 
-int fm_model_sums_of(struct fm_weightsum *sums, const struct fm_hfdir *dir, const atomic_int *stop,
-                     struct fm_err *err)
-{
-    struct fm_model *model = NULL;
-    int rc = fm_model_open_dir(&model, dir, (uint64_t)64 << 20, err);
-    if (!rc)
-        rc = fm_model_sums(model, sums, stop, err);
-    fm_model_close(model);
-    return rc;
-}
-
 int fm_model_sums(struct fm_model *m, struct fm_weightsum *sums, const atomic_int *stop,
                   struct fm_err *err)
 {

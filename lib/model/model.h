@@ -145,9 +145,6 @@ void fm_model_want(struct fm_model *model, const struct fm_weightsum *wanted);
  * is nonzero. */
 int fm_model_sums(struct fm_model *model, struct fm_weightsum *sums, const atomic_int *stop,
                   struct fm_err *err);
-/* The sums of the checkpoint in `dir`, which is read once, layer by layer. */
-int fm_model_sums_of(struct fm_weightsum *sums, const struct fm_hfdir *dir, const atomic_int *stop,
-                     struct fm_err *err);
 
 /* Bytes of the largest layer in memory; and an upper bound of the bytes that the model holds after
  * a sweep: the weights outside the layers, the resident layers, the shared slot, and the buffers

@@ -13,11 +13,6 @@
 #include "lib/model/checkpoint.h"
 #include "lib/model/stored.h"
 
-static uint64_t blocks(uint64_t size, int block)
-{
-    return block ? (size + (uint64_t)block - 1) / (uint64_t)block : 1;
-}
-
 static struct fm_packed_part *add_part(struct fm_packed *p, const struct fm_config *c,
                                        enum fm_weight_part of, int plane, const char *suffix,
                                        enum fm_dtype dtype)
@@ -46,7 +41,7 @@ static void add_plain(struct fm_packed *p, const struct fm_config *c, enum fm_we
 static void shape_rows(struct fm_packed_part *part, const struct fm_packed *p,
                        const struct fm_config *c, const struct fm_plane *plane, int bits)
 {
-    uint64_t across = blocks((uint64_t)c->H, plane->block_columns);
+    uint64_t across = fm_scheme_across((uint64_t)c->H, plane->block_columns);
     int element = fm_dtype_bits(part->dtype);
     part->items = (uint64_t)(p->group / plane->block_rows);
     part->item = (size_t)(across * (uint64_t)bits + 7) / 8;
@@ -62,7 +57,7 @@ static void shape_columns(struct fm_packed_part *part, const struct fm_packed *p
                           const struct fm_config *c, const struct fm_plane *plane, int bits)
 {
     int element = fm_dtype_bits(part->dtype);
-    part->items = blocks((uint64_t)c->H, plane->block_rows);
+    part->items = fm_scheme_across((uint64_t)c->H, plane->block_rows);
     part->item = (size_t)(p->group / plane->block_columns) * (size_t)bits / 8;
     part->dims = 4;
     part->shape[0] = (uint64_t)c->E;

@@ -109,11 +109,6 @@ int fm_stored_check_pair(const struct fm_stored *s, fm_stored_find *find, const 
                    own);
 }
 
-static uint64_t blocks(uint64_t size, int block)
-{
-    return block ? (size + (uint64_t)block - 1) / (uint64_t)block : 1;
-}
-
 /* FM_EFORMAT unless the tensor has that shape; `who` begins the reason, as in "config.json
  * requires". */
 static int check_shape(const struct fm_tensor *t, const uint64_t *want, int dims, const char *who,
@@ -238,8 +233,8 @@ int fm_stored_check(const struct fm_stored *s, struct fm_err *err)
     if (scheme.block_rows == 0)
         return check_number(s->scale, err);
     uint64_t columns = fm_stored_count(s) / (t->shape[0] ? t->shape[0] : 1);
-    const uint64_t want[] = {blocks(t->shape[0], scheme.block_rows),
-                             blocks(columns, scheme.block_columns)};
+    const uint64_t want[] = {fm_scheme_across(t->shape[0], scheme.block_rows),
+                             fm_scheme_across(columns, scheme.block_columns)};
     if (scheme.block_columns)
         snprintf(who, sizeof who, "blocks of %d x %d require", scheme.block_rows,
                  scheme.block_columns);
@@ -319,8 +314,8 @@ int fm_stored_shape(uint64_t shape[FM_ST_DIMS_MAX], const struct fm_scheme *sche
     const struct fm_storage *s = scheme->storage;
     uint64_t bits = (uint64_t)fm_storage_bits(s);
     if (!s->fused) {
-        shape[0] = plane ? blocks(plain->shape[0], scheme->block_rows) : plain->shape[0];
-        shape[1] = plane ? blocks(plain->shape[1], scheme->block_columns)
+        shape[0] = plane ? fm_scheme_across(plain->shape[0], scheme->block_rows) : plain->shape[0];
+        shape[1] = plane ? fm_scheme_across(plain->shape[1], scheme->block_columns)
                          : plain->shape[1] * bits / (uint64_t)fm_dtype_bits(s->codes);
         return 2;
     }

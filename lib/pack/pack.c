@@ -347,9 +347,10 @@ static void largest_codes(const struct fm_packing *p, uint64_t *share, uint64_t 
     for (size_t i = 0; cp->config.scheme.storage && i < cp->experts + cp->rests; i++) {
         const struct fm_share *e = i < cp->experts ? &cp->expert[i] : NULL;
         const struct fm_stored *s = e ? &e->at : &cp->rest[i - cp->experts];
-        uint64_t bytes = e ? fm_checkpoint_share_bytes(cp, e, s->tensor) : 0;
+        uint64_t shares = e && e->fused ? (uint64_t)cp->config.E : 1;
+        uint64_t bytes = e ? s->tensor->size / shares : 0;
         uint64_t scale = s->scale ? s->scale->size + fm_tensor_count(s->scale) * sizeof(float) : 0;
-        scale /= e && e->fused ? (uint64_t)cp->config.E : 1;
+        scale /= shares;
         *share = bytes > *share ? bytes : *share;
         *scales = scale > *scales ? scale : *scales;
     }

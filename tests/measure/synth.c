@@ -386,7 +386,11 @@ static int make_manifest(struct stage *g, const atomic_int *stop, struct fm_err 
     /* All weights have the same type, so any tensor gives it. */
     enum fm_dtype dtype = g->dir.shard[0].st.tensor[0].dtype;
     struct fm_weightsum sums;
-    int rc = fm_model_sums_of(&sums, &g->dir, stop, err);
+    struct fm_model *weights = NULL;
+    int rc = fm_model_open_dir(&weights, &g->dir, 0, err);
+    if (!rc)
+        rc = fm_model_sums(weights, &sums, stop, err);
+    fm_model_close(weights);
     if (!rc)
         rc = fm_stage_model_identity(&model, &g->dir, &g->config, dtype, &sums, err);
     if (rc)

@@ -90,7 +90,10 @@ static inline void given_rank(const char *to, const struct fm_hfdir *dir,
     size_t size;
     given_ranking(&r);
     GIVEN_TRY(fm_ranking_pack(&r, given_moe, &data, &size, &given_err));
-    GIVEN_TRY(fm_model_sums_of(&sums, dir, NULL, &given_err));
+    struct fm_model *weights = NULL;
+    GIVEN_TRY(fm_model_open_dir(&weights, dir, 0, &given_err));
+    GIVEN_TRY(fm_model_sums(weights, &sums, NULL, &given_err));
+    fm_model_close(weights);
     GIVEN_TRY(fm_stage_model_identity(&model, dir, config, FM_F16, &sums, &given_err));
     manifest = fm_stage_manifest(FM_STAGE_RANK, NULL, model, dropped);
     fm_json_add(fm_stage_history(manifest, "fm-rank"), "options", given_options("order", "score"));
