@@ -12,6 +12,11 @@
 } >answers.jsonl
 printf '{"text": "a\\u202e\\u001b[31m%s"}\n' "$(printf '\\n%.0s' {1..200})" >lines.jsonl
 fm-bench loops answers.jsonl lines.jsonl
+cp answers.jsonl original.jsonl
+cp lines.jsonl family40.jsonl
+python3 "$GOLDEN/../tests/pages.py" take fm-bench.1 cli/loops >commands
+# shellcheck source=/dev/null
+. ./commands | cmp - <(fm-bench loops original.jsonl family40.jsonl) && echo "the page's command runs"
 fm-bench loops --json - <answers.jsonl
 refused() {
     fm-bench loops "${1--}" 2>&1
