@@ -36,3 +36,8 @@ printf '{"choices": []}\n' | refused
 refused missing.jsonl
 fm-bench loops
 fm-bench loops --seq-len 5 answers.jsonl
+# The command of fm-bench(1).
+# shellcheck source=tests/pages.bash
+. "$GOLDEN/../tests/pages.bash"
+cp answers.jsonl original.jsonl && cp lines.jsonl family40.jsonl
+examples fm-bench.1

@@ -21,7 +21,6 @@ try() { # try PAGE [NAME]: print the files that it makes, and its messages excep
     ls -I '*.jsonl' -I DIR -I calib.npy -I example.sh -I said -I complained
     cd .. || exit 99
 }
-try README.md
 try README.md family
 try README.md pipe
 try fm.7

@@ -31,8 +31,8 @@ broken() {
 broken README.md 's/--layout ragged/--layuot ragged/' 'fm-pack has no option --layuot'
 # shellcheck disable=SC2016 # backticks of the page
 broken README.md 's/`fm-pack --keep-extra`/`fm-pack --kept-extra`/' 'fm-pack has no option --kept-extra'
-broken README.md 's/^<!-- run: cli.page-examples -->//' 'no test runs this block'
-broken README.md 's/^== verified/fm-verify --all family.fm/' 'marked as text'
+broken README.md 's/^<!-- run: cli.page-examples pipe -->//' 'no test runs this block'
+broken README.md 's/^checkpoint + text/fm-verify --all family.fm/' 'marked as text'
 broken README.md 's/^make demo/make demos/' "No rule to make target 'demos'"
 broken man/fm-mpi.7 's/^make MPI=1/make MPl=1/' 'nothing reads the variable MPl'
 broken man/fm-mpi.7 's/openmpi-bin/openmpi-tools/' 'installs no openmpi-tools'
