@@ -28,7 +28,7 @@ cJSON *fm_results_exported_json(const struct fm_bench_export *e);
 void fm_results_compared(FILE *out, const struct fm_bench_export *e, char *const *name, int n);
 cJSON *fm_results_compared_json(const struct fm_bench_export *e, char *const *name, int n);
 
-/* A Markdown table as in fm-bench(1); the speed-ups by budget as an SVG file. */
+/* A Markdown table as in tests/measure/RESULTS.md; the speed-ups by budget as an SVG file. */
 void fm_results_kernels(FILE *out, const struct fm_kernelbench *b);
 cJSON *fm_results_kernels_json(const struct fm_kernelbench *b);
 int fm_results_kernels_plot(const struct fm_kernelbench *b, const char *path, bool force,

@@ -6,7 +6,7 @@ calibration does not contain.  The four kinds are manual pages in English, the P
 and messages of programs in German, French and Spanish.  All four are in the training text.  Text
 sampled from the trained model, sampled.npy, is of the same kinds.
 
-Which documents a machine has depends on its packages; the losses in fm-train(1) were measured on Debian
+Which documents a machine has depends on its packages; the losses in tests/measure/RESULTS.md were measured on Debian
 12 with libpython3.11-stdlib, manpages, manpages-dev, libc6-dev and linux-libc-dev.  Whether a
 document is in the training text or in the sets of tokens depends on a digest of its text; no document is
 in both.

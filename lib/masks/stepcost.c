@@ -48,8 +48,8 @@
  * it, because channels are ranked. */
 #define DEEPER 1.2
 /* The fraction of tokens that is assumed to be distributed evenly.  On three models trained on
- * real text (fm-train(1)), 0 gives a higher loss on distant kinds of text, and 0.5 on the
- * calibration's kind. */
+ * real text (tests/measure/RESULTS.md), 0 gives a higher loss on distant kinds of text, and 0.5 on
+ * the calibration's kind. */
 #define TEMPER 0.2
 #define SHARE_MIN 0.05 /* smallest share, relative to an even one, so that weights are bounded */
 

@@ -1,11 +1,11 @@
-# The differences between methods in fm-guide(7) agree with the table of methods in fm-train(1).
+# The differences between methods in fm-guide(7) agree with the table of methods in tests/measure/RESULTS.md.
 python3 - "$GOLDEN/.." <<'PYTHON'
 import re, sys
 from pathlib import Path
 
 root = Path(sys.argv[1])
 METHODS = "uniform", "saliency", "learned", "exchange"
-rows = re.findall(rf"^\| ([\w-]+), ({'|'.join(METHODS)}) \|(.*)\|$", (root / "man/fm-train.1").read_text(), re.M)
+rows = re.findall(rf"^\| ([\w-]+), ({'|'.join(METHODS)}) \|(.*)\|$", (root / "tests/measure/RESULTS.md").read_text(), re.M)
 table = {}
 for model, method, cells in rows:
     at = [float(x) for x in cells.split("|")]

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Measure the cost of channel groups: held-out losses at budgets 0, 0.2, 0.4 and 0.6 with groups of 1, 16, 32
-# and 128.  Prints the table of fm-train(1).
+# and 128.  Prints the table of RESULTS.md.
 #
 #   BUILD=build tests/measure/groups.sh MODELS
 #

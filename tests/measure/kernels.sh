@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # `make bench-kernels`: measure clipped layers on this machine, which should be otherwise idle.  The
-# result goes to tests/measure/kernels.json and its table into fm-bench(1), between the two comment
+# result goes to tests/measure/kernels.json and its table into tests/measure/RESULTS.md, between the two comment
 # lines that mark it.  tests/unit/test_benchpage.c checks the table against the JSON.
 set -eu
 cd "$(dirname "$0")/../.."
@@ -28,9 +28,9 @@ for r in b["rows"]:
           f"{r['speedup']:.2f} | {r['ideal']:.2f} | " + (f"{r['error']:.1e} |" if "error" in r else "|"))
 END
 awk -v table="$table" '
-    /^\.\\" kernels$/ { print; while ((getline line < table) > 0) print line; skip = 1 }
-    /^\.\\" end of kernels$/ { skip = 0 }
-    !skip && !/^\.\\" kernels$/
-' man/fm-bench.1 >"$table.md"
-cat "$table.md" >man/fm-bench.1
+    /^<!-- kernels -->$/ { print; while ((getline line < table) > 0) print line; skip = 1 }
+    /^<!-- end of kernels -->$/ { skip = 0 }
+    !skip && !/^<!-- kernels -->$/
+' tests/measure/RESULTS.md >"$table.md"
+cat "$table.md" >tests/measure/RESULTS.md
 cat "$table"

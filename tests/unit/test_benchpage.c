@@ -1,4 +1,5 @@
-/* The table of clipped layers in fm-bench(1) equals tests/measure/kernels.json, line by line. */
+/* The table of clipped layers in tests/measure/RESULTS.md equals tests/measure/kernels.json, line
+ * by line. */
 #include <cjson/cJSON.h>
 
 #include "tests/unit/test.h"
@@ -35,7 +36,7 @@ static void expect_line(const char *table, const char *line)
 {
     const char *at = strstr(table, line);
     if (!at || at[-1] != '\n' || at[strlen(line)] != '\n')
-        fail_msg("man/fm-bench.1 has no line '%s': run make bench-kernels", line);
+        fail_msg("tests/measure/RESULTS.md has no line '%s': run make bench-kernels", line);
 }
 
 /* As cmd/results_kernels.c prints it. */
@@ -55,11 +56,11 @@ static void expect_row(const char *table, const cJSON *r)
 
 TEST(the_table_in_the_page_is_that_of_the_json)
 {
-    char *page = read_text("man/fm-bench.1"), *json = read_text("tests/measure/kernels.json"),
-         line[256];
-    char *table = strstr(page, ".\\\" kernels\n");
+    char *page = read_text("tests/measure/RESULTS.md"),
+         *json = read_text("tests/measure/kernels.json"), line[256];
+    char *table = strstr(page, "<!-- kernels -->\n");
     assert_non_null(table);
-    char *end = strstr(table, "\n.\\\" end of kernels\n");
+    char *end = strstr(table, "\n<!-- end of kernels -->\n");
     assert_non_null(end);
     end[1] = 0;
     cJSON *o = cJSON_Parse(json);
