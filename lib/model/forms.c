@@ -3,6 +3,26 @@
  * of a block of rows; where they are columns, it is what a channel group has of one row.  So the
  * forms follow from the number of rows and items and from two questions: whether rows of a group
  * follow each other or are interleaved, and whether the file has channels as rows or as columns.
+ *
+ * Codes are decoded, and values rounded, only as matrices of a file:
+ *
+ *     part of a bundle    | g0 gate | g0 up | g1 gate | g1 up | ...     and the same of its scales
+ *                              |                 |
+ *                              v  fm_move        v
+ *     cut of a file       | g0 gate   | g1 gate   | ...                 codes, scales: N x K
+ *                              |  fm_scheme_decode, or encode and decode (formats/quant)
+ *                              v
+ *     values              | g0 gate   | g1 gate   | ...                 N x K
+ *                              |  fm_move
+ *                              v
+ *     part                | g0 gate | g0 up | g1 gate | g1 up | ...     rows of the online layout
+ *
+ * Invariants:
+ *   1. A cut's rows are inside a channel group of its part, and numbers of channels are whole
+ *      groups (fm_forms_of).
+ *   2. A cut and the padding after it fill the file's cut, each byte once (fm_forms_of).
+ *   3. The cuts of a part fill its rows: their sizes add up to the part's (fm_forms_values).
+ *   4. Every block of a matrix has one scale (decode_cut).
  */
 #include "lib/model/forms.h"
 
@@ -37,7 +57,7 @@ struct fm_forms fm_forms_of(const struct fm_config *c, const struct fm_packed *p
                             uint64_t stored)
 {
     assert(fm_forms_has(packed, plane, cut) && channels <= stored);
-    assert(plane < 0 ||
+    assert(plane < 0 || /* invariant 1 */
            (channels % (uint64_t)packed->group == 0 && stored % (uint64_t)packed->group == 0));
     const struct fm_box box = box_of(c, packed, plane, dtype, cut, channels);
     size_t all = (size_t)fm_expert_part_rows(c->expert, cut->of), s = box.size;
@@ -56,6 +76,7 @@ struct fm_forms fm_forms_of(const struct fm_config *c, const struct fm_packed *p
         f.file = (struct fm_form){box.rows * s, s, groups * box.rows * s};
     f.padding.groups = groups - box.groups;
     f.file_padding = box.groups * f.file.group;
+    assert(fm_box_bytes(&f.box) + fm_box_bytes(&f.padding) == f.file_bytes); /* invariant 2 */
     return f;
 }
 
@@ -100,17 +121,20 @@ static char *take_plane(size_t *size, const struct fm_packed *p, const struct fm
     return file;
 }
 
-/* Decode a cut of `channels` channels, a matrix of a file, and move it to `rows`. */
-static void decode_cut(char *rows, enum fm_dtype dtype, const struct fm_packed *p,
-                       const struct fm_config *c, const struct fm_expert_cut *cut,
-                       uint64_t channels, const char *codes, const char *scales, float factor)
+/* Decode a cut of `channels` channels, a matrix of a file, and move it to `rows`; return its bytes
+ * there. */
+static size_t decode_cut(char *rows, enum fm_dtype dtype, const struct fm_packed *p,
+                         const struct fm_config *c, const struct fm_expert_cut *cut,
+                         uint64_t channels, const char *codes, const char *scales, float factor)
 {
     size_t N = cut->columns ? (size_t)c->H : (size_t)channels,
            K = cut->columns ? (size_t)channels : (size_t)c->H, size;
     const char *code = take_plane(&size, p, c, 0, cut, channels, codes);
     size_t count = fm_scheme_blocks(&p->scheme, N, K);
-    if (fm_packed_find(p, cut->of, 1))
+    if (fm_packed_find(p, cut->of, 1)) {
         scales = take_plane(&size, p, c, 1, cut, channels, scales);
+        assert(size * 8 == count * (size_t)fm_dtype_bits(p->scales)); /* invariant 4 */
+    }
     float *scale = fm_scratch(count * sizeof *scale), *wide = fm_scratch(N * K * sizeof *wide);
     fm_storage_scales(scale, p->scheme.storage, scales, p->scales, count, factor);
     fm_scheme_decode(wide, &p->scheme, code, scale, N, K);
@@ -119,6 +143,7 @@ static void decode_cut(char *rows, enum fm_dtype dtype, const struct fm_packed *
     if (dtype != FM_F32)
         fm_dtype_from_f32(values, wide, dtype, N * K);
     fm_move(rows + f.part_first, &f.part, values, &f.file, &f.box, NULL);
+    return f.file_bytes;
 }
 
 /* Values that are decoded at a time, so that they stay in the cache. */
@@ -135,14 +160,17 @@ void fm_forms_values(void *rows, enum fm_dtype dtype, const struct fm_packed *p,
     some = some > group ? some : group;
     for (uint64_t at = 0; at < channels; at += n) {
         n = channels - at < some ? channels - at : some;
+        size_t left = (size_t)n * row;
         for (int i = 0; i < part->rows; i++) {
             const struct fm_expert_cut cut =
                 fm_expert_cut(c->expert, of == FM_PART_DOWN_T ? FM_PART_DOWN : parts[i]);
             struct fm_mark mark = fm_scratch_mark();
-            decode_cut((char *)rows + at * row, dtype, p, c, &cut, n,
-                       (const char *)codes + fm_packed_bytes(p, part, at),
-                       (const char *)scales + (own ? fm_packed_bytes(p, own, at) : 0), factor[i]);
+            left -= decode_cut((char *)rows + at * row, dtype, p, c, &cut, n,
+                               (const char *)codes + fm_packed_bytes(p, part, at),
+                               (const char *)scales + (own ? fm_packed_bytes(p, own, at) : 0),
+                               factor[i]);
             fm_scratch_release(mark);
         }
+        assert(left == 0); /* invariant 3 */
     }
 }

@@ -18,6 +18,10 @@
  *     channel               | gate     | up     |               one of cap[e] of expert e
  *                           ^ cut.first
  *
+ * The experts of a bundle that is read as an export (fm_model_narrow) begin at e I channels, of
+ * which the first cap[e] are read; they go through codes of a format between piece and channel
+ * (convert_through).
+ *
  *     target   | expert 0   | expert 1    | expert 2     |      gate_up of the slot
  *              row0[0]      row0[1]       row0[2]
  *
@@ -31,6 +35,8 @@
  *      converted and no file has changed (convert_task; the end of load_layer).
  *   6. A pinned layer is in its own slot, every other layer in the shared slot (fm_model_layer).
  *   7. No thread asks for the next layer's bytes while a layer is loaded (load_layer).
+ *   8. Codes are read in whole channel groups (find_piece), and an expert that goes through codes
+ *      keeps its size (convert_through).
  */
 #include "lib/model/loading.h"
 
@@ -325,7 +331,7 @@ static bool find_piece(struct piece *x, const struct conversion *v, int i)
     size_t channel = 0;
     for (int n = fm_expert_cuts(cut, c->expert, p->part); n-- > 0;)
         channel += (size_t)fm_expert_cut_channel(&cut[n], c->H);
-    assert(!p->packed || v->slot->layer.cap[x->e] % packed_of(v)->group == 0);
+    assert(!p->packed || v->slot->layer.cap[x->e] % packed_of(v)->group == 0); /* invariant 8 */
     x->first = channel * (size_t)first_of(v, x->e);
     x->n = channel * (size_t)v->slot->layer.cap[x->e];
     return true;
@@ -544,6 +550,7 @@ static int convert_through(const struct conversion *v, const struct piece *x, co
     uint64_t k = (uint64_t)v->slot->cap[x->e];
     const struct fm_quantise_matrix all = fm_forms_rows(c, x->tensor->part, raw, m->dtype, k);
     float *values = fm_scratch(x->n * sizeof *values), factor;
+    assert(all.rows * all.columns == x->n); /* invariant 8 */
     bool finite = fm_quantise_factor(&factor, m->through, &m->as, &all);
     for (int i = 0; i < (down ? 1 : c->expert->rows) && finite && k > 0; i++) {
         const struct fm_expert_cut cut = fm_expert_cut(c->expert, down ? FM_PART_DOWN : parts[i]);
