@@ -3,7 +3,7 @@
  * in plain loops, against which every faster table is tested.  It deals with arrays and sizes only,
  * not with files, models or layers.  In reading order: this header, kernels.def, norm.c (a forward
  * and its backward), gemm, attention, delta, route, scored, sparsemixer, expert, clamped, sums,
- * vocab, optim, families, memory, ref.c (the reference table), scan (a table for debugging).
+ * vocab, optim, solve, families, memory, ref.c (the reference table), scan (a table for debugging).
  *
  * The contract: the operations of a decoder layer as a table of functions (struct fm_ops).  `ref`
  * is the reference implementation (plain loops, sums in double), `cpu` is fast (products by

@@ -76,6 +76,23 @@ static void run_attention(const struct fm_ops *ops, const int *z, struct outputs
                         root, z[6]);
 }
 
+/* z: n m; a is a product with its transpose, plus a ridge */
+static void run_solve(const struct fm_ops *ops, const int *z, struct outputs *o)
+{
+    size_t n = (size_t)z[0], m = (size_t)z[1];
+    float *b = normals(n * n, 1), *side = normals(n * m, 1);
+    double *a = zeros((int)(n * n)), *x = give_doubles(o, n * m, 0);
+    for (size_t i = 0; i < n; i++)
+        for (size_t j = 0; j < n; j++) {
+            for (size_t k = 0; k < n; k++)
+                a[i * n + j] += (double)b[i * n + k] * (double)b[j * n + k];
+            a[i * n + j] = j > i ? (double)NAN : a[i * n + j] + (i == j ? 0.1 * (double)n : 0);
+        }
+    for (size_t i = 0; i < n * m; i++)
+        x[i] = (double)side[i];
+    ops->solve(x, a, z[0], z[1]);
+}
+
 /* z: N Q A R D */
 static void run_join_keys(const struct fm_ops *ops, const int *z, struct outputs *o)
 {
@@ -489,6 +506,10 @@ static const struct {
     {"loss", run_loss, {1, 1, 1, 1}},
     {"loss", run_loss, {9, 3001, 1, 1}},
     {"loss", run_loss, {9, 3001, 1, 0}},
+    {"solve", run_solve, {1, 1}},
+    {"solve", run_solve, {13, 5}},
+    {"solve", run_solve, {64, 64}},
+    {"solve", run_solve, {197, 130}},
     {"adamw", run_adamw, {17, 1}},
     {"adamw", run_adamw, {40000, 12}},
 };

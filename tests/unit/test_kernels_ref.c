@@ -26,6 +26,23 @@ KERNEL_TEST(gemm_multiplies_all_four_transposes)
     }
 }
 
+KERNEL_TEST(solve_inverts_a_product)
+{
+    /* L = [2 0 0; 1 3 0; -1 2 1] */
+    double a[] = {4, NAN, NAN, 2, 10, NAN, -2, 5, 6}, x[6] = {0};
+    const double l[] = {2, NAN, NAN, 1, 3, NAN, -1, 2, 1}, want[] = {0, -1, 1, 3, 0, 0};
+    const double full[] = {4, 2, -2, 2, 10, 5, -2, 5, 6};
+    for (int i = 0; i < 3; i++)
+        for (int c = 0; c < 2; c++)
+            for (int k = 0; k < 3; k++)
+                x[i * 2 + c] += full[i * 3 + k] * want[k * 2 + c];
+    ref()->solve(x, a, 3, 2);
+    for (int i = 0; i < 9; i++)
+        assert_true(isnan(l[i]) ? isnan(a[i]) : a[i] == l[i]);
+    for (int i = 0; i < 6; i++)
+        assert_true(fabs(x[i] - want[i]) < 1e-12);
+}
+
 static double norm_value(const struct scalar *s)
 {
     ref()->norm(fm_to_f32(s->y), s->aux, s->x[0], s->x[1], s->x[2], s->n[0], s->n[1], 1e-5f);
