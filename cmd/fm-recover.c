@@ -1,4 +1,5 @@
-/* fm-recover: train one low-rank adapter, or the routers, for every budget. */
+/* fm-recover: train one low-rank adapter, or the routers, or solve down projections, for every
+ * budget. */
 #include "cmd/cli.h"
 #include "cmd/show.h"
 #include "cmd/tools.h"
@@ -6,12 +7,33 @@
 #include "lib/run/report.h"
 #include "lib/stage/lorafile.h"
 
+/* What a closed form served, and its rows. */
+static void describe_solved(const struct fm_result *out, const struct fm_recover_report *r)
+{
+    cJSON *served = fm_json_add_array(out->json, "served");
+    fprintf(out->text, "down     solved for budgets");
+    for (int i = 0; i < r->solving.masks; i++) {
+        double budget = fm_masks_budget(&r->masks, r->solving.mask[i]);
+        fprintf(out->text, "%s %.4f", i ? "," : "", budget);
+        cJSON *mask = fm_json_add_object(served, NULL);
+        fm_json_add_double(mask, "budget", budget);
+        fm_json_add_double(mask, "weight", r->solving.weight[i]);
+    }
+    fprintf(out->text, "\nrows     %lld to %lld of an expert\n", (long long)r->solving.least,
+            (long long)r->solving.most);
+    fm_json_add_uint(out->json, "rows_least", (uint64_t)r->solving.least);
+    fm_json_add_uint(out->json, "rows_most", (uint64_t)r->solving.most);
+}
+
 static void describe(const struct fm_result *out, const void *report)
 {
     const struct fm_recover_report *r = report;
     double budget = fm_masks_budget(&r->masks, r->mask);
-    fprintf(out->text, "adapter  on mask %d, budget %.4f\n", r->mask, budget);
-    fprintf(out->text, "steps    %d", r->steps);
+    if (r->solving.masks)
+        describe_solved(out, r);
+    else
+        fprintf(out->text, "adapter  on mask %d, budget %.4f\n", r->mask, budget);
+    fprintf(out->text, "%s    %d", r->solving.masks ? "layers" : "steps ", r->steps);
     if (r->resumed)
         fprintf(out->text, ", %d of them resumed", r->resumed);
     fputc('\n', out->text);
@@ -34,15 +56,15 @@ static int run(const struct fm_run_options *run, const void *options, void *repo
 }
 
 /* Modes of options: one bit for a strategy and one for what is trained: an adapter that is merged,
- * or another. */
-enum { SINGLE = 1, CROSS = 2, MERGED = 4, OTHER = 8 };
+ * or another, or what is solved. */
+enum { SINGLE = 1, CROSS = 2, MERGED = 4, OTHER = 8, SOLVED = 16, TRAINED = MERGED | OTHER };
 
 static int work(const struct fm_cli *cli, const struct fm_recover_options *options,
                 struct fm_recover_report *report, struct fm_err *err)
 {
     const struct fm_show_tool tool = {options, report, run, describe};
-    int strategies = SINGLE | CROSS, trains = MERGED | OTHER;
-    int train = options->train->merges ? MERGED : OTHER;
+    int strategies = SINGLE | CROSS, trains = TRAINED | SOLVED;
+    int train = options->train->solve ? SOLVED : options->train->merges ? MERGED : OTHER;
     char says[48];
     snprintf(says, sizeof says, "with --train %s", options->train->name);
     if (fm_options_check(cli, trains | SINGLE << options->strategy, "with --strategy cross", err) ||
@@ -62,20 +84,21 @@ int fm_recover_main(int argc, char **argv)
         {"budget", 'b', FM_CLI_DECIMAL, &options.budget, "R",
          "train at the mask nearest to R (default: 0.40)", 0, 0, SINGLE},
         {"train", 0, FM_CLI_CHOICE, &train, trains,
-         "train adapters of the experts, or the routers (default: experts)", 0, 0, 0},
+         "train adapters, or the routers, or solve down in closed form (default: experts)", 0, 0,
+         0},
         {"strategy", 0, FM_CLI_CHOICE, &strategy, "single|cross",
-         "train at one mask, or at many (default: single)", 0, 0, 0},
+         "train at one mask, or at many (default: single)", 0, 0, TRAINED},
         {"lora-rank", 0, FM_CLI_INT, &options.rank, "N", "rank of the adapter (default: 16)", 1,
          FM_LORA_RANK_MAX, MERGED},
         {"steps", 0, FM_CLI_INT, &options.steps, "N", "training steps (default: 200)", 1,
-         FM_RECOVER_STEPS_MAX, 0},
+         FM_RECOVER_STEPS_MAX, TRAINED},
         {"lr", 0, FM_CLI_REAL, &options.lr, "X", "learning rate (default: 1e-4)", FM_RECOVER_LR_MIN,
-         FM_RECOVER_LR_MAX, 0},
+         FM_RECOVER_LR_MAX, TRAINED},
     };
     struct fm_cli cli = {
         .tool = "fm-recover",
         .synopsis = "--model DIR --text FILE [options] [STAGE] > stage.fm",
-        .about = "Train one low-rank adapter, or the routers, for every budget.",
+        .about = "Train one low-rank adapter, or the routers, or solve down, for every budget.",
         .often = "model tokens text eval-text seq-len max-tokens budget strategy steps "
                  "precision memory "
                  "output state force dry-run json help version",
@@ -91,6 +114,8 @@ int fm_recover_main(int argc, char **argv)
     struct fm_recover_options usual;
     fm_recover_defaults(&usual, fm_recoveries[train]);
     options.train = usual.train;
+    if (options.train->solve && !options.budget.den) /* for the family */
+        options.strategy = FM_RECOVER_CROSS;
     /* A cross step also trains the full model, with the cross-entropy as its only loss. */
     options.w_task = options.strategy == FM_RECOVER_CROSS ? 1 : usual.w_task;
     struct fm_recover_report report = {0};

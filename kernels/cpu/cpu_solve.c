@@ -85,7 +85,7 @@ static int least(size_t a, size_t b)
 /* A block of columns of the factor. */
 struct panel {
     double *a;
-    size_t n, first;     /* the first column */
+    size_t n, first;      /* the first column */
     const double *turned; /* (first, BLOCK): rows of the square, transposed */
 };
 
@@ -96,13 +96,11 @@ static void update_rows(void *arg, int i)
     int rows = least(BLOCK, n - row), columns = least(BLOCK, n - p->first);
     double c[BLOCK * BLOCK] = {0};
     for (int r = 0; r < rows; r++)
-        memcpy(c + r * BLOCK, p->a + (row + (size_t)r) * n + p->first,
-               (size_t)columns * sizeof *c);
+        memcpy(c + r * BLOCK, p->a + (row + (size_t)r) * n + p->first, (size_t)columns * sizeof *c);
     subtract(c, (struct strided){p->a + row * n, (ptrdiff_t)n, 1},
              (struct strided){p->turned, BLOCK, 1}, rows, p->first);
     for (int r = 0; r < rows; r++)
-        memcpy(p->a + (row + (size_t)r) * n + p->first, c + r * BLOCK,
-               (size_t)columns * sizeof *c);
+        memcpy(p->a + (row + (size_t)r) * n + p->first, c + r * BLOCK, (size_t)columns * sizeof *c);
 }
 
 static void factor_square(const struct panel *p)

@@ -41,7 +41,7 @@ static size_t part_count(const struct fm_adapter *a, uint32_t k, enum fm_lora pa
 /* Allocate memory for the sizes a->M, a->r and so on; widths (M, E), or NULL: all 0. */
 static int take(struct fm_adapter *a, const uint32_t *widths, struct fm_err *err)
 {
-    size_t n = (size_t)a->M * (size_t)a->E, H = (size_t)a->H, total = 0;
+    size_t E = (size_t)a->E, n = (size_t)a->M * E, H = (size_t)a->H, total = 0;
     a->widths = fm_alloc(n, sizeof *a->widths, "adapter widths", err);
     a->offset = fm_alloc(n + 1, sizeof *a->offset, "adapter offsets", err);
     if (!a->widths || !a->offset)
@@ -50,7 +50,11 @@ static int take(struct fm_adapter *a, const uint32_t *widths, struct fm_err *err
         memcpy(a->widths, widths, n * sizeof *widths);
     for (size_t i = 0; i < n; i++) {
         size_t per_rank = FM_LORA_PARTS / 2 * (H + a->widths[i]), floats = H + a->biased;
-        if ((!a->router && !fm_mul(&floats, per_rank, (size_t)a->r)) ||
+        if (a->down) /* whole layers */
+            floats = (i + 1) % E
+                         ? 0
+                         : (E * a->widths[i] * H * (size_t)fm_dtype_bits(a->dtype) + 31) / 32;
+        if ((!a->router && !a->down && !fm_mul(&floats, per_rank, (size_t)a->r)) ||
             !fm_add(&total, total, floats)) {
             fm_fail(err, FM_ENOMEM, "an adapter of rank %d is too large", a->r);
             goto out;
@@ -79,6 +83,18 @@ int fm_adapter_init_routers(struct fm_adapter *a, int M, int E, int H, bool bias
     return take(a, NULL, err);
 }
 
+int fm_adapter_init_down(struct fm_adapter *a, int M, int E, int H, int I, enum fm_dtype dtype,
+                         struct fm_err *err)
+{
+    *a = (struct fm_adapter){.down = true, .dtype = dtype, .M = M, .E = E, .H = H};
+    uint32_t *widths = fm_alloc((size_t)M * (size_t)E, sizeof *widths, "adapter widths", err);
+    for (int i = 0; widths && i < M * E; i++)
+        widths[i] = (uint32_t)I;
+    int rc = widths ? take(a, widths, err) : err->code;
+    free(widths);
+    return rc;
+}
+
 void fm_adapter_release(struct fm_adapter *a)
 {
     free(a->widths);
@@ -96,7 +112,7 @@ static size_t count_all(const struct fm_adapter *a)
 void fm_adapter_start(struct fm_adapter *a, uint64_t seed)
 {
     memset(a->values, 0, count_all(a) * sizeof *a->values);
-    for (int m = 0; m < a->M && !a->router; m++)
+    for (int m = 0; m < a->M && a->r > 0; m++)
         for (int e = 0; e < a->E; e++)
             for (int part = FM_GATE_A; part < FM_LORA_PARTS; part += 2) {
                 float *p = fm_adapter_part(a, a->values, m, e, (enum fm_lora)part);
@@ -122,6 +138,13 @@ float *fm_adapter_part(const struct fm_adapter *a, float *block, int m, int e, e
     return block + a->offset[i] + part_offset(a, a->widths[i], part);
 }
 
+void *fm_adapter_down(const struct fm_adapter *a, int m, int e)
+{
+    assert(a->down);
+    size_t expert = (size_t)a->widths[0] * (size_t)a->H * (size_t)fm_dtype_bits(a->dtype) / 8;
+    return (char *)(a->values + a->offset[expert_index(a, m, 0)]) + (size_t)e * expert;
+}
+
 const float *fm_adapter_router(const struct fm_adapter *a, int m)
 {
     assert(a->router);
@@ -132,9 +155,11 @@ void fm_adapter_merge(const struct fm_adapter *a, const struct fm_ops *ops, floa
                       float *down, int m, int e)
 {
     int k = (int)a->widths[expert_index(a, m, e)], r = a->r, H = a->H;
-    float s = a->alpha / (float)r;
-    if (k == 0)
+    if (a->down && down)
+        fm_dtype_to_f32(down, fm_adapter_down(a, m, e), a->dtype, (size_t)k * (size_t)H);
+    if (a->down || k == 0)
         return;
+    float s = a->alpha / (float)r;
     const float *gate_A = fm_adapter_part(a, a->values, m, e, FM_GATE_A);
     const float *gate_B = fm_adapter_part(a, a->values, m, e, FM_GATE_B);
     const float *up_A = fm_adapter_part(a, a->values, m, e, FM_UP_A);

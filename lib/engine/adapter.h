@@ -1,6 +1,7 @@
 /*
  * What fm-recover trains: LoRA adapters on gate, up and down of every expert, only on the channels
- * that a mask keeps (fm-method(7)); or differences that are added to the routers' weights.
+ * that a mask keeps (fm-method(7)); or differences that are added to the routers' weights; or down
+ * projections that replace the ranked ones.
  * Adapters are merged into weights in the online layout.
  *
  * Expert of width k, rank r, s = alpha / r:
@@ -24,15 +25,18 @@
 enum fm_lora { FM_GATE_A, FM_GATE_B, FM_UP_A, FM_UP_B, FM_DOWN_A, FM_DOWN_B, FM_LORA_PARTS };
 
 struct fm_adapter {
-    bool router; /* it adapts routers; r, alpha and all widths are 0 */
-    bool biased; /* routers have a bias */
+    bool router;         /* it adapts routers; r, alpha and all widths are 0 */
+    bool biased;         /* routers have a bias */
+    bool down;           /* it replaces the down projections; r and alpha are 0, and all widths I */
+    enum fm_dtype dtype; /* of these projections */
     int M, E, H, r;
     float alpha;
     uint32_t *widths; /* (M, E): channels with an adapter */
     uint64_t *offset; /* (M E + 1): floats before expert e of the m-th layer of experts; for
-                         routers, only the entries with e = 0 are valid */
+                         routers and down, only the entries with e = 0 are valid */
     float *values; /* all parts, expert by expert, in the order of enum fm_lora; for routers (E, H)
-                      and, if biased, (E), layer by layer */
+                      and, if biased, (E), layer by layer; for down (E, I, H) of `dtype`, layer
+                      by layer, each in whole floats */
 };
 
 /* Compute sizes from widths (M, E), which are copied; set values to zero.  fm_adapter_release
@@ -45,6 +49,10 @@ void fm_adapter_release(struct fm_adapter *a);
 int fm_adapter_init_routers(struct fm_adapter *a, int M, int E, int H, bool biased,
                             struct fm_err *err);
 
+/* The same for down projections of I channels, stored as `dtype`. */
+int fm_adapter_init_down(struct fm_adapter *a, int M, int E, int H, int I, enum fm_dtype dtype,
+                         struct fm_err *err);
+
 /* Set the initial values, which depend only on the seed: A is normal with standard deviation 1/r, B
  * is zero; for routers all are zero. */
 void fm_adapter_start(struct fm_adapter *a, uint64_t seed);
@@ -53,10 +61,13 @@ void fm_adapter_start(struct fm_adapter *a, uint64_t seed);
  * values, gradients or moments. */
 float *fm_adapter_part(const struct fm_adapter *a, float *block, int m, int e, enum fm_lora part);
 
-/* Add the adapter of that expert to gate_up (2 cap, H) and down (cap, H), which the caller copied
- * from the base; rows [width, cap) are not changed.  Either may be NULL. */
+/* Add the adapter of that expert to, or replace down in, gate_up (2 cap, H) and down (cap, H),
+ * which the caller copied from the base; rows [width, cap) are not changed.  Either may be NULL. */
 void fm_adapter_merge(const struct fm_adapter *a, const struct fm_ops *ops, float *gate_up,
                       float *down, int m, int e);
+
+/* The down projection of expert e of the m-th layer with experts: (I, H), transposed. */
+void *fm_adapter_down(const struct fm_adapter *a, int m, int e);
 
 /* The differences to the router of the m-th layer with experts: (E, H) for its weights, then (E)
  * for its bias. */

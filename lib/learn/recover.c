@@ -1,8 +1,9 @@
 /*
- * fm-recover: train steps, then measure again, on merged and rounded weights, every mask that has
- * figures in the stream.  If those are for different held-out tokens or follow an earlier recovery,
- * the masks are measured without the adapter, too, so that both sets of figures are comparable.
- * The run can stop between any two steps or groups of masks and resume from the state file.
+ * fm-recover: train steps, or solve layer by layer, then measure again, on merged and rounded
+ * weights, every mask that has figures in the stream.  If those are for different held-out tokens
+ * or follow an earlier recovery, the masks are measured without the adapter, too, so that both sets
+ * of figures are comparable. The run can stop between any two steps or groups of masks and resume
+ * from the state file.
  */
 #include "lib/learn/recover.h"
 
@@ -34,7 +35,8 @@ struct recovery {
     struct fm_decimal budget;
     struct fm_budgets budgets; /* of the stream; empty in a dry run without one */
     int mask;                  /* of these, the one to recover at */
-    struct fm_tune tune;
+    struct fm_tune tune;       /* of a closed form only the adapter, and taken */
+    struct fm_solving solving;
     double *before, *after; /* (masks, QUALITIES); positions 0: not measured yet */
     struct fm_recover_report *report;
 };
@@ -86,10 +88,50 @@ static int check_options(void *self, struct fm_err *err)
     return FM_OK;
 }
 
+/* The masks that a closed form serves, and the weights of their errors. */
+static const struct {
+    struct fm_decimal budget;
+    double weight;
+} served[FM_SOLVING_MASKS] = {{{0, 1}, 8}, {{2, 10}, 4}, {{4, 10}, 2}, {{6, 10}, 1}};
+
+static void choose_served(struct recovery *r)
+{
+    struct fm_solving *s = &r->solving;
+    const struct fm_masks *masks = &r->budgets.masks;
+    s->family = masks;
+    if (r->options->strategy == FM_RECOVER_SINGLE) {
+        s->masks = 1;
+        s->mask[0] = r->mask;
+        s->weight[0] = 1;
+        return;
+    }
+    for (int i = 0; i < FM_SOLVING_MASKS; i++) {
+        int mask = fm_masks_nearest(masks, &served[i].budget);
+        if (s->masks > 0 && s->mask[s->masks - 1] == mask)
+            continue;
+        s->mask[s->masks] = mask;
+        s->weight[s->masks++] = served[i].weight;
+    }
+}
+
+/* The options of a closed form; its masks follow from the stream and the strategy. */
+static void print_solving(const struct recovery *r, struct fm_text *text)
+{
+    const struct fm_recovery *train = r->options->train;
+    fm_text_printf(text, "%s mask %d strategy %s ridge %.17g", train->name, r->mask,
+                   strategy_name(r->options->strategy), train->ridge);
+    for (int i = 0; i < r->solving.masks; i++)
+        fm_text_printf(text, " %d %.17g", r->solving.mask[i], r->solving.weight[i]);
+}
+
 static void print_params(void *self, struct fm_text *text)
 {
     const struct recovery *r = self;
     const struct fm_recover_options *o = r->options;
+    if (o->train->solve) {
+        print_solving(r, text);
+        return;
+    }
     bool first = o->train == fm_recoveries[0];
     fm_text_printf(text,
                    "%s%smask %d strategy %s rank %d alpha %.17g steps %d lr %.17g task %.17g kl "
@@ -124,11 +166,17 @@ static size_t list_state(void *self, struct fm_journal_item *item)
     uint64_t values = (uint64_t)r->budgets.masks.count * QUALITIES;
     size_t n = 0;
     fm_runner_item(item, &n, "taken", FM_I64, 1, &t->taken);
+    if (r->options->train->solve) {
+        fm_runner_item(item, &n, "least", FM_I64, 1, &r->solving.least);
+        fm_runner_item(item, &n, "most", FM_I64, 1, &r->solving.most);
+    }
     fm_runner_item(item, &n, "loss_first", FM_F64, 1, &t->loss_first);
     fm_runner_item(item, &n, "loss", FM_F64, 1, &t->loss);
     fm_runner_item(item, &n, "values", FM_F32, a->offset[(size_t)a->M * (size_t)a->E], a->values);
     fm_runner_item(item, &n, "before", FM_F64, values, r->before);
     fm_runner_item(item, &n, "after", FM_F64, values, r->after);
+    if (r->options->train->solve)
+        return n;
     fm_runner_item(item, &n, "moments", FM_F32, t->moments.count * t->moments.record / 4, NULL);
     item[n - 1].store = &t->moments;
     return n;
@@ -137,7 +185,7 @@ static size_t list_state(void *self, struct fm_journal_item *item)
 static int gather(void *self, struct fm_err *err)
 {
     struct recovery *r = self;
-    return fm_tune_gather(&r->tune, err);
+    return r->options->train->solve ? FM_OK : fm_tune_gather(&r->tune, err);
 }
 
 static int resumed(void *self, struct fm_err *err)
@@ -159,6 +207,9 @@ static int open_masks(struct recovery *r, struct fm_err *err)
     const struct fm_masks_wish wish = {.budget = (double)r->budget.num / (double)r->budget.den,
                                        .step = fm_stage_budget_step(&r->task.in)};
     r->mask = fm_masks_nearest(masks, &r->budget);
+    if (o->train->solve && masks->count < 2)
+        return fm_fail(err, FM_ECONFIG, "'%s' has only the full mask, which loses nothing",
+                       r->task.run->inputs.stream);
     if (o->strategy == FM_RECOVER_CROSS && masks->count < 2)
         return fm_fail(err, FM_ECONFIG,
                        "--strategy cross needs masks to train, but '%s' has only the full one",
@@ -233,6 +284,8 @@ static struct size adapter_size(const struct recovery *r)
     for (int m = 0; m < c->M; m++) {
         double kept = layer_channels(r, m);
         double floats = o->train->floats(c, o, kept);
+        if (o->train->solve) /* projections have the stored dtype */
+            floats *= fm_dtype_bits(fm_model_dtype(r->task.model)) / 32.0;
         uint64_t bytes = (uint64_t)(floats * sizeof(float));
         size.all += bytes;
         size.layer = bytes > size.layer ? bytes : size.layer;
@@ -255,6 +308,20 @@ static uint64_t count_measured(const struct fm_bundle *in)
     return in->members ? n : 17;
 }
 
+/* Add the sweep of a closed form, and its products: moments, right-hand sides and equations. */
+static void plan_solving(struct fm_estimate *estimate, const struct recovery *r, uint64_t memory)
+{
+    const struct fm_task *task = &r->task;
+    const struct fm_config *c = task->config;
+    double I = c->I, tokens = (double)task->calib.count * task->calib.T;
+    struct fm_estimate_sweep sweep = {
+        .count = 1, .rows = (uint64_t)tokens, .T = task->calib.T, .lanes = 1, .kept = 1};
+    fm_estimate_add(estimate, task->model, &sweep, memory);
+    double products = 2 * tokens * c->K * I * I + c->E * I * I * (I / 3 + 4.0 * c->H);
+    estimate->flops += c->M * products;
+    estimate->kind[estimate->kinds - 1].flops += c->M * products;
+}
+
 /* Add the sweeps of a run within `memory` bytes to *estimate. */
 static void plan_sweeps(struct fm_estimate *estimate, const struct recovery *r, uint64_t memory)
 {
@@ -273,8 +340,12 @@ static void plan_sweeps(struct fm_estimate *estimate, const struct recovery *r, 
                                       .gate_up = fm_model_ops(task->model)->operand == FM_F32,
                                       .merged = merges,
                                       .kept = cross ? 0.6 : adapter_size(r).kept};
-    fm_estimate_add(estimate, task->model, &sweep, memory);
+    if (o->train->solve)
+        plan_solving(estimate, r, memory);
+    else
+        fm_estimate_add(estimate, task->model, &sweep, memory);
     estimate->making = estimate->flops;
+    sweep.merged = merges;
     sweep.count = is_measured(task) ? 1 : 2;
     sweep.rows = (uint64_t)task->held.count * (uint64_t)task->held.T;
     sweep.T = task->held.T;
@@ -297,9 +368,22 @@ struct shares {
  * are always in memory.  Moments and gradients, in records of the largest layer's size, give way
  * once no layer of the model stays in memory.
  */
+static struct shares share_solving(struct fm_estimate *estimate, const struct recovery *r)
+{
+    const struct fm_task *task = &r->task;
+    uint64_t beside = adapter_size(r).all + r->options->train->memory(task);
+    struct shares s = {.sweeps = task->memory > beside ? task->memory - beside : 0};
+    *estimate = (struct fm_estimate){0};
+    plan_sweeps(estimate, r, s.sweeps);
+    estimate->memory += beside;
+    return s;
+}
+
 static struct shares share_memory(struct fm_estimate *estimate, const struct recovery *r)
 {
     const struct fm_task *task = &r->task;
+    if (r->options->train->solve)
+        return share_solving(estimate, r);
     int T = task->calib.T, batch = task->batch, micro = fm_sweep_micro(batch, T);
     struct size size = adapter_size(r);
     uint64_t slots =
@@ -324,6 +408,14 @@ static struct shares share_memory(struct fm_estimate *estimate, const struct rec
     return s;
 }
 
+static int begin_solving(struct recovery *r, struct fm_err *err)
+{
+    const struct fm_config *c = r->task.config;
+    r->solving.least = INT64_MAX;
+    return fm_adapter_init_down(&r->tune.adapter, c->M, c->E, c->H, c->I,
+                                fm_model_dtype(r->task.model), err);
+}
+
 static int begin(void *self, struct fm_err *err)
 {
     struct recovery *r = self;
@@ -343,13 +435,37 @@ static int begin(void *self, struct fm_err *err)
     if (!r->before || !r->after)
         return FM_ENOMEM;
     take_measured(r);
-    return fm_tune_init(&r->tune, err);
+    return r->options->train->solve ? begin_solving(r, err) : fm_tune_init(&r->tune, err);
+}
+
+static int solved_layer(void *self, struct fm_err *err)
+{
+    struct recovery *r = self;
+    r->runner.taken = r->tune.taken = r->solving.solved;
+    return fm_runner_due(&r->runner, err);
+}
+
+/* Solve all layers that are not solved yet. */
+static int step_solving(struct recovery *r, struct fm_err *err)
+{
+    struct fm_solving *s = &r->solving;
+    s->task = &r->task;
+    s->adapter = &r->tune.adapter;
+    s->solved = r->tune.taken;
+    s->due = solved_layer;
+    s->self = r;
+    r->task.units = (double)r->runner.steps;
+    int rc = r->options->train->solve(s, err);
+    r->task.units = 0;
+    return rc;
 }
 
 static int step(void *self, bool *done, struct fm_err *err)
 {
     (void)done;
     struct recovery *r = self;
+    if (r->options->train->solve)
+        return step_solving(r, err);
     int rc = fm_tune_step(&r->tune, err);
     r->runner.taken = r->tune.taken;
     return rc;
@@ -428,11 +544,12 @@ static int fill_report(void *self, struct fm_err *err)
             set_quality(&report->masks.mask[b].quality, r->before + (size_t)b * QUALITIES, false);
         set_quality(&report->after[b], r->after + (size_t)b * QUALITIES, true);
     }
-    report->mask = r->tune.mask;
+    report->mask = r->mask;
     report->steps = (int)r->tune.taken;
     report->resumed = r->runner.resumed;
     report->seconds = r->runner.seconds;
     report->seconds_step = r->runner.seconds_step;
+    report->solving = r->solving;
     report->loss_first = r->tune.loss_first;
     report->loss_last = r->tune.loss;
     return rc;
@@ -448,6 +565,10 @@ static void record(void *self, cJSON *options)
     if (o->train != fm_recoveries[0])
         fm_json_add_string(options, "train", o->train->name);
     fm_json_add_string(options, "strategy", strategy_name(o->strategy));
+    if (o->train->solve) {
+        fm_json_add_double(options, "ridge", o->train->ridge);
+        return;
+    }
     if (o->train->merges) {
         fm_json_add_uint(options, "lora_rank", (uint64_t)o->rank);
         fm_json_add_double(options, "lora_alpha", o->alpha);
@@ -461,9 +582,14 @@ static void record(void *self, cJSON *options)
 static void record_result(void *self, cJSON *result)
 {
     const struct recovery *r = self;
-    fm_json_add_uint(result, "mask", (uint64_t)r->tune.mask);
-    fm_json_add_double(result, "loss_first", r->tune.loss_first);
-    fm_json_add_double(result, "loss_last", r->tune.loss);
+    fm_json_add_uint(result, "mask", (uint64_t)r->mask);
+    if (r->options->train->solve) {
+        fm_json_add_uint(result, "rows_least", (uint64_t)r->solving.least);
+        fm_json_add_uint(result, "rows_most", (uint64_t)r->solving.most);
+    } else {
+        fm_json_add_double(result, "loss_first", r->tune.loss_first);
+        fm_json_add_double(result, "loss_last", r->tune.loss);
+    }
     if (r->budgets.masks.mask[0].removed == 0 && r->before[POSITIONS] > 0)
         fm_json_add_double(result, FM_STAGE_ORIGINAL_CE, r->before[CE]);
 }
@@ -474,11 +600,17 @@ static void record_adapter(cJSON *manifest, const struct recovery *r)
     cJSON *adapter = fm_json_add_object(manifest, "adapter");
     if (o->train != fm_recoveries[0])
         fm_json_add_string(adapter, "train", o->train->name);
-    if (o->train->merges) {
+    if (o->train->merges && !o->train->solve) {
         fm_json_add_uint(adapter, "rank", (uint64_t)o->rank);
         fm_json_add_double(adapter, "alpha", o->alpha);
     }
-    fm_json_add_uint(adapter, "budget_index", (uint64_t)r->tune.mask);
+    cJSON *budgets = o->train->solve ? fm_json_add_array(adapter, "served") : NULL;
+    for (int i = 0; i < r->solving.masks; i++) {
+        cJSON *mask = fm_json_add_object(budgets, NULL);
+        fm_json_add_uint(mask, "budget_index", (uint64_t)r->solving.mask[i]);
+        fm_json_add_double(mask, "weight", r->solving.weight[i]);
+    }
+    fm_json_add_uint(adapter, "budget_index", (uint64_t)r->mask);
     fm_json_add_string(adapter, "strategy", strategy_name(o->strategy));
 }
 
@@ -510,7 +642,8 @@ static void estimate_steps(struct fm_estimate *estimate, struct fm_task *task, v
     struct size size = adapter_size(r);
     share_memory(estimate, r);
     if (task->run->outputs.state) /* the adapter, and two moments in records of one size */
-        estimate->state = size.all + 2 * (uint64_t)c->M * size.layer;
+        estimate->state =
+            size.all + (r->options->train->solve ? 0 : 2 * (uint64_t)c->M * size.layer);
     estimate->disk =
         size.all + ADAPTER_FILE + (uint64_t)c->M * (uint64_t)c->E * FM_LORA_PARTS * ADAPTER_TENSOR;
 }
@@ -519,6 +652,8 @@ static void forecast(void *self, struct fm_estimate *estimate)
 {
     struct recovery *r = self;
     const struct fm_recover_options *all = r->options;
+    if (all->train->solve)
+        return;
     struct fm_recover_options half = *all;
     struct fm_estimate changed;
     half.steps = (all->steps + 1) / 2;
@@ -528,11 +663,40 @@ static void forecast(void *self, struct fm_estimate *estimate)
     fm_estimate_suggest(estimate, changed.flops, "--steps %d", half.steps);
 }
 
+/* What a closed form does not support. */
+static int check_solving(const struct recovery *r, struct fm_err *err)
+{
+    const struct fm_task *task = &r->task;
+    const char *name = r->options->train->name;
+    uint64_t bytes = adapter_size(r).all + ADAPTER_FILE;
+    if (task->config->scheme.storage)
+        return fm_fail(
+            err, FM_ECONFIG,
+            "--train %s: the experts of '%s' are quantised; it needs unquantised weights", name,
+            task->run->inputs.model);
+    if (task->run->machine.comm)
+        return fm_fail(err, FM_EUSAGE, "--train %s runs in one process; start it without MPI",
+                       name);
+    if (bytes > FM_BUNDLE_READ_BYTES_MAX)
+        return fm_fail(err, FM_ECONFIG,
+                       "--train %s: the down projections have %llu bytes (limit %llu); train an "
+                       "adapter instead",
+                       name, (unsigned long long)bytes,
+                       (unsigned long long)FM_BUNDLE_READ_BYTES_MAX);
+    return FM_OK;
+}
+
 static int open_inputs(void *self, struct fm_err *err)
 {
     struct recovery *r = self;
-    r->runner.steps = r->options->steps;
-    return r->task.in.members ? open_masks(r, err) : FM_OK;
+    bool solves = r->options->train->solve;
+    r->runner.steps = solves ? r->task.config->M : r->options->steps;
+    int rc = r->task.in.members ? open_masks(r, err) : FM_OK;
+    if (rc || !solves)
+        return rc;
+    if (r->task.in.members)
+        choose_served(r);
+    return check_solving(r, err);
 }
 
 static const struct fm_work work = {

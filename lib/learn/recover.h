@@ -1,21 +1,24 @@
 /*
- * fm-recover: train low-rank adapters of the experts, or the routers, on one mask of the family or,
- * with strategy cross, on several, for use with all of its masks (fm-method(7)).  The ranked
- * weights stay frozen.  With a single mask, channels beyond it are not changed.
+ * fm-recover: train low-rank adapters of the experts, or the routers, or solve the experts' down
+ * projections in closed form, on one mask of the family or, with strategy cross, on several, for
+ * use with all of its masks (fm-method(7)).  Of trained adapters: the ranked weights stay frozen.
+ * With a single mask, channels beyond it are not changed.
  */
 #ifndef FM_RECOVER_H
 #define FM_RECOVER_H
 
 #include "lib/learn/options.h"
 #include "lib/learn/estimate.h"
+#include "lib/learn/recovery.h"
 #include "lib/masks/masks.h"
 #include "lib/run/run.h"
 
 struct fm_recover_report {
-    struct fm_masks masks;    /* with the figures before recovery */
-    struct fm_quality *after; /* (masks.count) on merged, rounded weights */
-    int mask;                 /* the mask that was recovered */
-    int steps, resumed;
+    struct fm_masks masks;        /* with the figures before recovery */
+    struct fm_quality *after;     /* (masks.count) on merged, rounded weights */
+    int mask;                     /* the mask that was recovered */
+    int steps, resumed;           /* layers, if they were solved */
+    struct fm_solving solving;    /* of a closed form; masks 0: trained */
     double loss_first, loss_last; /* of the first and the last step; they are of different text, so
                                      their difference does not measure progress */
     double seconds, seconds_step;

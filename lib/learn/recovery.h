@@ -1,6 +1,7 @@
 /*
- * What fm-recover can train.  Each is one descriptor in its own file in lib/methods, and one row of
- * the list below; lib/learn/tune.h takes the steps, and the values are a struct fm_adapter.
+ * What fm-recover can train or solve.  Each is one descriptor in its own file in lib/methods, and
+ * one row of the list below; lib/learn/tune.h takes the steps of those that are trained, and the
+ * values are a struct fm_adapter.
  */
 #ifndef FM_RECOVERY_H
 #define FM_RECOVERY_H
@@ -11,16 +12,39 @@
 
 #include "lib/engine/adapter.h"
 #include "lib/engine/sweep.h"
+#include "lib/masks/masks.h"
 
 struct fm_recover_options;
+struct fm_task;
+
+#define FM_SOLVING_MASKS 4
+
+/* A recovery in closed form, while it is computed. */
+struct fm_solving {
+    struct fm_task *task;
+    const struct fm_masks *family;
+    int masks,
+        mask[FM_SOLVING_MASKS]; /* the masks that it serves, and the weights of their errors */
+    double weight[FM_SOLVING_MASKS];
+    struct fm_adapter *adapter;
+    int64_t solved;                             /* layers, in order; the others are computed */
+    int64_t least, most;                        /* rows of an expert, over all layers */
+    int (*due)(void *self, struct fm_err *err); /* called after each layer */
+    void *self;
+};
 
 struct fm_recovery {
     const char *name; /* of --train, in manifests */
+    double ridge;     /* of a closed form, relative to the mean of the diagonal */
     bool merges;      /* experts are computed with the adapter merged, which has --lora-rank */
     double w_task;    /* the usual weight of the cross-entropy at one mask */
     /* Number of values for one layer whose students keep `kept` channels, over all experts. */
     double (*floats)(const struct fm_config *config, const struct fm_recover_options *options,
                      double kept);
+    /* In closed form, instead of the functions below: compute solving->adapter in one sweep; and
+     * the bytes that this takes in addition to the sweep and the adapter. */
+    int (*solve)(struct fm_solving *solving, struct fm_err *err);
+    uint64_t (*memory)(const struct fm_task *task);
     /* Make an adapter for widths (M, E). */
     int (*init)(struct fm_adapter *adapter, const struct fm_config *config,
                 const struct fm_recover_options *options, const uint32_t *widths,
@@ -42,7 +66,8 @@ struct fm_recovery {
 /* clang-format off */
 #define FM_RECOVERY_ROWS(ROW) \
     ROW(adapter)              \
-    ROW(router)
+    ROW(router)               \
+    ROW(down)
 /* clang-format on */
 
 #define FM_RECOVERY_DECLARE(name) extern const struct fm_recovery fm_recovery_##name;
@@ -51,7 +76,7 @@ FM_RECOVERY_ROWS(FM_RECOVERY_DECLARE)
 /* All of them, in the order of the list; the last is NULL. */
 extern const struct fm_recovery *const fm_recoveries[];
 
-/* "experts|router", the choices of an option. */
+/* "experts|router|down", the choices of an option. */
 void fm_recovery_choices(char *text, size_t size);
 
 #endif

@@ -335,6 +335,8 @@ static uint64_t count_merged(const struct fm_packing *p)
         return p->adapter.offset[(size_t)p->adapter.M * (size_t)p->adapter.E];
     for (int i = 0; p->ops && i < p->adapter.M * p->adapter.E; i++)
         channels += p->adapter.widths[i];
+    if (p->adapter.down)
+        return channels * (uint64_t)p->cp.config.H;
     return channels * fm_expert_channel_weights(p->cp.config.expert, p->cp.config.H);
 }
 

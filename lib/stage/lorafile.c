@@ -75,11 +75,28 @@ static int pack_routers(const struct fm_adapter *a, const int16_t *moe, void **d
     return rc;
 }
 
+static int pack_down(const struct fm_adapter *a, const int16_t *moe, void **data, size_t *size,
+                     struct fm_err *err)
+{
+    const char *const metadata[] = {"fm.kind", "adapter", "train", FM_LORAFILE_DOWN, NULL};
+    const uint64_t shape[2] = {(uint64_t)a->E * a->widths[0], (uint64_t)a->H};
+    struct fm_stbytes s;
+    if (fm_stbytes_init(&s, (size_t)a->M, err))
+        return err->code;
+    for (int m = 0; m < a->M; m++)
+        fm_stbytes_add(&s, a->dtype, 2, shape, fm_adapter_down(a, m, 0), "layers.%d.down", moe[m]);
+    int rc = fm_stbytes_pack(&s, metadata, data, size, err);
+    fm_stbytes_release(&s);
+    return rc;
+}
+
 int fm_lorafile_pack(const struct fm_adapter *a, const int16_t *moe, void **data, size_t *size,
                      struct fm_err *err)
 {
     if (a->router)
         return pack_routers(a, moe, data, size, err);
+    if (a->down)
+        return pack_down(a, moe, data, size, err);
     char rank[16], alpha[32];
     struct fm_stbytes s;
     snprintf(rank, sizeof rank, "%d", a->r);
@@ -198,14 +215,42 @@ static int read_router_adapter(struct fm_adapter *a, const struct fm_stmember *m
     return read_routers(a, m, model, biased, err);
 }
 
+static int read_down(struct fm_adapter *a, const struct fm_stmember *m,
+                     const struct fm_stage_model *model, struct fm_err *err)
+{
+    const uint64_t shape[2] = {(uint64_t)model->E * (uint64_t)model->I, (uint64_t)model->H};
+    size_t count = (size_t)(shape[0] * shape[1]);
+    char name[FM_STBYTES_NAME];
+    if (m->st.count != (size_t)model->M)
+        return fm_fail(err, FM_EFORMAT, "has %zu tensors where the model needs %d", m->st.count,
+                       model->M);
+    for (int i = 0; i < model->M; i++) {
+        snprintf(name, sizeof name, "layers.%d.down", model->moe[i]);
+        const void *from = fm_stmember_get(m, model->dtype, 2, shape, err, "%s", name);
+        if (!from)
+            return err->code;
+        size_t bad = fm_dtype_nonfinite(from, model->dtype, count);
+        if (bad < count)
+            return fm_fail(err, FM_EFORMAT, "%s has a value that is not finite, element %zu", name,
+                           bad);
+        if (i == 0 &&
+            fm_adapter_init_down(a, model->M, model->E, model->H, model->I, model->dtype, err))
+            return err->code;
+        memcpy(fm_adapter_down(a, i, 0), from, count * (size_t)fm_dtype_bits(model->dtype) / 8);
+    }
+    return FM_OK;
+}
+
 static int read_adapter(struct fm_adapter *a, const struct fm_stmember *m,
                         const struct fm_stage_model *model, uint32_t *widths, struct fm_err *err)
 {
     double rank, alpha;
     const char *train = fm_safetensors_metadata(&m->st, "train");
+    if (train && strcmp(train, FM_LORAFILE_DOWN) == 0)
+        return read_down(a, m, model, err);
     if (train && strcmp(train, FM_LORAFILE_ROUTER) != 0)
-        return fm_fail(err, FM_EFORMAT, "metadata train is '%s', not '%s'", train,
-                       FM_LORAFILE_ROUTER);
+        return fm_fail(err, FM_EFORMAT, "metadata train is '%s', not '%s' or '%s'", train,
+                       FM_LORAFILE_ROUTER, FM_LORAFILE_DOWN);
     if (train)
         return read_router_adapter(a, m, model, err);
     size_t tensors = (size_t)FM_LORA_PARTS * (size_t)model->M * (size_t)model->E;
@@ -251,7 +296,7 @@ static int check_widths(const struct fm_adapter *a, const int16_t *moe, const st
     bool cross = strcmp(strategy, "cross") == 0;
     if (!cross && strcmp(strategy, "single") != 0)
         return fm_fail(err, FM_EFORMAT, "strategy is '%s'", strategy);
-    if (a->router)
+    if (a->r == 0)
         return FM_OK;
     const uint32_t *widths = fm_masks_widths(f, cross ? 0 : (int)index);
     for (int i = 0; i < a->M * a->E; i++)
@@ -267,14 +312,16 @@ static int check_note(const struct fm_adapter *a, const int16_t *moe, const cJSO
                       const struct fm_masks *f, struct fm_err *err)
 {
     int64_t rank = 0, index;
-    double alpha = a->router ? 0 : NAN; /* NAN differs from every number */
+    bool low_rank = a->r > 0;
+    double alpha = low_rank ? NAN : 0; /* NAN differs from every number */
     const char *strategy,
         *train = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(note, "train"));
-    if (a->router != (train && strcmp(train, FM_LORAFILE_ROUTER) == 0))
-        return fm_fail(err, FM_EFORMAT, "is of the %s; the manifest says otherwise",
-                       a->router ? "routers" : "experts");
-    if ((!a->router && (fm_json_get_int(note, "rank", 1, FM_LORA_RANK_MAX, &rank, err) ||
-                        fm_json_opt_double(note, "alpha", -1e9, 1e9, &alpha, err))) ||
+    const char *own = a->router ? FM_LORAFILE_ROUTER : a->down ? FM_LORAFILE_DOWN : "experts";
+    if (strcmp(own, train ? train : "experts") != 0)
+        return fm_fail(err, FM_EFORMAT, "is of '%s'; the manifest says '%s'", own,
+                       train ? train : "experts");
+    if ((low_rank && (fm_json_get_int(note, "rank", 1, FM_LORA_RANK_MAX, &rank, err) ||
+                      fm_json_opt_double(note, "alpha", -1e9, 1e9, &alpha, err))) ||
         fm_json_get_int(note, "budget_index", 0, f->count - 1, &index, err) ||
         fm_json_get_string(note, "strategy", &strategy, err))
         return err->code;

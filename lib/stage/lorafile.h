@@ -3,7 +3,8 @@
  * `layers.{l}.experts.{e}.{gate_A,gate_B,up_A,up_B,down_A,down_B}` in F32, only for channels that
  * have an adapter; metadata rank, alpha.  An adapter of routers has `layers.{l}.router` (E, H) and,
  * if its logits have a bias, `layers.{l}.router_bias` (E) in F32, the differences from the
- * checkpoint's values; metadata train, "router".
+ * checkpoint's values; metadata train, "router".  Down projections are `layers.{l}.down` (E I, H)
+ * in the checkpoint's dtype, in ranked order and transposed; metadata train, "down".
  */
 #ifndef FM_LORAFILE_H
 #define FM_LORAFILE_H
@@ -20,8 +21,9 @@
 int fm_lorafile_pack(const struct fm_adapter *a, const int16_t *moe, void **data, size_t *size,
                      struct fm_err *err);
 
-/* The value of "train" for routers, in metadata and manifest. */
+/* The values of "train" for routers and for down projections, in metadata and manifest. */
 #define FM_LORAFILE_ROUTER "router"
+#define FM_LORAFILE_DOWN "down"
 
 /* Read an adapter from a stream and check its digest; release by fm_adapter_release.  FM_EFORMAT,
  * naming the tensor, if its shape does not fit the model or a value is not finite. */
@@ -29,7 +31,7 @@ int fm_lorafile_open(struct fm_adapter *a, const struct fm_bundle *b, struct fm_
 
 /*
  * FM_EFORMAT unless the manifest's "adapter" matches this adapter: for experts rank, alpha, and the
- * widths of the named mask (strategy single) or of the full mask (cross); for routers, "train".
+ * widths of the named mask (strategy single) or of the full mask (cross); for the others, "train".
  * `masks` is the family of the stream.
  */
 int fm_lorafile_check(const struct fm_adapter *a, const struct fm_bundle *b,

@@ -28,6 +28,45 @@ TEST(an_adapter_reads_back)
     fm_bundle_close(&train);
 }
 
+static struct fm_adapter projections(void)
+{
+    struct fm_adapter a;
+    struct fm_err err = {0};
+    int E = stages_config.E, I = stages_config.I, H = stages_config.H;
+    assert_ok(fm_adapter_init_down(&a, stages_config.M, E, H, I, FM_F16, &err));
+    for (int m = 0; m < a.M; m++)
+        for (int e = 0; e < E; e++) {
+            uint16_t *down = fm_adapter_down(&a, m, e);
+            for (int i = 0; i < I * H; i++)
+                down[i] = (uint16_t)(m * E + e + i);
+        }
+    return a;
+}
+
+TEST(projections_read_back_and_replace_down)
+{
+    struct fm_bundle train = open_train();
+    struct fm_adapter a = projections(), back;
+    struct fm_bundle b = stages_open(stages_write_recover("recover", &train, &a, NULL));
+    assert_ok(fm_lorafile_open(&back, &b, &err));
+    assert_true(back.down && !back.router && back.r == 0);
+    size_t count = (size_t)stages_config.I * (size_t)stages_config.H;
+    float *down = calloc(count, sizeof *down), want;
+    for (int x = 0; x < a.M * a.E; x++) {
+        const uint16_t *stored = fm_adapter_down(&a, x / a.E, x % a.E);
+        fm_adapter_merge(&back, fm_ops_ref(), NULL, down, x / a.E, x % a.E);
+        for (size_t i = 0; i < count; i++) {
+            fm_dtype_to_f32(&want, stored + i, FM_F16, 1);
+            assert_true(down[i] == want);
+        }
+    }
+    free(down);
+    fm_adapter_release(&a);
+    fm_adapter_release(&back);
+    fm_bundle_close(&b);
+    fm_bundle_close(&train);
+}
+
 /* A change to the bytes of an adapter's file, and the error that it causes. */
 struct edit {
     const char *from, *to; /* NULL: the first value becomes a NaN */
@@ -79,6 +118,22 @@ TEST(invalid_adapters_are_refused)
     fm_bundle_close(&train);
 }
 
+TEST(invalid_projections_are_refused)
+{
+    static const struct edit cases[] = {
+        {"\"down\"", "\"dawn\"", "metadata train is 'dawn'"},
+        {"layers.0.down", "layers.7.down", "layers.0.down' is missing"},
+        {"\"F16\"", "\"I16\"", "as the manifest implies"},
+        {NULL, NULL, "layers.0.down has a value that is not finite, element 0"},
+    };
+    struct fm_bundle train = open_train();
+    struct fm_adapter a = projections();
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        expect_refused(&train, &a, &cases[i]);
+    fm_adapter_release(&a);
+    fm_bundle_close(&train);
+}
+
 static struct fm_adapter routers(bool biased)
 {
     struct fm_adapter a;
@@ -122,7 +177,7 @@ TEST(invalid_routers_are_refused)
     struct fm_bundle b = stages_open(stages_write_recover("bad", &train, &a, NULL));
     assert_ok(fm_budgets_open(&budgets, &b, &err));
     int code = fm_lorafile_check(&a, &b, &budgets.masks, &err);
-    stages_expect(code, &err, FM_EFORMAT, "is of the routers; the manifest says otherwise");
+    stages_expect(code, &err, FM_EFORMAT, "is of 'router'; the manifest says 'experts'");
     fm_budgets_release(&budgets);
     fm_bundle_close(&b);
     fm_adapter_release(&a);
