@@ -17,7 +17,7 @@
 #   lint       checks layers, format, shell scripts, man pages; prints lines by room and the options
 #   golden     makes the golden files again (in the judge's venv)
 #   bench      runs measure-io and measure-engine: the speed of files and of the engine
-#   bench-kernels  runs fm-bench kernels on a quiet machine, into fm-bench(1) and tests/measure/kernels.json
+#   bench-kernels  runs fm-bench kernels on a quiet machine, into tests/measure/RESULTS.md and kernels.json
 #   study      runs the paper's ablations on small trained models, into tests/measure/study.md; takes hours
 #              and can be resumed (STUDY: its options; run tests/judge/judge.sh --golden trained first)
 #   mpi        builds fm-rank, fm-train and fm-recover with MPI, in build/mpi/bin; check-ranks tests them
@@ -301,6 +301,8 @@ gpu-check:
 bench: $(MEASURES)
 	@$(BUILD)/bin/measure-io && $(BUILD)/bin/measure-engine
 
+models:
+	python3 tests/models.py --write
 bench-kernels: all
 	@BUILD="$(BUILD)" bash tests/measure/kernels.sh
 
@@ -313,6 +315,7 @@ STYLED = $(wildcard $(addsuffix /*.[ch],lib/* lib/*/* formats/* kernels/* kernel
 lint: deps-check
 	@python3 tests/rooms.py && python3 tests/rooms.py --table
 	@python3 tests/signposts.py
+	@python3 tests/models.py
 	@if $(CLANG_FORMAT) --version | grep -q 'version 14'; then \
 		$(CLANG_FORMAT) --dry-run -Werror $(STYLED); else echo "lint: format not checked (no clang-format 14)"; fi
 	@shellcheck -x $(wildcard tests/*.sh $(filter-out tests/cli/%,$(wildcard tests/*/*.sh))) .ci/run && shellcheck -x -s bash $(wildcard tests/cli/*.sh)
@@ -325,5 +328,5 @@ include cmd/package/package.mk
 clean:
 	rm -rf build
 
-.PHONY: all deps demo tests check check-fast judge judge-clip wheel deb packages-check arm64-check clients fuzz sweep gpu-check lint golden bench bench-kernels study mpi mpi-check check-ranks install uninstall clean \
+.PHONY: all deps demo tests check check-fast judge judge-clip wheel deb packages-check arm64-check clients fuzz sweep gpu-check lint golden models bench bench-kernels study mpi mpi-check check-ranks install uninstall clean \
 	deps-build deps-check gpu-build

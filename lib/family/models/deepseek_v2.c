@@ -1,4 +1,4 @@
-/* DeepSeek-V2, V2-Lite and Coder-V2-Lite: latent attention; router probabilities as weights;
+/* DeepSeek-V2 and Coder-V2, also the Lite models: latent attention; router probabilities as weights;
  * experts chosen only from the groups with the best experts, if topk_method requires that. */
 #include "lib/block/mla.h"
 #include "lib/block/norm.h"

@@ -1,5 +1,6 @@
-/* DeepSeek-V3 and R1; Moonlight, which has no groups and does not compress queries; and Kimi-K2,
- * which has its own model_type. */
+/* DeepSeek-V3, R1, Moonlight, Kimi-K2 and the text part of K2.5 to K2.7: DeepSeek-V2's attention; a
+ * sigmoid router with a selection bias, a scaling factor and groups of experts; Moonlight has no
+ * groups and does not compress queries; Kimi-K2 has its own model_type. */
 #include "lib/block/mla.h"
 #include "lib/block/norm.h"
 #include "lib/family/models/deepseek.h"
