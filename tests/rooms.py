@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Check which room includes which.  Part of `make lint`.
 
-A room is a folder of sources with one subject; fm(7) draws them.  Every room has a row below with the
+A room is a folder of sources with one subject; fm-hacking(7) lists them.  Every room has a row below with the
 other rooms that its files may include.  A row may list only rooms above it in the table, so no room
 includes one of a higher layer.  A room includes another of its own layer only if its row lists it.
 
