@@ -330,8 +330,8 @@ SWITCHES = (0.0, BUDGET, 0.0)
 CAP, FURTHER = 0.35, 0.55
 SWITCHES_CAPPED = (BUDGET, FURTHER, BUDGET)
 
-# (family, row, client): cells that the client cannot compute, or computes differently; man/fm-clients.7
-# says why.  None means all.
+# (family, row, client): cells that the client cannot compute, or computes differently;
+# tests/measure/RESULTS.md says why.  None means all.
 KNOWN = {
     (None, "layer fused", "sglang"),  # SGLang's own code supports one width for all layers; fm_sglang, several
     # The servers' own PhiMoE code never adds the bias of the output head, and SGLang's Transformers
