@@ -1,5 +1,6 @@
-/* DeepSeek-V2 and Coder-V2, also the Lite models: latent attention; router probabilities as weights;
- * experts chosen only from the groups with the best experts, if topk_method requires that. */
+/* DeepSeek-V2 and Coder-V2, also the Lite models: latent attention; router probabilities as
+ * weights; experts chosen only from the groups with the best experts, if topk_method requires that.
+ */
 #include "lib/block/mla.h"
 #include "lib/block/norm.h"
 #include "lib/family/models/deepseek.h"

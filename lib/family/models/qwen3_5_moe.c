@@ -1,6 +1,7 @@
 /*
- * Qwen3.5 and Qwen3.6, the text part (formats/tensor/hftext.h): Qwen3-Next's layers, with a separate tensor for each projection of a
- * DeltaNet; experts fused as published, or separate as transformers saves them.
+ * Qwen3.5 and Qwen3.6, the text part (formats/tensor/hftext.h): Qwen3-Next's layers, with a
+ * separate tensor for each projection of a DeltaNet; experts fused as published, or separate as
+ * transformers saves them.
  */
 #include "lib/block/norm.h"
 #include "lib/block/softmax.h"
