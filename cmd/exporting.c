@@ -82,9 +82,18 @@ static void describe_codes(const struct fm_result *out, const char *would,
         fm_row_word(out, "codes", NULL, r->codes ? "kept" : "not kept", "%s%s", would, r->storage);
 }
 
-static void describe(const struct fm_result *out, bool dry_run,
-                     const struct fm_export_options *options, const struct fm_export_report *r)
+struct exporting {
+    bool dry_run;
+    const struct fm_export_options *options;
+    const struct fm_export_report *report;
+};
+
+static void describe(const struct fm_result *out, const void *self)
 {
+    const struct exporting *x = self;
+    const struct fm_export_options *options = x->options;
+    const struct fm_export_report *r = x->report;
+    bool dry_run = x->dry_run;
     static const char *const layout[] = {"channels_layout", "bytes_layout"};
     static const char *const pad[] = {"channels_pad", "bytes_pad"};
     const char *would = dry_run ? "would be " : "";
@@ -135,31 +144,15 @@ static void describe(const struct fm_result *out, bool dry_run,
     fm_json_add_double(o, "seconds", r->seconds);
 }
 
-struct shown {
-    const struct fm_cli *cli;
-    const struct fm_export_options *options;
-    const struct fm_export_report *report;
-};
-
-static int show_report(void *self, struct fm_err *err)
-{
-    const struct shown *s = self;
-    struct fm_cli_text text;
-    if (fm_cli_text_open(&text, err))
-        return err->code;
-    const struct fm_result result = {text.out, fm_report_begin("fm-pack")};
-    describe(&result, s->cli->dry_run, s->options, s->report);
-    return fm_cli_result(s->cli, &text, result.json, err);
-}
-
 int fm_exporting(const struct fm_cli *cli, const struct fm_export_options *options,
                  struct fm_err *err)
 {
     struct fm_export_report r = {0};
-    struct shown shown = {cli, options, &r};
+    struct exporting x = {cli->dry_run, options, &r};
+    struct fm_shown shown = {cli, "fm-pack", describe, &x, NULL};
     struct fm_run_options run = cli->run;
     if (cli->dry_run)
-        return fm_export_plan(&run, options, &r, err) ? err->code : show_report(&shown, err);
-    run.announce = (struct fm_announce){show_report, &shown};
+        return fm_export_plan(&run, options, &r, err) ? err->code : fm_show(&shown, err);
+    run.announce = (struct fm_announce){fm_show, &shown};
     return fm_export(&run, options, &r, err);
 }

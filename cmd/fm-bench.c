@@ -38,15 +38,6 @@ struct options {
     const char *figures[FM_INPUTS_MAX + 1]; /* report */
 };
 
-/* With --dry-run (else `dry` is NULL), append the cost of the measurement to the text and to the
- * JSON object. */
-static cJSON *with_cost(cJSON *json, FILE *out, const struct fm_estimate *dry)
-{
-    if (dry)
-        fm_show_cost(&(struct fm_result){out, json}, dry);
-    return json;
-}
-
 /* Add the cost of a measurement that runs after those in *sum: memory is the maximum, time the
  * sum. */
 static void add_cost(struct fm_estimate *sum, const struct fm_estimate *e)
@@ -70,16 +61,12 @@ static int exported(const struct fm_cli *cli, const struct options *o, struct fm
     struct fm_bench_export e = {0};
     struct fm_bench_original original = {0};
     struct fm_estimate estimate, *dry = cli->dry_run ? &estimate : NULL;
-    struct fm_cli_text text;
+    struct fm_shown shown = {cli, "fm-bench quality", fm_results_exported, &e, dry};
     int rc = FM_OK;
     if (fm_options_check(cli, EXPORTED, "for an exported directory", err) ||
         fm_bench_exported(&cli->run, o->budgets, NULL, &original, dry, &e, err) ||
-        fm_cli_text_open(&text, err))
+        fm_show(&shown, err))
         rc = err->code;
-    if (!rc) {
-        fm_results_exported(text.out, &e);
-        rc = fm_cli_result(cli, &text, with_cost(fm_results_exported_json(&e), text.out, dry), err);
-    }
     fm_bench_exported_release(&e);
     fm_bench_original_release(&original);
     return rc;
@@ -105,8 +92,6 @@ static int compared(const struct fm_cli *cli, const struct fm_export_options *pl
     struct fm_estimate sum = {0}, estimate, *dry = cli->dry_run ? &estimate : NULL;
     struct fm_cli own = *cli;
     struct fm_bench_original original = {0};
-    struct fm_cli_text text;
-    char *const *name = planned ? NULL : cli->operand + 1;
     int rc = FM_OK, refused = 0;
     struct fm_bench_export *e = fm_alloc((size_t)n, sizeof *e, "figures", err);
     if (!e)
@@ -121,13 +106,9 @@ static int compared(const struct fm_cli *cli, const struct fm_export_options *pl
         if (dry && !e[i].why[0])
             add_cost(&sum, dry);
     }
-    rc = refused == n ? fm_fail(err, FM_ECONFIG, "%s", e[0].why) : fm_cli_text_open(&text, err);
-    if (rc)
-        goto out;
-    fm_results_compared(text.out, e, name, n);
-    rc = fm_cli_result(cli, &text,
-                       with_cost(fm_results_compared_json(e, name, n), text.out, dry ? &sum : NULL),
-                       err);
+    const struct fm_results_exports all = {e, planned ? NULL : cli->operand + 1, n};
+    struct fm_shown shown = {cli, "fm-bench quality", fm_results_compared, &all, dry ? &sum : NULL};
+    rc = refused == n ? fm_fail(err, FM_ECONFIG, "%s", e[0].why) : fm_show(&shown, err);
 out:
     for (int i = 0; i < n; i++)
         fm_bench_exported_release(&e[i]);
@@ -164,7 +145,7 @@ static int quality(const struct fm_cli *cli, struct options *o, struct fm_err *e
 {
     struct fm_bench_quality q;
     struct fm_estimate estimate, *dry = cli->dry_run ? &estimate : NULL;
-    struct fm_cli_text text;
+    struct fm_shown shown = {cli, "fm-bench quality", fm_results_quality, &q, dry};
     if (!fm_inputs_first(&cli->run.inputs) && !fm_inputs_evaluate(&cli->run.inputs))
         return fm_fail(err, FM_EUSAGE,
                        "quality needs --eval-tokens, --eval-text, --tokens or --text FILE");
@@ -183,12 +164,8 @@ static int quality(const struct fm_cli *cli, struct options *o, struct fm_err *e
          fm_cli_settle_side("--plot", o->plot,
                             fm_results_quality_plot(&q, o->plot, cli->run.outputs.force, err),
                             err)) ||
-        fm_cli_text_open(&text, err))
+        fm_show(&shown, err))
         rc = err->code;
-    if (!rc) {
-        fm_results_quality(text.out, &q);
-        rc = fm_cli_result(cli, &text, with_cost(fm_results_quality_json(&q), text.out, dry), err);
-    }
     fm_bench_quality_release(&q);
     return rc;
 }
@@ -197,7 +174,7 @@ static int kernels(const struct fm_cli *cli, const struct options *o, struct fm_
 {
     static const char *const dtypes[] = {"bf16", "f32", "f16"};
     struct fm_kernelbench result;
-    struct fm_cli_text text;
+    struct fm_shown shown = {cli, "fm-bench kernels", fm_results_kernels, &result, NULL};
     struct fm_kernelbench_options k = {.shape = o->shape, .family = o->family};
     k.tokens = o->rows ? o->rows : "1,16,64,256,1024,4096";
     k.budgets = o->budgets ? o->budgets : "0,0.2,0.4,0.6";
@@ -214,12 +191,8 @@ static int kernels(const struct fm_cli *cli, const struct options *o, struct fm_
          fm_cli_settle_side("--plot", o->plot,
                             fm_results_kernels_plot(&result, o->plot, cli->run.outputs.force, err),
                             err)) ||
-        fm_cli_text_open(&text, err))
+        fm_show(&shown, err))
         rc = err->code;
-    if (!rc) {
-        fm_results_kernels(text.out, &result);
-        rc = fm_cli_result(cli, &text, fm_results_kernels_json(&result), err);
-    }
     fm_kernelbench_release(&result);
     return rc;
 }
@@ -240,7 +213,6 @@ static int check_baselines(const struct fm_run_options *run, struct fm_err *err)
 static int baselines(const struct fm_cli *cli, const struct options *o, struct fm_err *err)
 {
     struct fm_run_options run = cli->run;
-    struct fm_cli_text text;
     if (check_baselines(&run, err))
         return err->code;
     if (cli->operands > 1)
@@ -255,50 +227,48 @@ static int baselines(const struct fm_cli *cli, const struct options *o, struct f
         rc = fm_cli_settle_side(
             "--plot", o->plot,
             fm_results_baselines_plot(table, o->plot, cli->run.outputs.force, err), err);
+    struct fm_shown shown = {cli, "fm-bench baselines", fm_results_baselines, table, NULL};
     if (!rc)
-        rc = fm_cli_text_open(&text, err);
-    if (!rc) {
-        fm_results_baselines(text.out, table);
-        rc = fm_cli_result(cli, &text, fm_results_baselines_json(table), err);
-    }
+        rc = fm_show(&shown, err);
     free(table);
     return rc;
 }
 
-/* Report the contents of the page. */
-static int say_page(const struct fm_cli *cli, const struct fm_page *page, struct fm_err *err)
+/* The contents of the page. */
+struct paged {
+    struct fm_page page;
+    bool dry_run;
+};
+
+static void describe_page(const struct fm_result *r, const void *self)
 {
-    struct fm_cli_text text;
-    if (fm_cli_text_open(&text, err))
-        return err->code;
-    const struct fm_result out = {text.out, fm_report_begin("fm-bench report")};
-    fm_json_add_bool(out.json, "dry_run", cli->dry_run);
-    fm_row_bytes(&out, "page", "bytes", page->size, "%s", "");
-    fm_json_add_uint(out.json, "budgets", (uint64_t)page->budgets);
-    fm_row_count(&out, "members", "shown", (uint64_t)page->shown, "of %d in the family",
-                 page->budgets);
-    fm_row_count(&out, "figures", "figures", (uint64_t)page->figures, "files of measurements");
-    return fm_cli_result(cli, &text, out.json, err);
+    const struct paged *p = self;
+    fm_json_add_bool(r->json, "dry_run", p->dry_run);
+    fm_row_bytes(r, "page", "bytes", p->page.size, "%s", "");
+    fm_json_add_uint(r->json, "budgets", (uint64_t)p->page.budgets);
+    fm_row_count(r, "members", "shown", (uint64_t)p->page.shown, "of %d in the family",
+                 p->page.budgets);
+    fm_row_count(r, "figures", "figures", (uint64_t)p->page.figures, "files of measurements");
 }
 
 static int report(const struct fm_cli *cli, const struct options *o, struct fm_err *err)
 {
-    struct fm_page page = {0};
+    struct paged p = {.dry_run = cli->dry_run};
+    struct fm_shown shown = {cli, "fm-bench report", describe_page, &p, NULL};
     if (cli->operands < 2)
         return fm_fail(err, FM_EUSAGE, "report needs a BUNDLE, or - for standard input");
     int rc = FM_OK;
-    if (fm_page_make(&page, cli->run.inputs.stream, o->figures, err) ||
+    if (fm_page_make(&p.page, cli->run.inputs.stream, o->figures, err) ||
         (!cli->dry_run &&
-         fm_page_write(&page, cli->run.outputs.path, cli->run.outputs.force, err)) ||
-        say_page(cli, &page, err))
+         fm_page_write(&p.page, cli->run.outputs.path, cli->run.outputs.force, err)) ||
+        fm_show(&shown, err))
         rc = err->code;
-    fm_page_release(&page);
+    fm_page_release(&p.page);
     return rc;
 }
 
 static int loops(const struct fm_cli *cli, struct fm_err *err)
 {
-    struct fm_cli_text text;
     char *const *path = cli->operand + 1;
     int n = cli->operands - 1, rc = FM_OK;
     if (n < 1)
@@ -306,11 +276,10 @@ static int loops(const struct fm_cli *cli, struct fm_err *err)
     struct fm_loops *l = fm_alloc((size_t)n, sizeof *l, "figures", err);
     for (int i = 0; i < n && l && !rc; i++)
         rc = fm_loops_read(&l[i], path[i], err);
-    if (!l || rc || (rc = fm_cli_text_open(&text, err)))
-        goto out;
-    fm_results_loops(text.out, l, path, n);
-    rc = fm_cli_result(cli, &text, fm_results_loops_json(l, path, n), err);
-out:
+    const struct fm_results_texts texts = {l, path, n};
+    struct fm_shown shown = {cli, "fm-bench loops", fm_results_loops, &texts, NULL};
+    if (l && !rc)
+        rc = fm_show(&shown, err);
     free(l);
     return l ? rc : err->code;
 }

@@ -13,74 +13,69 @@
 #include "lib/pack/pack.h"
 #include "lib/run/report.h"
 
-struct shown {
-    const struct fm_cli *cli;
-    const struct fm_pack_report *report;
+struct packed {
+    bool dry_run;
+    struct fm_pack_report report;
 };
 
-static int show_report(void *self, struct fm_err *err)
+static void describe(const struct fm_result *out, const void *self)
 {
-    const struct shown *s = self;
-    const struct fm_pack_report *r = s->report;
+    const struct packed *packed = self;
+    const struct fm_pack_report *r = &packed->report;
     uint64_t export_most = r->bytes_values > r->bytes_in ? r->bytes_values : r->bytes_in;
-    bool dry = s->cli->dry_run;
-    struct fm_cli_text text;
+    bool dry = packed->dry_run;
     char largest[32];
+    cJSON *o = out->json;
     fm_units_bytes(largest, r->bytes_largest);
-    if (fm_cli_text_open(&text, err))
-        return err->code;
-    cJSON *o = fm_report_begin("fm-pack");
-    const struct fm_result out = {text.out, o};
     fm_json_add_bool(o, "dry_run", dry);
-    fm_row_bytes(&out, "weights", "bytes_in", r->bytes_in, dry ? "would be read" : "read");
-    fm_show_stored(&out, r->storage, r->bytes_in, r->bytes_values);
+    fm_row_bytes(out, "weights", "bytes_in", r->bytes_in, dry ? "would be read" : "read");
+    fm_show_stored(out, r->storage, r->bytes_in, r->bytes_values);
     if (r->storage[0]) {
-        fm_row_word(&out, "codes", NULL, r->kept ? "kept" : "not kept", "%s%s",
+        fm_row_word(out, "codes", NULL, r->kept ? "kept" : "not kept", "%s%s",
                     dry ? "planned: " : "",
                     r->kept ? "with their scales, byte for byte as in the checkpoint" : r->why_not);
         fm_json_add_bool(o, "codes_kept", r->kept);
     }
     if (r->why_not[0])
         fm_json_add_string(o, "codes_why_not", r->why_not);
-    fm_row_bytes(&out, "bundle", "bytes_out", r->bytes_out, "%s",
+    fm_row_bytes(out, "bundle", "bytes_out", r->bytes_out, "%s",
                  dry          ? r->adapter ? "would be written, with the adapter merged"
                                            : "would be written, without an adapter"
                  : r->adapter ? "adapter merged"
                               : "no adapter");
     fm_json_add_uint(o, "bytes_export", export_most);
     if (dry)
-        fm_row_bytes(&out, "export", NULL, export_most, "would be the size of one export, at most");
+        fm_row_bytes(out, "export", NULL, export_most, "would be the size of one export, at most");
     fm_json_add_uint(o, "parts", (uint64_t)r->parts);
     fm_json_add_uint(o, "bytes_largest", r->bytes_largest);
     if (r->parts > 1) {
-        fm_row_count(&out, "parts", NULL, (uint64_t)r->parts,
+        fm_row_count(out, "parts", NULL, (uint64_t)r->parts,
                      "%s%s to %s, of at most %s each; give the first to other tools",
                      dry ? "would be written: " : "", r->part_first, r->part_last, largest);
         fm_json_add_string(o, "part_first", r->part_first);
     }
-    fm_show_extra(&out, &r->extra,
+    fm_show_extra(out, &r->extra,
                   dry ? "would be copied unchanged, without ranking"
                       : "copied unchanged, without ranking");
-    fm_row_bytes(&out, "memory", "bytes_memory", r->bytes_memory,
+    fm_row_bytes(out, "memory", "bytes_memory", r->bytes_memory,
                  dry ? "would be used at most" : "at most");
     fm_json_add_uint(o, "bytes_free", r->bytes_free);
     fm_json_add_uint(o, "passes", (uint64_t)r->passes);
     fm_json_add_uint(o, "layers", (uint64_t)r->layers);
     fm_json_add_uint(o, "experts", (uint64_t)r->experts);
-    fm_row_count(&out, "budgets", "budgets", (uint64_t)r->budgets, "%sof %d layers of %d experts",
+    fm_row_count(out, "budgets", "budgets", (uint64_t)r->budgets, "%sof %d layers of %d experts",
                  dry ? "would be in the bundle, " : "", r->layers, r->experts);
     fm_json_add_uint(o, "segments", (uint64_t)r->segments);
     fm_extra_json(o, &r->extra);
     fm_json_add_bool(o, "adapter", r->adapter);
     fm_json_add_uint(o, "merged", r->merged);
     fm_json_add_double(o, "seconds", r->seconds);
-    return fm_cli_result(s->cli, &text, o, err);
 }
 
 static int pack(const struct fm_cli *cli, const struct fm_pack_options *options, struct fm_err *err)
 {
-    struct fm_pack_report r = {0};
-    struct shown shown = {cli, &r};
+    struct packed packed = {.dry_run = cli->dry_run};
+    struct fm_shown shown = {cli, "fm-pack", describe, &packed, NULL};
     struct fm_run_options run = cli->run;
     if (!run.inputs.model)
         return fm_fail(err, FM_EUSAGE, "--model DIR is missing; see fm-pack --help");
@@ -88,9 +83,9 @@ static int pack(const struct fm_cli *cli, const struct fm_pack_options *options,
         return fm_fail(err, FM_EUSAGE,
                        "--part-size needs --output FILE: standard output is one stream");
     if (cli->dry_run)
-        return fm_pack_plan(&run, options, &r, err) ? err->code : show_report(&shown, err);
-    run.announce = (struct fm_announce){show_report, &shown};
-    return fm_pack(&run, options, &r, err);
+        return fm_pack_plan(&run, options, &packed.report, err) ? err->code : fm_show(&shown, err);
+    run.announce = (struct fm_announce){fm_show, &shown};
+    return fm_pack(&run, options, &packed.report, err);
 }
 
 /* Choose the member by --budget or --fit; without these, a layout with all members starts

@@ -1,7 +1,4 @@
-/*
- * Prints the quality measurements of fm-bench as tables and as JSON.  The functions for both are
- * next to each other, so that they stay consistent.
- */
+/* The quality measurements of fm-bench, as tables and as JSON. */
 #include "cmd/results.h"
 
 #include <math.h>
@@ -162,19 +159,19 @@ static void add_spread(cJSON *o, const struct fm_quality *q, const struct fm_spr
     add_percentiles(o, "dp_tokens", s->change_at);
 }
 
+static void add_values(cJSON *o, uint64_t tokens, uint64_t values)
+{
+    fm_json_add_uint(o, "tokens", tokens);
+    fm_json_add_uint(o, "values_bytes", values);
+    add_percentiles(o, "percentiles", fm_spread_at);
+}
+
 static void print_values(FILE *out, uint64_t tokens, uint64_t values)
 {
     char bytes[32];
     fm_units_bytes(bytes, values);
     fprintf(out, "%llu tokens are predicted; their values take %s of memory\n",
             (unsigned long long)tokens, bytes);
-}
-
-static void add_values(cJSON *o, uint64_t tokens, uint64_t values)
-{
-    fm_json_add_uint(o, "tokens", tokens);
-    fm_json_add_uint(o, "values_bytes", values);
-    add_percentiles(o, "percentiles", fm_spread_at);
 }
 
 /* ---- a family ---- */
@@ -209,10 +206,33 @@ static void print_changes(FILE *out, const struct fm_bench_quality *q)
     }
 }
 
-void fm_results_quality(FILE *out, const struct fm_bench_quality *q)
+static void add_row(cJSON *rows, const struct fm_bench_quality *q, const struct fm_bench_row *r)
 {
+    cJSON *row = fm_json_add_object(rows, NULL);
+    fm_json_add_uint(row, "mask", (uint64_t)r->mask);
+    for (int k = 0; k < FM_BENCH_KINDS; k++) {
+        cJSON *m = fm_show_quality(&r->quality[k], &q->kinds);
+        add_spread(m, &r->quality[k], &r->spread[k]);
+        add_paired(m, "ce_change", &r->change[k]);
+        if (k == FM_BENCH_FAMILY)
+            add_paired(m, "ce_step", &r->step);
+        fm_json_add_double(m, "budget", r->budget[k]);
+        fm_json_add_uint(m, "bytes", r->bytes[k]);
+        fm_json_add(row, fm_bench_kind_name((enum fm_bench_kind)k), m);
+    }
+}
+
+void fm_results_quality(const struct fm_result *result, const void *self)
+{
+    const struct fm_bench_quality *q = self;
+    FILE *out = result->text;
     fprintf(out, "held out: %d sequences of %d tokens, %d budgets\n", q->sequences, q->T, q->rows);
+    fm_json_add_uint(result->json, "sequences", (uint64_t)q->sequences);
+    fm_json_add_uint(result->json, "seq_len", (uint64_t)q->T);
     print_values(out, q->tokens, q->values);
+    add_values(result->json, q->tokens, q->values);
+    add_reference(result->json, q->reference);
+    cJSON *rows = fm_json_add_array(result->json, "rows");
     if (q->rows == 0 || q->row[0].quality[0].positions == 0)
         return;
     print_reference(out, q->reference, q->row[0].quality[0].recovered);
@@ -227,6 +247,8 @@ void fm_results_quality(FILE *out, const struct fm_bench_quality *q)
         fprintf(out, " %7.2f  %8.4f @ %5.3f  %8.4f  %8.4f\n", 100 * m[FM_BENCH_FAMILY].agree,
                 m[FM_BENCH_UNIFORM].ce, r->budget[FM_BENCH_UNIFORM], m[FM_BENCH_LAYER].ce,
                 m[FM_BENCH_GLOBAL].ce);
+        if (m->positions > 0)
+            add_row(rows, q, r);
     }
     print_changes(out, q);
     print_spreads(out, row_spread, row_budget, q, q->rows);
@@ -235,31 +257,6 @@ void fm_results_quality(FILE *out, const struct fm_bench_quality *q)
         fprintf(out, "%6.4f", q->row[i].budget[FM_BENCH_FAMILY]);
         kinds_cells(out, &q->kinds, q->row[i].quality[FM_BENCH_FAMILY].kind);
     }
-}
-
-cJSON *fm_results_quality_json(const struct fm_bench_quality *q)
-{
-    cJSON *o = fm_report_begin("fm-bench quality");
-    fm_json_add_uint(o, "sequences", (uint64_t)q->sequences);
-    fm_json_add_uint(o, "seq_len", (uint64_t)q->T);
-    add_values(o, q->tokens, q->values);
-    add_reference(o, q->reference);
-    cJSON *rows = fm_json_add_array(o, "rows");
-    for (int i = 0; i < q->rows && q->row[i].quality[0].positions > 0; i++) {
-        cJSON *row = fm_json_add_object(rows, NULL);
-        fm_json_add_uint(row, "mask", (uint64_t)q->row[i].mask);
-        for (int k = 0; k < FM_BENCH_KINDS; k++) {
-            cJSON *m = fm_show_quality(&q->row[i].quality[k], &q->kinds);
-            add_spread(m, &q->row[i].quality[k], &q->row[i].spread[k]);
-            add_paired(m, "ce_change", &q->row[i].change[k]);
-            if (k == FM_BENCH_FAMILY)
-                add_paired(m, "ce_step", &q->row[i].step);
-            fm_json_add_double(m, "budget", q->row[i].budget[k]);
-            fm_json_add_uint(m, "bytes", q->row[i].bytes[k]);
-            fm_json_add(row, fm_bench_kind_name((enum fm_bench_kind)k), m);
-        }
-    }
-    return o;
 }
 
 /* The upper end of the plot's loss axis: the family's highest loss plus a quarter of its span.
@@ -300,6 +297,14 @@ int fm_results_quality_plot(const struct fm_bench_quality *q, const char *path, 
     return rc;
 }
 
+/* Print KL and agreement, in the columns "KL   +-95%  agree%". */
+static void print_against(FILE *out, const struct fm_quality *q, const struct fm_spread *s)
+{
+    fprintf(out, " %8.4f", q->kl);
+    print_half(out, s->kl_half);
+    fprintf(out, " %7.2f", 100 * q->agree);
+}
+
 static void print_member(FILE *out, const struct fm_bench_export *e, int i)
 {
     const struct fm_quality *q = &e->member[i].quality;
@@ -313,11 +318,8 @@ static void print_member(FILE *out, const struct fm_bench_export *e, int i)
     if (e->members > 1)
         print_paired(out, &e->member[i].step);
     fprintf(out, " %12.4f", exp(q->ce));
-    if (e->compared) {
-        fprintf(out, " %8.4f", q->kl);
-        print_half(out, e->member[i].spread.kl_half);
-        fprintf(out, " %7.2f", 100 * q->agree);
-    }
+    if (e->compared)
+        print_against(out, q, &e->member[i].spread);
     fputc('\n', out);
 }
 
@@ -331,8 +333,62 @@ static double member_budget(const void *of, int i)
     return ((const struct fm_bench_export *)of)->member[i].budget;
 }
 
-void fm_results_exported(FILE *out, const struct fm_bench_export *e)
+static void add_numbers(cJSON *o, const struct fm_bench_export *e, int i, bool step)
 {
+    const struct fm_quality *q = &e->member[i].quality;
+    fm_json_add_double(o, "ce", q->ce);
+    fm_budgets_add_kinds(o, &e->kinds, q->kind);
+    if (e->compared) {
+        fm_json_add_double(o, "kl", q->kl);
+        fm_json_add_double(o, "agree", q->agree);
+    }
+    add_spread(o, q, &e->member[i].spread);
+    add_paired(o, "ce_change", &e->member[i].change);
+    if (step)
+        add_paired(o, "ce_step", &e->member[i].step);
+}
+
+/* The --weights of an export, as in tables and JSON. */
+static const char *weights_of(const struct fm_bench_export *e)
+{
+    return !e->weights[0] ? "plain" : strcmp(e->weights, "keep") == 0 ? "codes" : e->weights;
+}
+
+/* Add an export and, if `step`, the differences between its members. */
+static void add_export(cJSON *o, const struct fm_bench_export *e, bool step)
+{
+    fm_json_add_string(o, "layout", e->layout);
+    fm_json_add_string(o, "weights", weights_of(e));
+    fm_json_add_uint(o, "bytes", e->bytes);
+    fm_json_add_double(o, "budget", e->member[e->start].budget);
+    fm_json_add_uint(o, "sequences", (uint64_t)e->sequences);
+    fm_json_add_uint(o, "seq_len", (uint64_t)e->T);
+    fm_json_add_string(o, "digest", e->digest);
+    fm_json_add_string(o, "precision", e->precision);
+    add_values(o, e->tokens, e->values);
+    if (e->member[e->start].quality.positions == 0)
+        return;
+    fm_json_add_uint(o, "positions", (uint64_t)e->member[e->start].quality.positions);
+    if (e->compared)
+        add_reference(o, e->planned ? FM_BENCH_BUNDLE : FM_BENCH_ORIGINAL);
+    add_numbers(o, e, e->start, step);
+    if (e->compared)
+        fm_json_add_double(o, "original_ce", e->original.ce);
+    if (e->compared)
+        add_interval(o, "original_ce_interval", e->original.ce, e->original_spread.ce_half);
+    cJSON *members = e->whole ? fm_json_add_array(o, "members") : NULL;
+    for (int i = 0; e->whole && i < e->members; i++) {
+        cJSON *member = fm_json_add_object(members, NULL);
+        fm_json_add_double(member, "budget", e->member[i].budget);
+        add_numbers(member, e, i, true);
+    }
+}
+
+void fm_results_exported(const struct fm_result *r, const void *self)
+{
+    const struct fm_bench_export *e = self;
+    FILE *out = r->text;
+    add_export(r->json, e, true);
     fprintf(out, "held out: %d sequences of %d tokens, %s; ", e->sequences, e->T, e->precision);
     if (e->whole)
         fprintf(out, "%d budgets, * is the one it starts with\n", e->members);
@@ -369,57 +425,6 @@ void fm_results_exported(FILE *out, const struct fm_bench_export *e)
     }
 }
 
-static void add_numbers(cJSON *o, const struct fm_bench_export *e, int i)
-{
-    const struct fm_quality *q = &e->member[i].quality;
-    fm_json_add_double(o, "ce", q->ce);
-    fm_budgets_add_kinds(o, &e->kinds, q->kind);
-    if (e->compared) {
-        fm_json_add_double(o, "kl", q->kl);
-        fm_json_add_double(o, "agree", q->agree);
-    }
-    add_spread(o, q, &e->member[i].spread);
-    add_paired(o, "ce_change", &e->member[i].change);
-    add_paired(o, "ce_step", &e->member[i].step);
-}
-
-/* The --weights of an export, as in tables and JSON. */
-static const char *weights_of(const struct fm_bench_export *e)
-{
-    return !e->weights[0] ? "plain" : strcmp(e->weights, "keep") == 0 ? "codes" : e->weights;
-}
-
-cJSON *fm_results_exported_json(const struct fm_bench_export *e)
-{
-    cJSON *o = fm_report_begin("fm-bench quality");
-    fm_json_add_string(o, "layout", e->layout);
-    fm_json_add_string(o, "weights", weights_of(e));
-    fm_json_add_uint(o, "bytes", e->bytes);
-    fm_json_add_double(o, "budget", e->member[e->start].budget);
-    fm_json_add_uint(o, "sequences", (uint64_t)e->sequences);
-    fm_json_add_uint(o, "seq_len", (uint64_t)e->T);
-    fm_json_add_string(o, "digest", e->digest);
-    fm_json_add_string(o, "precision", e->precision);
-    add_values(o, e->tokens, e->values);
-    if (e->member[e->start].quality.positions == 0)
-        return o;
-    fm_json_add_uint(o, "positions", (uint64_t)e->member[e->start].quality.positions);
-    if (e->compared)
-        add_reference(o, e->planned ? FM_BENCH_BUNDLE : FM_BENCH_ORIGINAL);
-    add_numbers(o, e, e->start);
-    if (e->compared)
-        fm_json_add_double(o, "original_ce", e->original.ce);
-    if (e->compared)
-        add_interval(o, "original_ce_interval", e->original.ce, e->original_spread.ce_half);
-    cJSON *members = e->whole ? fm_json_add_array(o, "members") : NULL;
-    for (int i = 0; e->whole && i < e->members; i++) {
-        cJSON *member = fm_json_add_object(members, NULL);
-        fm_json_add_double(member, "budget", e->member[i].budget);
-        add_numbers(member, e, i);
-    }
-    return o;
-}
-
 /* Sort by bytes, the smallest first; `order` (n) gets the indices.  Exports that fm-pack would not
  * write are left out; returns the number of the others. */
 static int sort_by_bytes(int *order, const struct fm_bench_export *e, int n)
@@ -446,18 +451,57 @@ static struct fm_spread_paired step_of(const struct fm_bench_export *e, const in
                                        : none;
 }
 
-/* Print the exports that fm-pack would not write. */
-static void print_refused(FILE *out, const struct fm_bench_export *e, int n)
+/* The exports that fm-pack would not write. */
+static void describe_refused(const struct fm_result *r, const struct fm_bench_export *e, int n)
 {
-    for (int i = 0; i < n; i++)
-        if (e[i].why[0])
-            fprintf(out, "%10s %-10s %-8s %7.4f  %s\n", "", weights_of(&e[i]), e[i].layout,
-                    e[i].member[0].budget, e[i].why);
+    cJSON *list = NULL;
+    for (int i = 0; i < n; i++) {
+        if (!e[i].why[0])
+            continue;
+        fprintf(r->text, "%10s %-10s %-8s %7.4f  %s\n", "", weights_of(&e[i]), e[i].layout,
+                e[i].member[0].budget, e[i].why);
+        list = list ? list : fm_json_add_array(r->json, "refused");
+        cJSON *one = fm_json_add_object(list, NULL);
+        fm_json_add_string(one, "layout", e[i].layout);
+        fm_json_add_string(one, "weights", weights_of(&e[i]));
+        fm_json_add_double(one, "budget", e[i].member[0].budget);
+        fm_json_add_string(one, "why", e[i].why);
+    }
 }
 
-void fm_results_compared(FILE *out, const struct fm_bench_export *e, char *const *name, int n)
+/* A row of the table: an export, in the directory `name`; NULL: it is only planned. */
+static void describe_export(const struct fm_result *row, const struct fm_bench_export *e,
+                            const struct fm_spread_paired *step, const char *name)
 {
-    int order[FM_RESULTS_COMPARED_MAX], count = sort_by_bytes(order, e, n);
+    FILE *out = row->text;
+    const struct fm_quality *q = &e->member[e->start].quality;
+    char bytes[32];
+    fm_units_bytes(bytes, e->bytes);
+    add_export(row->json, e, false);
+    add_paired(row->json, "ce_step", step);
+    if (name)
+        fm_json_add_string(row->json, "directory", name);
+    fprintf(out, "%10s %-10s %-8s %7.4f", bytes, weights_of(e), e->layout,
+            e->member[e->start].budget);
+    if (q->positions > 0) {
+        fprintf(out, " %10.4f", q->ce);
+        if (e->compared)
+            print_paired(out, &e->member[e->start].change);
+        print_paired(out, step);
+        if (e->compared)
+            print_against(out, q, &e->member[e->start].spread);
+    }
+    fprintf(out, "%s%s\n", name ? "  " : "", name ? name : "");
+}
+
+void fm_results_compared(const struct fm_result *result, const void *self)
+{
+    const struct fm_results_exports *all = self;
+    const struct fm_bench_export *e = all->export;
+    char *const *name = all->name;
+    FILE *out = result->text;
+    int order[FM_RESULTS_COMPARED_MAX], n = all->n, count = sort_by_bytes(order, e, n);
+    cJSON *list = fm_json_add_array(result->json, "exports");
     const struct fm_bench_export *first = &e[count ? order[0] : 0];
     bool measured = first->member[first->start].quality.positions > 0;
     bool compared = measured && first->compared;
@@ -473,55 +517,11 @@ void fm_results_compared(FILE *out, const struct fm_bench_export *e, char *const
             measured ? PAIRED_ROW : "", compared ? "       KL   +-95%  agree%" : "",
             name ? "  directory" : "");
     for (int i = 0; i < count; i++) {
-        const struct fm_bench_export *r = &e[order[i]];
-        const struct fm_quality *q = &r->member[r->start].quality;
-        char bytes[32];
-        fm_units_bytes(bytes, r->bytes);
-        fprintf(out, "%10s %-10s %-8s %7.4f", bytes, weights_of(r), r->layout,
-                r->member[r->start].budget);
-        if (measured) {
-            struct fm_spread_paired step = step_of(e, order, i);
-            fprintf(out, " %10.4f", q->ce);
-            if (r->compared)
-                print_paired(out, &r->member[r->start].change);
-            print_paired(out, &step);
-        }
-        if (measured && r->compared) {
-            fprintf(out, " %8.4f", q->kl);
-            print_half(out, r->member[r->start].spread.kl_half);
-            fprintf(out, " %7.2f", 100 * q->agree);
-        }
-        fprintf(out, "%s%s\n", name ? "  " : "", name ? name[order[i]] : "");
+        const struct fm_result row = {out, fm_json_add_object(list, NULL)};
+        const struct fm_spread_paired step = step_of(e, order, i);
+        describe_export(&row, &e[order[i]], &step, name ? name[order[i]] : NULL);
     }
     if (compared)
         fprintf(out, "%10s %-10s %-8s %7s %10.4f\n", "", "original", "", "", first->original.ce);
-    print_refused(out, e, n);
-}
-
-cJSON *fm_results_compared_json(const struct fm_bench_export *e, char *const *name, int n)
-{
-    int order[FM_RESULTS_COMPARED_MAX], count = sort_by_bytes(order, e, n);
-    cJSON *o = fm_report_begin("fm-bench quality");
-    cJSON *list = fm_json_add_array(o, "exports");
-    for (int i = 0; i < count; i++) {
-        struct fm_spread_paired step = step_of(e, order, i);
-        cJSON *one = fm_results_exported_json(&e[order[i]]);
-        cJSON_DeleteItemFromObjectCaseSensitive(one, "ce_step"); /* of members of one directory */
-        add_paired(one, "ce_step", &step);
-        cJSON_DeleteItemFromObjectCaseSensitive(one, "tool");
-        if (name)
-            fm_json_add_string(one, "directory", name[order[i]]);
-        cJSON_AddItemToArray(list, one);
-    }
-    list = count < n ? fm_json_add_array(o, "refused") : NULL;
-    for (int i = 0; i < n; i++) {
-        if (!e[i].why[0])
-            continue;
-        cJSON *one = fm_json_add_object(list, NULL);
-        fm_json_add_string(one, "layout", e[i].layout);
-        fm_json_add_string(one, "weights", weights_of(&e[i]));
-        fm_json_add_double(one, "budget", e[i].member[0].budget);
-        fm_json_add_string(one, "why", e[i].why);
-    }
-    return o;
+    describe_refused(result, e, n);
 }

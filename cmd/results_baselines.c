@@ -94,7 +94,7 @@ static void costs(FILE *out, const struct fm_baseline_table *t)
     }
 }
 
-void fm_results_baselines(FILE *out, const struct fm_baseline_table *t)
+static void print_table(FILE *out, const struct fm_baseline_table *t)
 {
     fprintf(out, "held out: %d sequences of %d tokens; without", t->sequences, t->T);
     for (int b = 0; b < t->budgets; b++)
@@ -133,9 +133,11 @@ static cJSON *row_json(const struct fm_baseline_table *t, const struct fm_baseli
     return o;
 }
 
-cJSON *fm_results_baselines_json(const struct fm_baseline_table *t)
+void fm_results_baselines(const struct fm_result *r, const void *self)
 {
-    cJSON *o = fm_report_begin("fm-bench baselines");
+    const struct fm_baseline_table *t = self;
+    cJSON *o = r->json;
+    print_table(r->text, t);
     fm_json_add_uint(o, "sequences", (uint64_t)t->sequences);
     fm_json_add_uint(o, "seq_len", (uint64_t)t->T);
     fm_json_add_uint(o, "experts", (uint64_t)t->experts);
@@ -147,7 +149,6 @@ cJSON *fm_results_baselines_json(const struct fm_baseline_table *t)
     cJSON *rows = fm_json_add_array(o, "rows");
     for (int i = 0; i < FM_BASELINES; i++)
         fm_json_add(rows, NULL, row_json(t, &t->row[i]));
-    return o;
 }
 
 int fm_results_baselines_plot(const struct fm_baseline_table *t, const char *path, bool force,

@@ -9,62 +9,44 @@
 #include "lib/bench/plot.h"
 #include "lib/run/report.h"
 
-void fm_results_kernels(FILE *out, const struct fm_kernelbench *b)
+/* A figure: x in the JSON, and in the text x / unit with `digits` after the point. */
+static void cell(const struct fm_result *r, const char *key, double x, double unit, int digits)
 {
+    fprintf(r->text, "%.*f | ", digits, x / unit);
+    fm_json_add_double(r->json, key, x);
+}
+
+static void describe_row(const struct fm_result *r, const struct fm_kernelbench_row *k)
+{
+    fprintf(r->text, "| %d | %s | ", k->tokens, k->kernel);
+    fm_json_add_uint(r->json, "tokens", (uint64_t)k->tokens);
+    fm_json_add_string(r->json, "kernel", k->kernel);
+    cell(r, "removed", k->budget, 1, 3);
+    fm_json_add_uint(r->json, "experts", (uint64_t)k->experts);
+    cell(r, "seconds", k->seconds, 1e-3, 2);
+    fm_json_add_double(r->json, "bytes", k->bytes);
+    fm_json_add_double(r->json, "flops", k->flops);
+    cell(r, "bytes_per_second", k->bytes / k->seconds, 1e9, 1);
+    cell(r, "flops_per_second", k->flops / k->seconds, 1e9, 1);
+    cell(r, "of_roofline", k->roofline / k->seconds, 1, 2);
+    cell(r, "speedup", k->speedup, 1, 2);
+    cell(r, "ideal", k->ideal, 1, 2);
+    if (!isnan(k->error)) {
+        fprintf(r->text, "%.1e ", k->error);
+        fm_json_add_double(r->json, "error", k->error);
+    }
+    fputs("|\n", r->text);
+}
+
+/* The shape of the layer, and where it is computed. */
+static void describe_setting(const struct fm_result *r, const struct fm_kernelbench *b)
+{
+    FILE *out = r->text;
+    cJSON *o = r->json;
     char bytes[32];
     fm_units_bytes(bytes, b->bytes);
     fprintf(out, "H %d, I %d, %d experts, top-%d, %s: %s of weights\n", b->H, b->I, b->E, b->K,
             b->dtype, bytes);
-    if (b->rows == 0)
-        return;
-    fprintf(out, "%s, %d threads; libfm_clip: %s; oneDNN %s\n", b->cpu, b->threads, b->path,
-            b->dnnl);
-    fprintf(out, "read bandwidth %.1f GB/s, oneDNN's product %.1f GFLOP/s\n", 1e-9 * b->bandwidth,
-            1e-9 * b->peak);
-    if (*b->gpu)
-        fprintf(out, "%s: read bandwidth %.1f GB/s, cuBLAS's product %.1f GFLOP/s\n", b->gpu,
-                1e-9 * b->gpu_bandwidth, 1e-9 * b->gpu_peak);
-    fprintf(out, "\n");
-    fprintf(out,
-            "| tokens | kernel | removed | ms | GB/s | GFLOP/s | of roofline | speed-up | ideal "
-            "| error |\n| --: | :-- | --: | --: | --: | --: | --: | --: | --: | --: |\n");
-    for (int i = 0; i < b->rows; i++) {
-        const struct fm_kernelbench_row *r = &b->row[i];
-        if (!(r->seconds > 0))
-            continue;
-        fprintf(out, "| %d | %s | %.3f | %.2f | %.1f | %.1f | %.2f | %.2f | %.2f | ", r->tokens,
-                r->kernel, r->budget, 1e3 * r->seconds, 1e-9 * r->bytes / r->seconds,
-                1e-9 * r->flops / r->seconds, r->roofline / r->seconds, r->speedup, r->ideal);
-        if (isnan(r->error))
-            fprintf(out, "|\n");
-        else
-            fprintf(out, "%.1e |\n", r->error);
-    }
-}
-
-static cJSON *row_json(const struct fm_kernelbench_row *r)
-{
-    cJSON *o = cJSON_CreateObject();
-    fm_json_add_uint(o, "tokens", (uint64_t)r->tokens);
-    fm_json_add_string(o, "kernel", r->kernel);
-    fm_json_add_double(o, "removed", r->budget);
-    fm_json_add_uint(o, "experts", (uint64_t)r->experts);
-    fm_json_add_double(o, "seconds", r->seconds);
-    fm_json_add_double(o, "bytes", r->bytes);
-    fm_json_add_double(o, "flops", r->flops);
-    fm_json_add_double(o, "bytes_per_second", r->bytes / r->seconds);
-    fm_json_add_double(o, "flops_per_second", r->flops / r->seconds);
-    fm_json_add_double(o, "of_roofline", r->roofline / r->seconds);
-    fm_json_add_double(o, "speedup", r->speedup);
-    fm_json_add_double(o, "ideal", r->ideal);
-    if (!isnan(r->error))
-        fm_json_add_double(o, "error", r->error);
-    return o;
-}
-
-cJSON *fm_results_kernels_json(const struct fm_kernelbench *b)
-{
-    cJSON *o = fm_report_begin("fm-bench kernels");
     fm_json_add_uint(o, "hidden", (uint64_t)b->H);
     fm_json_add_uint(o, "channels", (uint64_t)b->I);
     fm_json_add_uint(o, "experts", (uint64_t)b->E);
@@ -72,23 +54,39 @@ cJSON *fm_results_kernels_json(const struct fm_kernelbench *b)
     fm_json_add_string(o, "dtype", b->dtype);
     fm_json_add_uint(o, "bytes", b->bytes);
     if (b->rows == 0)
-        return o;
+        return;
+    fprintf(out, "%s, %d threads; libfm_clip: %s; oneDNN %s\n", b->cpu, b->threads, b->path,
+            b->dnnl);
+    fprintf(out, "read bandwidth %.1f GB/s, oneDNN's product %.1f GFLOP/s\n", 1e-9 * b->bandwidth,
+            1e-9 * b->peak);
     fm_json_add_string(o, "cpu", b->cpu);
     fm_json_add_uint(o, "threads", (uint64_t)b->threads);
     fm_json_add_string(o, "path", b->path);
     fm_json_add_string(o, "onednn", b->dnnl);
     fm_json_add_double(o, "read_bytes_per_second", b->bandwidth);
     fm_json_add_double(o, "peak_flops_per_second", b->peak);
-    if (*b->gpu) {
-        fm_json_add_string(o, "gpu", b->gpu);
-        fm_json_add_double(o, "gpu_read_bytes_per_second", b->gpu_bandwidth);
-        fm_json_add_double(o, "gpu_peak_flops_per_second", b->gpu_peak);
-    }
-    cJSON *rows = fm_json_add_array(o, "rows");
+    if (!*b->gpu)
+        return;
+    fprintf(out, "%s: read bandwidth %.1f GB/s, cuBLAS's product %.1f GFLOP/s\n", b->gpu,
+            1e-9 * b->gpu_bandwidth, 1e-9 * b->gpu_peak);
+    fm_json_add_string(o, "gpu", b->gpu);
+    fm_json_add_double(o, "gpu_read_bytes_per_second", b->gpu_bandwidth);
+    fm_json_add_double(o, "gpu_peak_flops_per_second", b->gpu_peak);
+}
+
+void fm_results_kernels(const struct fm_result *r, const void *self)
+{
+    const struct fm_kernelbench *b = self;
+    describe_setting(r, b);
+    if (b->rows == 0)
+        return;
+    fprintf(r->text,
+            "\n| tokens | kernel | removed | ms | GB/s | GFLOP/s | of roofline | speed-up | ideal "
+            "| error |\n| --: | :-- | --: | --: | --: | --: | --: | --: | --: | --: |\n");
+    cJSON *rows = fm_json_add_array(r->json, "rows");
     for (int i = 0; i < b->rows; i++)
         if (b->row[i].seconds > 0)
-            fm_json_add(rows, NULL, row_json(&b->row[i]));
-    return o;
+            describe_row(&(struct fm_result){r->text, fm_json_add_object(rows, NULL)}, &b->row[i]);
 }
 
 enum { NAME_BYTES = 48 };

@@ -33,47 +33,48 @@ static void print_file(FILE *out, const struct fm_loops *l, const char *path)
     fputc('\n', out);
 }
 
-void fm_results_loops(FILE *out, const struct fm_loops *l, char *const *path, int n)
+static void add_file(cJSON *files, const struct fm_loops *l, const char *path)
 {
+    cJSON *file = fm_json_add_object(files, NULL);
+    fm_json_add_string(file, "path", path);
+    fm_json_add_uint(file, "texts", l->texts);
+    fm_json_add_uint(file, "empty", l->empty);
+    fm_json_add_uint(file, "errors", l->failed);
+    fm_json_add_uint(file, "words", l->words);
+    fm_json_add_uint(file, "told", l->told);
+    fm_json_add_uint(file, "ended", l->ended);
+    fm_json_add_uint(file, "looping", l->looping);
+    if (l->long_enough)
+        fm_json_add_double(file, "distinct_four", l->different / (double)l->long_enough);
+    cJSON *loops = fm_json_add_array(file, "loops");
+    for (int k = 0; k < l->shown; k++) {
+        const struct fm_loops_example *x = &l->worst[k];
+        cJSON *one = fm_json_add_object(loops, NULL);
+        fm_json_add_uint(one, "line", x->line);
+        fm_json_add_uint(one, "text", x->text);
+        fm_json_add_uint(one, "repeats", x->loop.repeats);
+        fm_json_add_uint(one, "characters", x->loop.characters);
+        fm_json_add_string(one, "unit", x->unit);
+    }
+}
+
+void fm_results_loops(const struct fm_result *r, const void *self)
+{
+    const struct fm_results_texts *t = self;
+    FILE *out = r->text;
+    cJSON *files = fm_json_add_array(r->json, "files");
     fprintf(out, "%7s %6s %7s %8s %7s %7s %10s  %s\n", "texts", "empty", "errors", "words",
             "ended%", "loops%", "distinct-4", "file");
-    for (int i = 0; i < n; i++)
-        print_file(out, &l[i], path[i]);
-    for (int i = 0; i < n; i++)
-        for (int k = 0; k < l[i].shown; k++) {
-            const struct fm_loops_example *x = &l[i].worst[k];
-            fm_printable_write(out, path[i]);
+    for (int i = 0; i < t->n; i++) {
+        print_file(out, &t->loops[i], t->path[i]);
+        add_file(files, &t->loops[i], t->path[i]);
+    }
+    for (int i = 0; i < t->n; i++)
+        for (int k = 0; k < t->loops[i].shown; k++) {
+            const struct fm_loops_example *x = &t->loops[i].worst[k];
+            fm_printable_write(out, t->path[i]);
             fprintf(out, ": line %" PRIu64 " ends in %" PRIu64 " times '%s%s'\n", x->line,
                     x->loop.repeats, x->unit,
                     x->loop.unit_bytes >= FM_LOOPS_UNIT_BYTES ? "..." : "");
         }
-}
-
-cJSON *fm_results_loops_json(const struct fm_loops *l, char *const *path, int n)
-{
-    cJSON *o = fm_report_begin("fm-bench loops"), *files = fm_json_add_array(o, "files");
-    for (; n > 0; n--, l++, path++) {
-        cJSON *file = fm_json_add_object(files, NULL);
-        fm_json_add_string(file, "path", *path);
-        fm_json_add_uint(file, "texts", l->texts);
-        fm_json_add_uint(file, "empty", l->empty);
-        fm_json_add_uint(file, "errors", l->failed);
-        fm_json_add_uint(file, "words", l->words);
-        fm_json_add_uint(file, "told", l->told);
-        fm_json_add_uint(file, "ended", l->ended);
-        fm_json_add_uint(file, "looping", l->looping);
-        if (l->long_enough)
-            fm_json_add_double(file, "distinct_four", l->different / (double)l->long_enough);
-        cJSON *loops = fm_json_add_array(file, "loops");
-        for (int k = 0; k < l->shown; k++) {
-            const struct fm_loops_example *x = &l->worst[k];
-            cJSON *one = fm_json_add_object(loops, NULL);
-            fm_json_add_uint(one, "line", x->line);
-            fm_json_add_uint(one, "text", x->text);
-            fm_json_add_uint(one, "repeats", x->loop.repeats);
-            fm_json_add_uint(one, "characters", x->loop.characters);
-            fm_json_add_string(one, "unit", x->unit);
-        }
-    }
-    return o;
 }

@@ -128,7 +128,8 @@ static void describe_work(const struct fm_result *r, const struct fm_estimate *p
     fm_row_real(r, "flops", "flops", p->flops, 3, "in matrix products, %s", p->precision);
 }
 
-void fm_show_cost(const struct fm_result *r, const struct fm_estimate *p)
+/* The cost of a measurement. */
+static void describe_cost(const struct fm_result *r, const struct fm_estimate *p)
 {
     fm_json_add_bool(r->json, "dry_run", 1);
     fm_row_bytes(r, "memory", "memory", p->memory, "resident, at most");
@@ -203,8 +204,9 @@ static void describe_carried(const struct fm_result *r, const struct fm_estimate
         fm_row_word(r, "left out", NULL, "", "and %d more", p->left_more);
 }
 
-static void describe_estimate(const struct fm_result *r, const struct fm_estimate *p)
+static void describe_estimate(const struct fm_result *r, const void *self)
 {
+    const struct fm_estimate *p = self;
     const struct fm_forecast *f = &p->forecast;
     fm_json_add_bool(r->json, "dry_run", 1);
     if (p->method)
@@ -232,16 +234,17 @@ static void describe_estimate(const struct fm_result *r, const struct fm_estimat
     describe_forecast(r, p);
 }
 
-/* Print the whole output of a --dry-run. */
-static int show_estimate(const struct fm_cli *cli, const struct fm_estimate *estimate,
-                         struct fm_err *err)
+int fm_show(void *self, struct fm_err *err)
 {
+    const struct fm_shown *s = self;
     struct fm_cli_text text;
     if (fm_cli_text_open(&text, err))
         return err->code;
-    const struct fm_result result = {text.out, fm_report_begin(cli->tool)};
-    describe_estimate(&result, estimate);
-    return fm_cli_result(cli, &text, result.json, err);
+    const struct fm_result result = {text.out, fm_report_begin(s->kind)};
+    s->describe(&result, s->self);
+    if (s->cost)
+        describe_cost(&result, s->cost);
+    return fm_cli_result(s->cli, &text, result.json, err);
 }
 
 /* Work of each rank, if there are several. */
@@ -262,35 +265,32 @@ static void add_ranks(cJSON *json, const struct fm_comm *comm)
     }
 }
 
-struct shown {
-    const struct fm_cli *cli;
+/* A tool, and its ranks. */
+struct ranked {
     const struct fm_show_tool *tool;
+    const struct fm_comm *comm;
 };
 
-static int show_report(void *self, struct fm_err *err)
+static void describe_tool(const struct fm_result *r, const void *self)
 {
-    const struct shown *shown = self;
-    const struct fm_show_tool *tool = shown->tool;
-    struct fm_cli_text text;
-    if (fm_cli_text_open(&text, err))
-        return err->code;
-    const struct fm_result result = {text.out, fm_report_begin(shown->cli->tool)};
-    tool->describe(&result, tool->report);
-    add_ranks(result.json, shown->cli->run.machine.comm);
-    return fm_cli_result(shown->cli, &text, result.json, err);
+    const struct ranked *ranked = self;
+    ranked->tool->describe(r, ranked->tool->report);
+    add_ranks(r->json, ranked->comm);
 }
 
 int fm_show_tool(const struct fm_cli *cli, const struct fm_show_tool *tool, struct fm_err *err)
 {
     struct fm_estimate estimate = {0};
-    struct shown shown = {cli, tool};
     struct fm_run_options run = cli->run;
+    struct ranked ranked = {tool, run.machine.comm};
+    struct fm_shown forecast = {cli, cli->tool, describe_estimate, &estimate, NULL},
+                    shown = {cli, cli->tool, describe_tool, &ranked, NULL};
     bool speaks = fm_comm_rank(run.machine.comm) == 0;
     if (cli->dry_run)
         return !tool->run(&run, tool->options, tool->report, &estimate, err) && speaks
-                   ? show_estimate(cli, &estimate, err)
+                   ? fm_show(&forecast, err)
                    : err->code;
-    run.announce = (struct fm_announce){show_report, &shown};
+    run.announce = (struct fm_announce){fm_show, &shown};
     return speaks && fm_run_check_stream(&run, err)
                ? err->code
                : tool->run(&run, tool->options, tool->report, NULL, err);

@@ -11,6 +11,19 @@
 #include "lib/learn/estimate.h"
 #include "lib/masks/masks.h"
 
+/* A result, described once as text and as JSON (cmd/result.h). */
+struct fm_shown {
+    const struct fm_cli *cli;
+    const char *kind; /* fm_report_begin */
+    void (*describe)(const struct fm_result *r, const void *self);
+    const void *self;
+    const struct fm_estimate *cost; /* with --dry-run, the cost of a measurement; or NULL */
+};
+
+/* Print a struct fm_shown.  A run calls it before its output gets its final name (struct
+ * fm_announce). */
+int fm_show(void *shown, struct fm_err *err);
+
 /* The options and report of fm-rank, fm-train and fm-recover, and their functions. */
 struct fm_show_tool {
     const void *options;
@@ -28,9 +41,6 @@ void fm_show_extra(const struct fm_result *r, const struct fm_extra *extra, cons
  * is printed): bytes as stored, and of the same weights in bundles and exports. */
 void fm_show_stored(const struct fm_result *r, const char *storage, uint64_t stored,
                     uint64_t written);
-
-/* The cost of a measurement, with "dry_run": true. */
-void fm_show_cost(const struct fm_result *r, const struct fm_estimate *estimate);
 
 /* With --dry-run print the estimate; otherwise check the output and run the tool.  Its result is
  * printed before the output gets its final name. */
