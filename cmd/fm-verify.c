@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "cmd/cli.h"
+#include "cmd/show.h"
 #include "cmd/tools.h"
 #include "lib/base/printable.h"
 #include "lib/base/units.h"
@@ -40,19 +41,36 @@ static void add_not_listed(void *self, const char *name)
     fm_json_add_string(f->not_listed, NULL, name);
 }
 
-static void describe(FILE *out, const struct fm_verify_report *r, int code)
+static void describe(const struct fm_result *result, const struct fm_verify_report *r,
+                     const struct findings *findings, int code)
 {
+    FILE *out = result->text;
+    cJSON *o = result->json;
     char bytes[32];
     fm_units_bytes(bytes, r->bytes);
+    fm_json_add_bool(o, "ok", !code);
+    fm_json_add_string(o, "kind", r->kind);
+    if (r->index >= 0) {
+        fm_json_add_uint(o, "index", (uint64_t)r->index);
+        fm_json_add_double(o, "budget", r->budget);
+    }
     if (r->function)
         fprintf(out, "function: loss %.6f, want %.6f; log-probabilities differ by %.3g at most\n",
                 r->loss, r->loss_want, r->logprob_diff_max);
-    for (int i = 0; i < r->codes; i++)
+    cJSON *held = r->codes ? fm_json_add_array(o, "code") : NULL;
+    for (int i = 0; i < r->codes; i++) {
+        cJSON *file = fm_json_add_object(held, NULL);
         fprintf(out, "code: %s, %s\n", r->code[i].name,
                 r->code[i].ours ? "the fm suite's" : "the checkpoint author's");
-    for (int i = 0; i < r->skips; i++)
+        fm_json_add_string(file, "file", r->code[i].name);
+        fm_json_add_string(file, "author", r->code[i].ours ? "suite" : "checkpoint");
+    }
+    cJSON *skipped = r->skips ? fm_json_add_array(o, "not_compared") : NULL;
+    for (int i = 0; i < r->skips; i++) {
         fprintf(out, "%s%s%s", i ? ", " : "not compared: ", r->skip[i],
                 i + 1 == r->skips ? "\n" : "");
+        fm_json_add_string(skipped, NULL, r->skip[i]);
+    }
     fprintf(out, "%s", r->kind);
     if (r->index >= 0)
         fprintf(out, " at budget %.4f", r->budget);
@@ -62,27 +80,6 @@ static void describe(FILE *out, const struct fm_verify_report *r, int code)
         fprintf(out, "%llu fault%s\n", (unsigned long long)r->failed, r->failed == 1 ? "" : "s");
     else
         fprintf(out, "%s\n", !code ? "ok" : "not verified");
-}
-
-static cJSON *describe_json(const struct fm_verify_report *r, const struct findings *findings,
-                            int code)
-{
-    cJSON *o = fm_report_begin("fm-verify");
-    fm_json_add_bool(o, "ok", !code);
-    fm_json_add_string(o, "kind", r->kind);
-    if (r->index >= 0) {
-        fm_json_add_uint(o, "index", (uint64_t)r->index);
-        fm_json_add_double(o, "budget", r->budget);
-    }
-    cJSON *held = r->codes ? fm_json_add_array(o, "code") : NULL;
-    for (int i = 0; held && i < r->codes; i++) {
-        cJSON *file = fm_json_add_object(held, NULL);
-        fm_json_add_string(file, "file", r->code[i].name);
-        fm_json_add_string(file, "author", r->code[i].ours ? "suite" : "checkpoint");
-    }
-    cJSON *skipped = r->skips ? fm_json_add_array(o, "not_compared") : NULL;
-    for (int i = 0; skipped && i < r->skips; i++)
-        fm_json_add_string(skipped, NULL, r->skip[i]);
     fm_json_add_uint(o, "items", r->items);
     fm_json_add_uint(o, "failed", r->failed);
     fm_json_add_uint(o, "bytes", r->bytes);
@@ -95,35 +92,51 @@ static cJSON *describe_json(const struct fm_verify_report *r, const struct findi
         fm_json_add_double(o, "logprob_diff_max", r->logprob_diff_max);
     }
     fm_json_add_double(o, "seconds", r->seconds);
-    return o;
 }
 
-/* --dry-run of a file-by-file check: print how many files and bytes would be read, and what would
- * be `done` with them ("checked"). */
-static int dry_run_files(const struct fm_cli *cli, uint64_t files, uint64_t bytes, const char *done,
+/* Print the result of a check that ended with *err; returns the exit status. */
+static int print_checked(const struct fm_cli *cli, struct fm_cli_text *text, cJSON *json,
                          struct fm_err *err)
 {
-    struct fm_cli_text text;
+    struct fm_err print = {0};
+    if (fm_cli_result(cli, text, json, &print) && !err->code)
+        *err = print;
+    return err->code;
+}
+
+/* The files and bytes that a check of each file would read, and what would be done with them. */
+struct planned {
+    uint64_t files, bytes;
+    const char *done; /* "checked" */
+};
+
+static void describe_planned(const struct fm_result *r, const void *self)
+{
+    const struct planned *p = self;
     char size[32];
-    if (fm_cli_text_open(&text, err))
-        return err->code;
-    fm_units_bytes(size, bytes);
-    fprintf(text.out, "%llu file%s, %s: would be read and %s\n", (unsigned long long)files,
-            files == 1 ? "" : "s", size, done);
-    cJSON *o = fm_report_begin("fm-verify");
-    fm_json_add_bool(o, "dry_run", 1);
-    fm_json_add_uint(o, "items", files);
-    fm_json_add_uint(o, "bytes", bytes);
-    return fm_cli_result(cli, &text, o, err);
+    fm_units_bytes(size, p->bytes);
+    fprintf(r->text, "%llu file%s, %s: would be read and %s\n", (unsigned long long)p->files,
+            p->files == 1 ? "" : "s", size, p->done);
+    fm_json_add_bool(r->json, "dry_run", 1);
+    fm_json_add_uint(r->json, "items", p->files);
+    fm_json_add_uint(r->json, "bytes", p->bytes);
 }
 
 /* --dry-run of a directory without its bundle. */
 static int dry_run_table(const struct fm_cli *cli, const struct fm_verify_options *options,
                          struct fm_err *err)
 {
-    uint64_t files, bytes;
-    int rc = fm_verify_listed(options->target, &files, &bytes, err);
-    return rc ? rc : dry_run_files(cli, files, bytes, "checked", err);
+    struct planned p = {.done = "checked"};
+    int rc = fm_verify_listed(options->target, &p.files, &p.bytes, err);
+    return rc ? rc : fm_show(&(struct fm_shown){cli, "fm-verify", describe_planned, &p, NULL}, err);
+}
+
+static void describe_stream(const struct fm_result *r, const void *self)
+{
+    const struct fm_list *list = self;
+    fprintf(r->text, "stage %s, %d budgets: would be read and checked\n", list->stage, list->rows);
+    fm_json_add_bool(r->json, "dry_run", 1);
+    fm_json_add_string(r->json, "stage", list->stage);
 }
 
 /* --dry-run: check that the stream can be opened, and that its first members are valid. */
@@ -131,18 +144,9 @@ static int dry_run(const struct fm_cli *cli, const struct fm_verify_options *opt
                    struct fm_err *err)
 {
     struct fm_list list;
-    struct fm_cli_text text;
     int rc = fm_list_read(&list, options->against ? options->against : options->target, false, err);
     if (!rc)
-        rc = fm_cli_text_open(&text, err);
-    if (!rc) {
-        fprintf(text.out, "stage %s, %d budgets: would be read and checked\n", list.stage,
-                list.rows);
-        cJSON *o = fm_report_begin("fm-verify");
-        fm_json_add_bool(o, "dry_run", 1);
-        fm_json_add_string(o, "stage", list.stage);
-        rc = fm_cli_result(cli, &text, o, err);
-    }
+        rc = fm_show(&(struct fm_shown){cli, "fm-verify", describe_stream, &list, NULL}, err);
     fm_list_release(&list);
     return rc;
 }
@@ -189,16 +193,16 @@ static void add_unsigned(void *self, const char *name, const char *what)
 
 static int dry_run_signature(const struct fm_cli *cli, const struct signing *s, struct fm_err *err)
 {
-    const char *done = s->private_key ? "signed" : "compared with the signature";
-    uint64_t files, bytes;
-    int rc = fm_sign_plan(s->options.target, &files, &bytes, err);
-    return rc ? rc : dry_run_files(cli, files, bytes, done, err);
+    struct planned p = {.done = s->private_key ? "signed" : "compared with the signature"};
+    int rc = fm_sign_plan(s->options.target, &p.files, &p.bytes, err);
+    return rc ? rc : fm_show(&(struct fm_shown){cli, "fm-verify", describe_planned, &p, NULL}, err);
 }
 
-static void describe_signature(const struct signed_files *f, const struct fm_sign_report *r,
-                               bool made, int code)
+static void describe_signature(const struct fm_result *result, const struct signed_files *f,
+                               const struct fm_sign_report *r, bool made, int code)
 {
-    FILE *out = f->findings.out;
+    FILE *out = result->text;
+    cJSON *o = result->json;
     char bytes[32];
     fm_units_bytes(bytes, r->bytes);
     if (r->links)
@@ -215,12 +219,6 @@ static void describe_signature(const struct signed_files *f, const struct fm_sig
             code   ? "not verified"
             : made ? "signed"
                    : "ok");
-}
-
-static cJSON *describe_signature_json(const struct signed_files *f, const struct fm_sign_report *r,
-                                      int code)
-{
-    cJSON *o = fm_report_begin("fm-verify");
     fm_json_add_bool(o, "ok", !code);
     fm_json_add_string(o, "kind", "signature");
     fm_json_add_string(o, "signature", r->signature);
@@ -235,7 +233,6 @@ static cJSON *describe_signature_json(const struct signed_files *f, const struct
     fm_json_add(o, "ignored", f->ignored);
     fm_json_add(o, "findings", f->findings.list);
     fm_json_add_double(o, "seconds", r->seconds);
-    return o;
 }
 
 /* --sign or --trusted: nothing else is checked. */
@@ -265,14 +262,12 @@ static int work_signature(const struct fm_cli *cli, struct signing *s, struct fm
         free(report.signed_as);
         return rc;
     }
-    describe_signature(&found, &report, s->private_key != NULL, rc);
-    struct fm_err print = {0};
-    int printed = fm_cli_result(cli, &text, describe_signature_json(&found, &report, rc), &print);
+    const struct fm_result result = {text.out, fm_report_begin("fm-verify")};
+    describe_signature(&result, &found, &report, s->private_key != NULL, rc);
+    rc = print_checked(cli, &text, result.json, err);
     free(report.signature);
     free(report.signed_as);
-    if (!rc && printed)
-        *err = print;
-    return rc ? rc : printed;
+    return rc;
 }
 
 static int check_signing(const struct fm_cli *cli, const struct signing *s, struct fm_err *err)
@@ -328,12 +323,9 @@ static int work(const struct fm_cli *cli, struct fm_verify_options *options,
         fm_cli_text_drop(&text);
         return rc;
     }
-    describe(text.out, &report, rc);
-    struct fm_err print = {0};
-    int printed = fm_cli_result(cli, &text, describe_json(&report, &findings, rc), &print);
-    if (!rc && printed)
-        *err = print;
-    return rc ? rc : printed;
+    const struct fm_result result = {text.out, fm_report_begin("fm-verify")};
+    describe(&result, &report, &findings, rc);
+    return print_checked(cli, &text, result.json, err);
 }
 
 static bool reads_only(const struct fm_cli *cli)
