@@ -173,12 +173,6 @@ static int gather(void *self, struct fm_err *err)
     return rc;
 }
 
-static int resumed(void *self, struct fm_err *err)
-{
-    (void)self, (void)err; /* the runner checks the number of batches */
-    return FM_OK;
-}
-
 /* Batches that one process computes per pass over the weights. */
 static int group_of(const struct fm_task *task, int batches)
 {
@@ -695,7 +689,6 @@ static const struct fm_work work = {
     .params = print_params,
     .begin = begin,
     .state = list_state,
-    .resumed = resumed,
     .collect = gather,
     .step = score_group,
     .finish = finish,

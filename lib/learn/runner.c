@@ -77,8 +77,8 @@ static int resume(struct fm_runner *r, struct fm_err *err)
         return rc;
     if ((r->work->size && r->work->size(r->self, &j, err)) ||
         fm_task_state_take(r->task, &j, err) ||
-        fm_journal_read(&j, item, list_state(item, r), err) || r->work->resumed(r->self, err) ||
-        check_taken(r, err))
+        fm_journal_read(&j, item, list_state(item, r), err) ||
+        (r->work->resumed && r->work->resumed(r->self, err)) || check_taken(r, err))
         rc = err->code;
     r->resumed = (int)r->taken;
     fm_journal_close(&j);

@@ -49,7 +49,8 @@ struct fm_work {
     size_t (*state)(void *self, struct fm_journal_item *item);
     /* Before the arrays are read: allocate those that grow during a run.  May be NULL. */
     int (*size)(void *self, const struct fm_journal *journal, struct fm_err *err);
-    /* After they have been read: check them, and set runner->taken. */
+    /* After they have been read: check them, and set runner->taken, unless it is one of them.  May
+     * be NULL. */
     int (*resumed)(void *self, struct fm_err *err);
     /* Before they are saved: collect what other ranks or structs have.  May be NULL. */
     int (*collect)(void *self, struct fm_err *err);

@@ -390,9 +390,9 @@ static bool is_short(const struct fm_trainer *t, const struct fm_masks *f, uint6
            fm_decimal_floor(&t->options->until, channels);
 }
 
-/* Only `learned` can run out of steps; the other methods continue as long as an expert can be
+/* Only a method that trains can run out of steps; others continue as long as an expert can be
  * narrowed. */
-static void warn_learned(struct fm_trainer *t, double budget)
+static void warn_steps(struct fm_trainer *t, double budget)
 {
     const struct fm_train_options *o = t->options;
     char until_text[FM_DECIMAL_TEXT];
@@ -401,10 +401,10 @@ static void warn_learned(struct fm_trainer *t, double budget)
         return;
     t->warned = true;
     fm_run_warn(t->task.run,
-                "learned reached only a budget of %.4f in %d steps (--steps %d and as many again); "
+                "%s reached only a budget of %.4f in %d steps (--steps %d and as many again); "
                 "from there to --until %s, widths follow only the scores; give more --steps, a "
                 "larger --lr or a smaller --prior",
-                budget, 2 * o->steps, o->steps, until_text);
+                t->method->name, budget, 2 * o->steps, o->steps, until_text);
 }
 
 /* Fill gaps, except in the uniform family, which has a mask at every allowed width.  A family
@@ -419,7 +419,7 @@ static int fill_family(struct fm_trainer *t, struct fm_err *err)
     int rc = fill_gaps(t, err);
     if (!rc && t->method->removed && is_short(t, f, last.removed) &&
         f->mask[f->count - 1].removed > last.removed)
-        warn_learned(t, budget);
+        warn_steps(t, budget);
     return rc;
 }
 
@@ -438,7 +438,7 @@ static bool has_reached(struct fm_trainer *t, const struct fm_masks *f, double *
     if (!is_short(t, f, came))
         return true;
     if (came < end)
-        warn_learned(t, *came_to);
+        warn_steps(t, *came_to);
     if (!is_short(t, f, end))
         return false;
     uint32_t narrow = fm_masks_widths(f, f->count - 1)[0];
