@@ -91,41 +91,34 @@ static void add_reference(cJSON *o, enum fm_bench_reference reference)
 
 /* Print a table row: a budget, and the figures that are usual on model cards of pruned and
  * quantised models. */
-static void print_kl(FILE *out, const char *name, const struct fm_spread *s)
+static void print_kl(FILE *out, double budget, const struct fm_spread *s)
 {
-    fprintf(out, "%-10s", name);
+    fprintf(out, "%-10.4f", budget);
     for (int i = FM_SPREAD_MEDIAN; i < FM_SPREAD_AT; i++)
         if (fm_spread_at[i] != 0.75)
             fprintf(out, " %7.4f", s->kl_at[i]);
     fprintf(out, " %7.2f\n", 100 * s->top5);
 }
 
-static void print_change(FILE *out, const char *name, const struct fm_spread *s)
+static void print_change(FILE *out, double budget, const struct fm_spread *s)
 {
-    fprintf(out, "%-10s %7.2f %7.2f", name, 100 * s->change, 100 * s->change_rms);
+    fprintf(out, "%-10.4f %7.2f %7.2f", budget, 100 * s->change, 100 * s->change_rms);
     for (int i = 1; i < FM_SPREAD_AT - 1; i++)
         if (fm_spread_at[i] != 0.25 && fm_spread_at[i] != 0.75)
             fprintf(out, " %7.2f", 100 * s->change_at[i]);
     fputc('\n', out);
 }
 
-/* Print the spreads that `spreads` returns by index. */
-static void print_spreads(FILE *out, const struct fm_spread *(*spreads)(const void *of, int i),
-                          double (*budget)(const void *of, int i), const void *of, int n)
+static void print_kl_head(FILE *out)
 {
-    char name[16];
     fprintf(out, "%-10s %7s %7s %7s %7s %7s %7s %7s\n", "KL/token", "median", "90%", "95%", "99%",
             "99.9%", "max", "top5%");
-    for (int i = 0; i < n; i++) {
-        snprintf(name, sizeof name, "%.4f", budget(of, i));
-        print_kl(out, name, spreads(of, i));
-    }
+}
+
+static void print_change_head(FILE *out)
+{
     fprintf(out, "%-10s %7s %7s %7s %7s %7s %7s %7s %7s %7s %7s %7s\n", "dp%/token", "mean", "RMS",
             "0.1%", "1%", "5%", "10%", "median", "90%", "95%", "99%", "99.9%");
-    for (int i = 0; i < n; i++) {
-        snprintf(name, sizeof name, "%.4f", budget(of, i));
-        print_change(out, name, spreads(of, i));
-    }
 }
 
 static void add_percentiles(cJSON *o, const char *name, const double at[FM_SPREAD_AT])
@@ -175,16 +168,6 @@ static void print_values(FILE *out, uint64_t tokens, uint64_t values)
 }
 
 /* ---- a family ---- */
-
-static const struct fm_spread *row_spread(const void *of, int i)
-{
-    return &((const struct fm_bench_quality *)of)->row[i].spread[FM_BENCH_FAMILY];
-}
-
-static double row_budget(const void *of, int i)
-{
-    return ((const struct fm_bench_quality *)of)->row[i].budget[FM_BENCH_FAMILY];
-}
 
 /* Print the differences of losses between rows and columns. */
 static void print_changes(FILE *out, const struct fm_bench_quality *q)
@@ -251,7 +234,12 @@ void fm_results_quality(const struct fm_result *result, const void *self)
             add_row(rows, q, r);
     }
     print_changes(out, q);
-    print_spreads(out, row_spread, row_budget, q, q->rows);
+    print_kl_head(out);
+    for (int i = 0; i < q->rows; i++)
+        print_kl(out, q->row[i].budget[FM_BENCH_FAMILY], &q->row[i].spread[FM_BENCH_FAMILY]);
+    print_change_head(out);
+    for (int i = 0; i < q->rows; i++)
+        print_change(out, q->row[i].budget[FM_BENCH_FAMILY], &q->row[i].spread[FM_BENCH_FAMILY]);
     kinds_head(out, &q->kinds, "budget", 6);
     for (int i = 0; i < q->rows && q->kinds.count; i++) {
         fprintf(out, "%6.4f", q->row[i].budget[FM_BENCH_FAMILY]);
@@ -305,13 +293,20 @@ static void print_against(FILE *out, const struct fm_quality *q, const struct fm
     fprintf(out, " %7.2f", 100 * q->agree);
 }
 
+/* Print the name of a row: a budget, with `mark` after that of the member that the export starts
+ * with, or the layout. */
+static void print_name(FILE *out, const struct fm_bench_export *e, int i, const char *mark)
+{
+    if (e->whole)
+        fprintf(out, "%-9.4f%s", e->member[i].budget, i == e->start ? mark : " ");
+    else
+        fprintf(out, "%-10s", e->layout);
+}
+
 static void print_member(FILE *out, const struct fm_bench_export *e, int i)
 {
     const struct fm_quality *q = &e->member[i].quality;
-    if (e->whole)
-        fprintf(out, "%-9.4f%s", e->member[i].budget, i == e->start ? "*" : " ");
-    else
-        fprintf(out, "%-10s", e->layout);
+    print_name(out, e, i, "*");
     fprintf(out, " %10.4f", q->ce);
     if (e->compared)
         print_paired(out, &e->member[i].change);
@@ -321,16 +316,6 @@ static void print_member(FILE *out, const struct fm_bench_export *e, int i)
     if (e->compared)
         print_against(out, q, &e->member[i].spread);
     fputc('\n', out);
-}
-
-static const struct fm_spread *member_spread(const void *of, int i)
-{
-    return &((const struct fm_bench_export *)of)->member[i].spread;
-}
-
-static double member_budget(const void *of, int i)
-{
-    return ((const struct fm_bench_export *)of)->member[i].budget;
 }
 
 static void add_numbers(cJSON *o, const struct fm_bench_export *e, int i, bool step)
@@ -408,15 +393,16 @@ void fm_results_exported(const struct fm_result *r, const void *self)
     if (e->compared) {
         fprintf(out, "%-10s %10.4f%*s %12.4f\n", "original", e->original.ce,
                 (e->members > 1 ? 2 : 1) * (int)strlen(PAIRED_ROW), "", exp(e->original.ce));
+        print_kl_head(out);
+        for (int i = 0; i < e->members; i++)
+            print_kl(out, e->member[i].budget, &e->member[i].spread);
+        print_change_head(out);
+        for (int i = 0; i < e->members; i++)
+            print_change(out, e->member[i].budget, &e->member[i].spread);
     }
-    if (e->compared)
-        print_spreads(out, member_spread, member_budget, e, e->members);
     kinds_head(out, &e->kinds, e->whole ? "budget" : "", 10);
     for (int i = 0; i < e->members && e->kinds.count; i++) {
-        if (e->whole)
-            fprintf(out, "%-10.4f", e->member[i].budget);
-        else
-            fprintf(out, "%-10s", e->layout);
+        print_name(out, e, i, " ");
         kinds_cells(out, &e->kinds, e->member[i].quality.kind);
     }
     if (e->compared && e->kinds.count) {
