@@ -114,7 +114,7 @@ int fm_checkpoint_open(struct fm_checkpoint *cp, const char *path, struct fm_err
         fm_fail(err, FM_ECONFIG, "%s is an export; give its checkpoint", path);
     else if (sort_tensors(cp, err))
         fm_within(err, "%s", path);
-    if (!err->code)
+    else
         return FM_OK;
 fail:
     fm_checkpoint_close(cp);
