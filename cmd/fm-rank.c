@@ -2,8 +2,12 @@
 #include "cmd/cli.h"
 #include "cmd/show.h"
 #include "cmd/tools.h"
+#include "lib/learn/blend.h"
 #include "lib/learn/rank.h"
 #include "lib/run/report.h"
+
+/* Modes: rank on tokens, or blend rankings. */
+enum { SCORE = 1, BLEND = 2 };
 
 /* Print for each layer the experts with the fewest and the most tokens, and an even share. */
 static void describe_experts(FILE *out, const struct fm_rank_report *r)
@@ -31,6 +35,8 @@ static void describe_text(FILE *out, const struct fm_rank_report *r)
     if (r->group > 1)
         fprintf(out, " in groups of %d", r->group);
     fputc('\n', out);
+    if (r->blended)
+        fprintf(out, "blended  %d rankings\n", r->blended);
     fprintf(out, "tokens   %d sequences of %d in %d batches, mean loss %.4f\n", r->sequences, r->T,
             r->batches, r->ce);
     if (r->held_out)
@@ -60,6 +66,8 @@ static void describe(const struct fm_result *out, const void *report)
     fm_json_add_uint(o, "sequences", (uint64_t)r->sequences);
     fm_json_add_uint(o, "batches", (uint64_t)r->batches);
     fm_json_add_uint(o, "dropped", (uint64_t)r->dropped);
+    if (r->blended)
+        fm_json_add_uint(o, "blended", (uint64_t)r->blended);
     fm_json_add_uint(o, "held_out", (uint64_t)r->held_out);
     fm_json_add_double(o, "ce", r->ce);
     cJSON *list = fm_json_add_array(o, "unreached");
@@ -85,6 +93,22 @@ static int run(const struct fm_run_options *run, const void *options, void *repo
                     : fm_rank(run, options, report, err);
 }
 
+static int blend(const struct fm_run_options *run, const void *options, void *report,
+                 struct fm_estimate *estimate, struct fm_err *err)
+{
+    (void)estimate;
+    return fm_blend(run, options, report, err);
+}
+
+static int blend_work(const struct fm_cli *cli, const char *const *parts,
+                      struct fm_rank_report *report, struct fm_err *err)
+{
+    const struct fm_show_tool tool = {parts, report, blend, describe};
+    if (fm_options_check(cli, BLEND, "with --blend", err))
+        return err->code;
+    return fm_show_tool(cli, &tool, err);
+}
+
 static int work(const struct fm_cli *cli, const struct fm_rank_options *options,
                 struct fm_rank_report *report, struct fm_err *err)
 {
@@ -96,20 +120,29 @@ int fm_rank_main(int argc, char **argv)
 {
     int order = FM_ORDER_SCORE, criterion = 0;
     struct fm_rank_options options;
+    const char *parts[FM_INPUTS_MAX + 1] = {NULL};
     char criteria[64];
     fm_rank_defaults(&options);
     fm_criterion_choices(criteria, sizeof criteria);
+    const struct fm_cli_scope scope[] = {
+        {.name = "dry-run", .modes = SCORE},
+        {.name = "threads", .modes = SCORE},
+        {.groups = FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_EVAL | FM_CLI_MACHINE | FM_CLI_STATE,
+         .modes = SCORE},
+        {0}};
     const struct fm_cli_option own[] = {
         {"criterion", 0, FM_CLI_CHOICE, &criterion, criteria,
-         "how channels are scored; the last two need no gradients (default: taylor)", 0, 0, 0},
+         "how channels are scored; the last two need no gradients (default: taylor)", 0, 0, SCORE},
         {"order", 0, FM_CLI_CHOICE, &order, "score|original",
-         "best channel first, or in file order (default: score)", 0, 0, 0},
+         "best channel first, or in file order (default: score)", 0, 0, SCORE},
         {"channel-group", 0, FM_CLI_INT, &options.group, "N",
          "rank groups of N neighbouring channels (default: the group of the checkpoint's codes, or "
          "1)",
-         1, 1 << 20, 0},
+         1, 1 << 20, SCORE},
         {"carry", 0, FM_CLI_LIST, options.carry, "PATTERN",
-         "also copy the files of the checkpoint that match", 0, 0, 0},
+         "also copy the files of the checkpoint that match", 0, 0, SCORE},
+        {"blend", 0, FM_CLI_SOURCES, parts, "FILE[:W]",
+         "instead, blend this ranking, weighted, with others; repeat", 0, 0, 0},
     };
     struct fm_cli cli = {
         .tool = "fm-rank",
@@ -120,13 +153,16 @@ int fm_rank_main(int argc, char **argv)
         .groups = FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_EVAL | FM_CLI_MACHINE | FM_CLI_OUTPUT |
                   FM_CLI_STATE | FM_CLI_RANKS,
         .run = {.outputs.path = "-"},
+        .scope = scope,
+        .instead = "blend",
     };
     fm_cli_begin(&cli, argc, argv, own, FM_CLI_COUNT(own));
     struct fm_rank_report report = {0};
     struct fm_err err = {0};
     options.order = (enum fm_rank_order)order;
     options.criterion = fm_criteria[criterion];
-    int rc = work(&cli, &options, &report, &err);
+    int rc =
+        parts[0] ? blend_work(&cli, parts, &report, &err) : work(&cli, &options, &report, &err);
     fm_rank_report_release(&report);
     return fm_cli_end(&cli, rc, &err);
 }

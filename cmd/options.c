@@ -494,7 +494,8 @@ static int check_given(const struct fm_cli *cli, struct fm_err *err)
 static void check_needs(const struct fm_cli *cli)
 {
     struct fm_err err = {0};
-    bool needed = !(cli->groups & FM_CLI_OPTIONAL);
+    bool needed =
+        !(cli->groups & FM_CLI_OPTIONAL) && !(cli->instead && fm_options_given(cli, cli->instead));
     if (needed && (cli->groups & FM_CLI_MODEL) && !cli->run.inputs.model &&
         cli->operands > cli->operands_max)
         refuse(cli, "--model is missing before ", cli->operand[0], "");

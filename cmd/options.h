@@ -68,8 +68,9 @@ struct fm_cli {
     char **operand;
     int operands, operands_max;
     const struct fm_cli_scope *scope; /* ends with {0}; or NULL */
-    const char *makes; /* an option that makes the tool write a file that no option names; NULL:
-                          none */
+    const char *instead; /* an option with which --model and tokens are not needed; NULL: none */
+    const char *makes;   /* an option that makes the tool write a file that no option names; NULL:
+                            none */
     /* True if the command reads untrusted files, so that it confines itself (lib/run/confine.h).
      * NULL: never. */
     bool (*confined)(const struct fm_cli *cli);

@@ -22,6 +22,8 @@ struct fm_criterion {
                 int H);
     /* The score of a channel from its sum over all batches; NULL: the sum itself. */
     double (*score)(double sum, int batches);
+    /* Its inverse, for blends (lib/learn/blend.h); NULL with score. */
+    double (*sum)(double score, int batches);
 };
 
 /* The list, in the order of --help: a row NAME for each criterion, whose file defines

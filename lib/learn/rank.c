@@ -531,8 +531,8 @@ static void estimate_scores(struct fm_estimate *estimate, struct fm_task *task, 
 
 /* Count experts whose scores are based on few tokens: less than a tenth of an even share of the
  * layer's tokens. */
-static void count_starved(struct fm_coverage *y, const struct fm_ranking *r,
-                          const struct fm_task *task)
+static void count_starved(struct fm_coverage *y, const struct fm_ranking *r, const int16_t *moe,
+                          const struct fm_run_options *run)
 {
     int worst = 0;
     int64_t fewest = INT64_MAX;
@@ -548,17 +548,15 @@ static void count_starved(struct fm_coverage *y, const struct fm_ranking *r,
         }
     }
     if (y->starved)
-        fm_run_warn(task->run,
+        fm_run_warn(run,
                     "%d experts received less than a tenth of an even share of their layer's "
                     "tokens (the fewest: %lld, layer %d expert %d); their scores are noise: give "
                     "more tokens, or text for which the router chooses these experts",
-                    y->starved, (long long)fewest, task->config->moe[worst / r->E], worst % r->E);
+                    y->starved, (long long)fewest, moe[worst / r->E], worst % r->E);
 }
 
-/* List the experts without tokens, in memory that the caller frees.  Warn about them, and about
- * experts with few tokens. */
-static int list_unreached(struct fm_coverage *y, const struct fm_ranking *r,
-                          const struct fm_task *task, struct fm_err *err)
+int fm_rank_cover(struct fm_coverage *y, const struct fm_ranking *r, const int16_t *moe,
+                  const struct fm_run_options *run, struct fm_err *err)
 {
     size_t X = (size_t)r->M * (size_t)r->E;
     y->unreached_at = fm_alloc(X, 2 * sizeof(int32_t), "experts without tokens", err);
@@ -566,15 +564,15 @@ static int list_unreached(struct fm_coverage *y, const struct fm_ranking *r,
     if (!y->unreached_at || !y->tokens)
         return FM_ENOMEM;
     memcpy(y->tokens, r->tokens, X * sizeof *y->tokens);
-    count_starved(y, r, task);
+    count_starved(y, r, moe, run);
     for (size_t x = 0; x < X; x++) {
         if (r->tokens[x])
             continue;
-        y->unreached_at[2 * y->unreached] = task->config->moe[x / (size_t)r->E];
+        y->unreached_at[2 * y->unreached] = moe[x / (size_t)r->E];
         y->unreached_at[2 * y->unreached++ + 1] = (int32_t)(x % (size_t)r->E);
     }
     if (y->unreached)
-        fm_run_warn(task->run,
+        fm_run_warn(run,
                     "%d of %zu experts received no token; their scores are 0 and their order is "
                     "kept: give more text or tokens",
                     y->unreached, X);
@@ -606,7 +604,7 @@ static int fill_report(void *self, struct fm_err *err)
     if (fm_comm_rank(task->run->machine.comm) != 0)
         return FM_OK; /* it has no scores */
     int rc = finish_scores(s, err);
-    return rc ? rc : list_unreached(&s->report->coverage, &s->ranking, task, err);
+    return rc ? rc : fm_rank_cover(&s->report->coverage, &s->ranking, c->moe, task->run, err);
 }
 
 /* Find the checkpoint's files that the stream carries, including those of --carry. */

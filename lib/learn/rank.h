@@ -15,6 +15,7 @@
 #include "lib/learn/criterion.h"
 #include "lib/learn/estimate.h"
 #include "lib/run/run.h"
+#include "lib/stage/ranking.h"
 
 enum fm_rank_order {
     FM_ORDER_SCORE,   /* highest score first, ties to the lower channel */
@@ -47,7 +48,8 @@ struct fm_rank_report {
     int held_out; /* sequences at the end, held out for measuring (lib/learn/quality.h) */
     double ce;    /* mean loss of the full model over the batches */
     struct fm_coverage coverage; /* tokens per expert */
-    int resumed;                 /* number of batches restored from the state file */
+    int blended; /* rankings that were blended (lib/learn/blend.h); 0: it was computed */
+    int resumed; /* number of batches restored from the state file */
     double seconds;
 };
 
@@ -62,6 +64,11 @@ void fm_rank_report_release(struct fm_rank_report *report); /* zeroed struct is 
  */
 int fm_rank(const struct fm_run_options *run, const struct fm_rank_options *options,
             struct fm_rank_report *report, struct fm_err *err);
+
+/* List the experts without tokens and count those with few, and warn about them; moe (M) has their
+ * layers. */
+int fm_rank_cover(struct fm_coverage *coverage, const struct fm_ranking *ranking,
+                  const int16_t *moe, const struct fm_run_options *run, struct fm_err *err);
 
 /* --dry-run. */
 int fm_rank_estimate(const struct fm_run_options *run, const struct fm_rank_options *options,

@@ -25,5 +25,14 @@ static double score(double sum, int batches)
     return sum / batches;
 }
 
-const struct fm_criterion fm_criterion_taylor = {
-    .name = "taylor", .backward = true, .comparable = true, .add = add, .score = score};
+static double sum_of(double score, int batches)
+{
+    return score * batches;
+}
+
+const struct fm_criterion fm_criterion_taylor = {.name = "taylor",
+                                                 .backward = true,
+                                                 .comparable = true,
+                                                 .add = add,
+                                                 .score = score,
+                                                 .sum = sum_of};
