@@ -120,7 +120,7 @@ out:
 /* Measure what fm-pack would export, in each format and at each budget. */
 static int planned(const struct fm_cli *cli, const struct options *o, struct fm_err *err)
 {
-    const struct fm_layout *layout = o->layout < 0 ? &fm_layout_ragged : fm_layouts[o->layout];
+    const struct fm_layout *layout = o->layout < 0 ? FM_LAYOUT_DEFAULT : fm_layouts[o->layout];
     struct fm_export_options *plan = NULL;
     int n = 0;
     if (cli->operands != 2)

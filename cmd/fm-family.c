@@ -65,7 +65,7 @@ static struct {
     double budget;
     int tp, multiple, steps;
     bool recover, no_recover, print;
-} asked = {.layout = "ragged", .budget = -1, .tp = 1};
+} asked = {.budget = -1, .tp = 1};
 
 /* A command line. */
 struct words {
@@ -133,10 +133,10 @@ static void add_widths(struct words *w)
 {
     const struct fm_quantiser *q = asked.weights ? fm_quantisers_find(asked.weights) : NULL;
     int server = asked.server ? fm_server_find(asked.server) : FM_SERVER_ANY;
-    bool uniform = strcmp(asked.layout, "uniform") == 0, layer = strcmp(asked.layout, "layer") == 0;
-    if (!asked.granularity && (uniform || layer))
-        add(w, "--granularity=%s", uniform ? "model" : "layer");
-    if (!asked.multiple && uniform)
+    const struct fm_layout *layout = fm_layouts_find(asked.layout);
+    if (!asked.granularity && layout && layout->granularity)
+        add(w, "--granularity=%s", layout->granularity);
+    if (!asked.multiple && layout && layout->one_width)
         add(w, "--width-multiple=%d",
             asked.tp * (q && server >= 0 ? (int)q->multiple[server] : FM_UNIFORM_MULTIPLE));
     if (!asked.method)
@@ -954,6 +954,7 @@ int fm_family_main(int argc, char **argv)
     struct fm_err err = {0};
     fm_signals_hold();
     fm_cli_descriptors();
+    asked.layout = FM_LAYOUT_DEFAULT->name;
     if (!fm_options_parse(&f.cli, argc, argv, own, FM_CLI_COUNT(own)))
         return fm_cli_end(&f.cli, FM_OK, &err);
     fm_options_speak(f.cli.tool);

@@ -245,7 +245,7 @@ int fm_pack_main(int argc, char **argv)
     struct fm_err err = {0};
     if (cli.operands)
         cli.run.inputs.stream = cli.operand[0];
-    asked.options.layout = asked.layout < 0 ? &fm_layout_ragged : fm_layouts[asked.layout];
+    asked.options.layout = asked.layout < 0 ? FM_LAYOUT_DEFAULT : fm_layouts[asked.layout];
     if (asked.weight >= 0)
         asked.options.weights = asked.packing.weights =
             asked.weight ? FM_WEIGHTS_BF16 : FM_WEIGHTS_KEEP;

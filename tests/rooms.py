@@ -3,7 +3,8 @@
 
 A room is a folder of sources with one subject; fm-hacking(7) lists them.  Every room has a row below with the
 other rooms that its files may include.  A row may list only rooms above it in the table, so no room
-includes one of a higher layer.  A room includes another of its own layer only if its row lists it.
+includes one of a higher layer.  A room includes another of its own layer only if its row lists it.  A row lists no
+room that is not included.
 
 A list that grows (families, layouts) has a folder in the room that uses it.  That folder is a
 separate, higher room: its files include the room with the list, and no file includes them.
@@ -11,7 +12,9 @@ separate, higher room: its files include the room with the list, and no file inc
 Messages of lib/base, formats and kernels do not name options of the tools.
 
 Only a family's own file names the family, by its struct or in a string: its model_type, or its class in
-transformers.  The list is lib/family/family.h; HOOKS has the exceptions.
+transformers.  The list is lib/family/family.h; HOOKS has the exceptions.  Likewise for layouts, with the
+list lib/export/layouts.h, and for the names of formats, which only formats/quant has; READERS has the
+exceptions.
 
 A header in PRIVATE is included only by its own room and by tests.  Files include each other in a cycle
 only if one of MODULES, a module of several files, is part of the cycle.
@@ -26,51 +29,55 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-LIB = "lib/base"
-FORMATS = "formats/file formats/json formats/quant formats/tensor formats/bundle formats/text"
-MODEL = "lib/block lib/move lib/family lib/model"
-ENGINE = f"lib/masks lib/run {MODEL} lib/engine"
-
 # From the ground up: a room includes only rooms of rows above its own, and only those in its row.
 ROOMS = {
     "lib/base": "",
-    "formats/file": LIB,
-    "formats/json": f"{LIB} formats/file",
-    "formats/quant": f"{LIB} formats/file formats/json",
-    "formats/tensor": f"{LIB} formats/file formats/json",
-    "formats/bundle": f"{LIB} formats/file formats/json",
-    "formats/text": f"{LIB} formats/file formats/json",
-    "formats/sign": f"{LIB} formats/file formats/json",
+    "formats/file": "lib/base",
+    "formats/json": "lib/base formats/file",
+    "formats/quant": "lib/base formats/json",
+    "formats/tensor": "lib/base formats/file formats/json",
+    "formats/bundle": "lib/base formats/file formats/json",
+    "formats/text": "lib/base formats/file formats/json",
+    "formats/sign": "lib/base formats/file formats/json",
     "formats/runtime": "",
-    "kernels/ops": LIB,
-    "kernels/cpu": f"{LIB} kernels/ops",
-    "kernels/clip": LIB,
+    "kernels/ops": "lib/base",
+    "kernels/cpu": "lib/base kernels/ops",
+    "kernels/clip": "lib/base",
     "kernels/clip/cuda": "kernels/clip",
-    "lib/masks": LIB,
-    "lib/comm": LIB,
-    "lib/state": f"{LIB} formats/file formats/tensor kernels/ops lib/comm",
-    "lib/run": f"{LIB} {FORMATS} kernels/ops lib/comm",
-    "lib/move": LIB,
-    "lib/block": f"{LIB} formats/json formats/quant kernels/ops",
-    "lib/family": f"{LIB} formats/json formats/quant formats/tensor lib/block",
+    "lib/masks": "lib/base",
+    "lib/comm": "lib/base",
+    "lib/state": "lib/base formats/file formats/tensor kernels/ops lib/comm",
+    "lib/run": "lib/base formats/file formats/json formats/tensor formats/bundle formats/text kernels/ops"
+            " lib/comm",
+    "lib/move": "lib/base",
+    "lib/block": "lib/base formats/json formats/quant kernels/ops",
+    "lib/family": "lib/base formats/json formats/quant formats/tensor lib/block",
     "lib/family/models": "lib/block lib/family",
-    "lib/model": f"{LIB} {FORMATS} kernels/ops lib/block lib/family lib/move",
-    "lib/engine": f"{LIB} kernels/ops lib/comm lib/state lib/run {MODEL}",
-    "lib/data": f"{LIB} {FORMATS} lib/run {MODEL}",
-    "lib/stage": f"{LIB} {FORMATS} kernels/ops {ENGINE} lib/data",
-    "lib/learn": f"{LIB} {FORMATS} kernels/ops lib/comm lib/state {ENGINE} lib/data lib/stage",
-    "lib/methods": f"{LIB} formats/json kernels/ops lib/masks lib/engine lib/learn",
-    "lib/pack": f"{LIB} {FORMATS} {ENGINE} lib/stage",
-    "lib/export": f"{LIB} {FORMATS} formats/sign formats/runtime {ENGINE} lib/stage",
-    "lib/export/layouts": f"{LIB} lib/model lib/export",
-    "lib/page": f"{LIB} formats/file formats/json formats/quant lib/stage lib/export",
-    "lib/publish": f"{LIB} formats/file formats/tensor formats/bundle formats/sign lib/run",
-    "lib/verify": f"{LIB} {FORMATS} {ENGINE} lib/data lib/stage lib/pack lib/export formats/sign",
-    "lib/bench": f"{LIB} formats/file formats/json formats/tensor formats/bundle formats/text kernels/ops"
-                 " kernels/clip lib/masks lib/run lib/engine lib/data lib/stage lib/learn lib/export",
-    "lib/baseline": f"{LIB} lib/masks lib/run lib/block lib/stage lib/learn",
-    "cmd": "lib/base lib/masks lib/run lib/family lib/stage lib/learn lib/pack lib/export lib/publish lib/verify"
-           " lib/bench lib/baseline lib/page",
+    "lib/model": "lib/base formats/file formats/json formats/quant formats/tensor formats/bundle"
+            " kernels/ops lib/block lib/family lib/move",
+    "lib/engine": "lib/base kernels/ops lib/comm lib/state lib/block lib/model",
+    "lib/data": "lib/base formats/file formats/json formats/bundle formats/text lib/run lib/model",
+    "lib/stage": "lib/base formats/file formats/json formats/quant formats/tensor formats/bundle"
+            " kernels/ops lib/masks lib/run lib/block lib/family lib/model lib/engine",
+    "lib/learn": "lib/base formats/file formats/json formats/quant formats/tensor formats/bundle"
+            " lib/comm lib/state lib/masks lib/run lib/block lib/model lib/engine lib/data lib/stage",
+    "lib/methods": "lib/base formats/json lib/masks lib/learn",
+    "lib/pack": "lib/base formats/json formats/quant formats/tensor formats/bundle lib/run lib/family"
+            " lib/model lib/engine lib/stage",
+    "lib/export": "lib/base formats/file formats/json formats/quant formats/tensor formats/bundle"
+            " formats/sign formats/runtime lib/masks lib/run lib/block lib/move lib/family lib/model"
+            " lib/stage",
+    "lib/export/layouts": "lib/base lib/model lib/export",
+    "lib/page": "lib/base formats/file formats/json formats/quant lib/stage lib/export",
+    "lib/publish": "lib/base formats/file formats/tensor formats/bundle formats/sign lib/run",
+    "lib/verify": "lib/base formats/file formats/json formats/tensor formats/bundle lib/masks lib/run"
+            " lib/move lib/model lib/engine lib/data lib/stage lib/pack lib/export formats/sign",
+    "lib/bench": "lib/base formats/file formats/json formats/tensor formats/bundle formats/text"
+            " kernels/ops kernels/clip lib/masks lib/run lib/engine lib/data lib/stage lib/learn"
+            " lib/export",
+    "lib/baseline": "lib/base lib/masks lib/run lib/block lib/stage lib/learn",
+    "cmd": "lib/base lib/masks lib/run lib/family lib/stage lib/learn lib/pack lib/export lib/publish"
+            " lib/verify lib/bench lib/baseline lib/page",
     "tests/unit": "*",
     "tests/fuzz": "*",
     "tests/judge": "*",
@@ -118,6 +125,21 @@ DECLARED = re.compile(r'\{"([a-z][a-z0-9-]*)",\s*(?:0|\'.\'),\s*FM_CLI_')
 FAMILY = re.compile(r"^const struct fm_model_family fm_(\w+) = \{(.*?)^\};", re.M | re.S)
 NAMED = re.compile(r'\.(?:name|alias|class_name) = "(\w+)"')
 FAMILIES = "lib/family/models/"
+# The names of a layout and of a format: of a storage, a method or a quantiser.
+LAYOUTS = "lib/export/layouts/"
+LAYOUT_LIST = "lib/export/layouts.h"
+LAYOUT = re.compile(r'\.(?:name|listed) = "([\w-]+)"')
+QUANT = "formats/quant/"
+FORMAT = re.compile(r'\.name = "([\w:-]+)"')
+# Names of layouts that are also names of granularities and methods.
+OTHERS = {"layer", "uniform"}
+# What a file that reads checkpoints or exports has to name.
+READERS = {
+    "lib/model/source.c": {"native"},  # it opens this layout's files like a bundle's
+    "formats/tensor/gptq.c": {"awq"},  # it repacks this method's tensors
+    "formats/tensor/hfdir.c": {"modelopt"},  # it finds this method's second file
+    "lib/export/card.c": {"compressed-tensors"},  # also the name of a package for Python
+}
 REMARK = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
 # Python files that other programs run, with the families that they may name.  SGLang requires a list of
 # classes, formats/runtime/fm_sglang/models.py.
@@ -152,6 +174,14 @@ def rows_go_down():
             if other != "*" and other not in above:
                 yield f"tests/rooms.py: the row of {room} names {other}, which is not a row above it"
         above.add(room)
+
+
+def unused_lines(sources):
+    used = {(room_of(path), room_of(target)) for path, includes in sources.items() for _, target in includes}
+    for room, may in ROOMS.items():
+        for other in may.split():
+            if other != "*" and (room, other) not in used:
+                yield f"tests/rooms.py: the row of {room} lists {other}, which it does not include; remove it"
 
 
 def faulty_lines(sources):
@@ -207,16 +237,41 @@ def families(root, sources):
     return owners
 
 
+def words_of(path, root):
+    """Lines of a source without remarks: (number, its whole strings, its names that begin with fm_)."""
+    blank = lambda remark: NEWLINE * remark[0].count(NEWLINE)
+    text = REMARK.sub(blank, (root / path).read_text(encoding="utf-8"))
+    for n, line in enumerate(text.split(NEWLINE), 1):
+        strings = {text[1:-1] for text in STRING.findall(line)}
+        yield n, strings, set(re.findall(r"\bfm_\w+", STRING.sub("", line)))
+
+
+def member_lines(root, sources):
+    """Layouts and formats that are named outside their own files."""
+    layouts, formats = set(), set()
+    for path in sources:
+        text = (root / path).read_text(encoding="utf-8")
+        if path.startswith(LAYOUTS):
+            layouts |= set(LAYOUT.findall(text))
+        elif path.startswith(QUANT):
+            formats |= set(FORMAT.findall(text))
+    for path in (p for p in sources if not p.startswith(("tests/", LAYOUTS, LAYOUT_LIST))):
+        for n, strings, names in words_of(path, root):
+            for word in sorted(strings & (layouts - OTHERS) - READERS.get(path, set())):
+                yield f"{path}:{n}: names the layout {word}; what differs in a layout is a field of its file"
+            for word in sorted(names & {f"fm_layout_{word}" for word in layouts}):
+                yield f"{path}:{n}: names {word}; only the list does so, {LAYOUT_LIST}"
+            if not path.startswith((QUANT, FAMILIES)):
+                for word in sorted(strings & formats - READERS.get(path, set())):
+                    yield f"{path}:{n}: names the format {word}; only formats/quant does so"
+
+
 def family_lines(root, sources):
     """Families that are named outside their own files."""
     owners = families(root, sources)
     for path in (p for p in sources if not p.startswith("tests/")):
-        blank = lambda remark: NEWLINE * remark[0].count(NEWLINE)
-        text = REMARK.sub(blank, (root / path).read_text(encoding="utf-8"))
-        for n, line in enumerate(text.split(NEWLINE), 1):
-            words = {text[1:-1] for text in STRING.findall(line)}
-            words |= {word for word in re.findall(r"\bfm_\w+", STRING.sub("", line))}
-            for word in sorted(words):
+        for n, strings, names in words_of(path, root):
+            for word in sorted(strings | names):
                 if word in owners and path not in owners[word]:
                     yield (f"{path}:{n}: names the family {word}; what differs in a family is a field of"
                            f" its file, {min(owners[word])}")
@@ -286,8 +341,9 @@ def main(arguments):
     sources = read(root)
     if "--table" in arguments:
         return table(root, sources)
-    faults = [*rows_go_down(), *faulty_lines(sources), *opening_lines(root, sources),
-              *naming_lines(root, sources), *family_lines(root, sources), *circles(sources)]
+    faults = [*rows_go_down(), *unused_lines(sources), *faulty_lines(sources), *opening_lines(root, sources),
+              *naming_lines(root, sources), *family_lines(root, sources),
+              *member_lines(root, sources), *circles(sources)]
     if not sources:
         faults.append("tests/rooms.py: no source files here; run it from the root")
     for fault in faults:

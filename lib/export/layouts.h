@@ -47,7 +47,8 @@ struct fm_layout {
     uint32_t multiple;  /* its kernels require widths that are multiples of it; 1: any */
     /* Replace the mask's widths, p->widths.kept; NULL: they are used unchanged. */
     void (*level)(struct fm_exportplan *p);
-    const char *leveled; /* the reason: "one width per layer" */
+    const char *leveled;     /* the reason: "one width per layer" */
+    const char *granularity; /* of masks for it, when fm-family makes them; NULL: any */
 
     /* ---- tensors and files ---- */
 
@@ -89,6 +90,11 @@ struct fm_layout {
 
 #define FM_LAYOUT_DECLARE(name) extern const struct fm_layout fm_layout_##name;
 FM_LAYOUT_ROWS(FM_LAYOUT_DECLARE)
+
+/* The default of --layout, and the layout in which lists give sizes of experts rounded to a format.
+ */
+#define FM_LAYOUT_DEFAULT (&fm_layout_ragged)
+#define FM_LAYOUT_ROUNDED (&fm_layout_uniform)
 
 /* All layouts, in the order of output; the last is NULL. */
 extern const struct fm_layout *const fm_layouts[];

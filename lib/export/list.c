@@ -136,7 +136,7 @@ static int fill_form(struct fm_list *list, const struct fm_opened *opened, int f
 static int fill_format(struct fm_list *list, const struct fm_opened *o, int format,
                        struct fm_err *err)
 {
-    const struct fm_export_options options = {.layout = &fm_layout_uniform,
+    const struct fm_export_options options = {.layout = FM_LAYOUT_ROUNDED,
                                               .quantise = fm_quantisers[format]};
     uint64_t shared = fm_mlp_channel_params(o->config.H) * (uint64_t)o->config.M *
                       (uint64_t)fm_dtype_bits(o->dtype) / 8;

@@ -37,6 +37,7 @@ const struct fm_layout fm_layout_uniform = {
     .multiple = FM_UNIFORM_MULTIPLE,
     .level = level_model,
     .leveled = "one width for all experts",
+    .granularity = "model",
     .names = FM_NAMING_STOCK,
     .experts = fm_exportplan_stock,
     .sharded = true,
