@@ -16,7 +16,6 @@
 
 #include "lib/base/mem.h"
 #include "lib/base/rng.h"
-#include "lib/data/mixture.h"
 
 #define SEQ_LEN_DEFAULT 2048
 #define PIECE_TOKENS 65536 /* ids hashed at a time; at least one sequence */
@@ -40,12 +39,29 @@ struct fm_calib_files {
     uint32_t *place; /* (sequences): its index in that input; NULL: i */
 };
 
+/*
+ * Interleaves inputs of sequences by weight, in the same order on every machine.
+ *
+ * Sequence i of a mixture comes from the input that is furthest below its share: the one with the
+ * largest w (i + 1) - W taken, where w is its weight, W the sum of all weights, and `taken` counts
+ * its sequences among the first i; ties go to the earlier input.  Weights are whole millionths, so
+ * this is integer arithmetic, and in any prefix of the mixture the inputs are in proportion (two
+ * inputs: to within one sequence).  The mixture ends before the first sequence whose input is
+ * used up.
+ */
+struct mixture {
+    int inputs;
+    uint64_t weight[FM_INPUTS_MAX]; /* millionths, above 0 */
+    uint64_t all[FM_INPUTS_MAX];    /* number of sequences of each input */
+    uint64_t taken[FM_INPUTS_MAX];  /* 0 at the start */
+};
+
 /* State while inputs are opened. */
 struct reading {
     const struct fm_run_options *run;
     const struct fm_config *config;
     bool eval;
-    struct fm_mixture mix;
+    struct mixture mix;
     struct fm_calib_files *files;
     struct fm_corpus corpus[FM_INPUTS_MAX];
     struct fm_hasher *hasher[FM_INPUTS_MAX], *all;
@@ -237,9 +253,34 @@ static int count_sequences(uint64_t *count, const struct fm_tokens *t, int T, st
     return FM_OK;
 }
 
+/* The input of the next sequence, which is counted as taken; -1: the mixture has ended.  Products
+ * fit into 128-bit integers. */
+static int next_input(struct mixture *m)
+{
+    uint64_t i = 0, sum = 0;
+    assert(m->inputs > 0 && m->inputs <= FM_INPUTS_MAX);
+    for (int s = 0; s < m->inputs; s++) {
+        i += m->taken[s];
+        sum += m->weight[s];
+    }
+    int best = 0;
+    __int128 most = 0;
+    for (int s = 0; s < m->inputs; s++) {
+        __int128 behind = (__int128)m->weight[s] * (i + 1) - (__int128)sum * m->taken[s];
+        if (s > 0 && behind <= most)
+            continue;
+        best = s;
+        most = behind;
+    }
+    if (m->taken[best] == m->all[best])
+        return -1;
+    m->taken[best]++;
+    return best;
+}
+
 /* Warn if the mixture ends because one input is used up and more than half of all sequences are
  * unused. */
-static void warn_of_rest(const struct reading *r, const struct fm_mixture *m, uint64_t n)
+static void warn_of_rest(const struct reading *r, const struct mixture *m, uint64_t n)
 {
     uint64_t all = 0;
     const char *ended = NULL;
@@ -263,7 +304,7 @@ static void warn_of_rest(const struct reading *r, const struct fm_mixture *m, ui
 /* Set the number of sequences of the mixture, limited by --max-tokens or --max-eval-tokens. */
 static int count_mixture(struct fm_calib *c, const struct reading *r, struct fm_err *err)
 {
-    struct fm_mixture dry = r->mix;
+    struct mixture dry = r->mix;
     const char *option;
     uint64_t most = INT_MAX, n = 0, limit = limit_of(r, &option);
     if (limit > 0) {
@@ -275,7 +316,7 @@ static int count_mixture(struct fm_calib *c, const struct reading *r, struct fm_
                            limit, c->T);
         most = most < INT_MAX ? most : INT_MAX;
     }
-    while (n < most && fm_mixture_next(&dry) >= 0)
+    while (n < most && next_input(&dry) >= 0)
         n++;
     if (r->eval && n > (uint64_t)dry.inputs)
         n -= n % (uint64_t)dry.inputs; /* the same number for each kind */
@@ -287,7 +328,7 @@ static int count_mixture(struct fm_calib *c, const struct reading *r, struct fm_
 
 /* The input of the next sequence.  Each input gives as many sequences as in the mixture, but kinds
  * are not interleaved. */
-static int next_kind(struct fm_mixture *m, const struct fm_mixture *whole)
+static int next_kind(struct mixture *m, const struct mixture *whole)
 {
     int s = 0;
     while (m->taken[s] == whole->taken[s])
@@ -318,15 +359,15 @@ static int place_sequences(struct fm_calib *c, struct reading *r, struct fm_err 
             fm_rng_permutation(order[s], (uint32_t)r->mix.all[s], r->run->inputs.seed,
                                FM_STREAM_SHUFFLE, (uint32_t)s);
     }
-    struct fm_mixture kinds = r->mix;
+    struct mixture kinds = r->mix;
     for (size_t i = 0; r->eval && i < n; i++)
-        fm_mixture_next(&kinds);
+        next_input(&kinds);
     if (!rc && r->eval && n < (size_t)r->mix.inputs)
         rc = fm_fail(err, FM_EUSAGE,
                      "--max-eval-tokens leaves only %zu of the %d kinds of text; raise it", n,
                      r->mix.inputs);
     for (size_t i = 0; !rc && i < n; i++) {
-        int s = r->eval ? next_kind(&r->mix, &kinds) : fm_mixture_next(&r->mix);
+        int s = r->eval ? next_kind(&r->mix, &kinds) : next_input(&r->mix);
         uint64_t at = r->mix.taken[s] - 1;
         f->input[i] = (uint8_t)s;
         f->place[i] = order[s] ? order[s][at] : (uint32_t)at;

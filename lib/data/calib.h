@@ -1,13 +1,13 @@
 /*
  * This room, lib/data: calibration tokens from files of ids, from texts that our tokenizer or the
  * user's program encodes, and from mixtures of both; and the record of where they came from.  In
- * reading order: calib, mixture, corpus, separator, command, provenance.
+ * reading order: calib, corpus, separator, command, provenance.
  *
  * Calibration sequences, from one input or several.  Sequence i of a 1-D token file is tokens [i T,
  * (i + 1) T), and an incomplete sequence at the end is dropped; sequence i of a 2-D file is row i
  * cut to T.  Sequences are in file order unless shuffled (seeded, each input separately).  Several
- * inputs are interleaved by weight (lib/data/mixture.h).  Texts are encoded (lib/data/corpus.h) and
- * then treated as one-dimensional token files.
+ * inputs are interleaved by weight (struct mixture in calib.c).  Texts are encoded
+ * (lib/data/corpus.h) and then treated as one-dimensional token files.
  *
  * The files stay open and sequences are read when they are needed, so memory does not grow with the
  * number of tokens; a mixture or a shuffle takes five bytes per sequence.  All ids are read once at
