@@ -12,7 +12,6 @@
 #include "lib/base/clock.h"
 #include "lib/base/units.h"
 #include "lib/export/exportwriter.h"
-#include "lib/export/foresee.h"
 #include "lib/export/plan.h"
 #include "lib/export/trust.h"
 #include "lib/masks/choose.h"
@@ -162,9 +161,9 @@ static int export(const struct fm_run_options *run, const struct fm_export_optio
     struct fm_exportplan p = {0};
     const char *path = run->inputs.stream ? run->inputs.stream : "-";
     int rc = FM_OK, needs = FM_OPENED_WEIGHTS | (options->no_check ? 0 : FM_OPENED_CHECKSUMS);
-    bool foreseen = !write && fm_foresee_is_checkpoint(path);
+    bool foreseen = !write && fm_opened_is_checkpoint(path);
     if (fm_exportplan_check(options, err) ||
-        (foreseen ? fm_foresee_open(&opened, &cp, path, options->weights, err)
+        (foreseen ? fm_opened_foresee(&opened, &cp, path, options->weights, err)
                   : fm_opened_open(&opened, path, (unsigned)needs, err)) ||
         fm_exportplan_check_parts(options, &opened, err) ||
         fm_exportplan_begin(&p, &opened, options, err) || plan(&p, run, report, err))

@@ -22,9 +22,8 @@
  *   8. exportwriter.c makes the directory: pieces of all files in parallel, each filled by fill.c
  *      from ranges of the bundle.
  *
- * The other files, in reading order: exportoptions.h, foresee.h, layouts.h and layouts.c (the
- * layouts are in lib/export/layouts), quantise (formats that experts are rounded to), trust (which
- * files and keys of a checkpoint load code), frontmatter;
+ * The other files, in reading order: exportoptions.h, layouts.h and layouts.c (the layouts are in
+ * lib/export/layouts), trust (which files and keys of a checkpoint load code), frontmatter;
  * filetable (sizes and digests of files); ownexport (what --force may replace).
  *
  * Lists (list.h) do steps 3, 4 and 6 for every member; fm-verify (lib/verify/verify_export.c) does
@@ -95,7 +94,7 @@ int fm_export(const struct fm_run_options *run, const struct fm_export_options *
               struct fm_export_report *report, struct fm_err *err);
 
 /* Read and check everything except the weights; write nothing.  The bundle may also be a checkpoint
- * that has not been packed yet (foresee.h). */
+ * that has not been packed yet (fm_opened_foresee). */
 int fm_export_plan(const struct fm_run_options *run, const struct fm_export_options *options,
                    struct fm_export_report *report, struct fm_err *err);
 

@@ -12,6 +12,7 @@
 #include "formats/bundle/bundle.h"
 #include "lib/base/dtype.h"
 #include "lib/base/err.h"
+#include "lib/model/checkpoint.h"
 #include "lib/stage/budgets.h"
 #include "lib/stage/segments.h"
 #include "lib/stage/volumes.h"
@@ -25,7 +26,7 @@ struct fm_opened_tensor {
 };
 
 struct fm_opened {
-    bool foreseen; /* there is no bundle yet (lib/export/foresee.h): bytes cannot be read */
+    bool foreseen; /* there is no bundle yet (fm_opened_foresee): bytes cannot be read */
     struct fm_bundle bundle;
     char *config_text; /* config.json of the checkpoint */
     size_t config_bytes;
@@ -57,8 +58,19 @@ int fm_opened_open(struct fm_opened *o, const char *path, unsigned needs, struct
 int fm_opened_read(struct fm_opened *o, unsigned needs, struct fm_err *err);
 void fm_opened_release(struct fm_opened *o); /* zeroed struct is fine */
 
-/* Sort the list of tensors by name and determine what they are; fm_opened_read does this. */
-void fm_opened_resolve(struct fm_opened *o);
+/*
+ * The forecast of an export before there is a bundle: a checkpoint that is opened as if it were one
+ * of a family of uniform masks.  Options that do not suit the model are refused as for the bundle.
+ * Sizes of files are those of an export of such a mask, without the texts; those of a mask with
+ * unequal widths and the same budget differ by less than a channel for each expert, unless the
+ * layout has one width for several experts.
+ *
+ * No weight is read, and o->foreseen is set.  Borrows cp.  Release both even after a failure.
+ */
+int fm_opened_foresee(struct fm_opened *o, struct fm_checkpoint *cp, const char *path,
+                      enum fm_weights_as weights, struct fm_err *err);
+/* True if the path is a directory, so that it cannot be a bundle. */
+bool fm_opened_is_checkpoint(const char *path);
 
 /* The tensor outside the experts with that name in the bundle, or NULL. */
 const struct fm_opened_tensor *fm_opened_find(const struct fm_opened *o, const char *name);
