@@ -33,7 +33,7 @@ static void describe(const struct fm_result *out, const void *report)
         describe_solved(out, r);
     else
         fprintf(out->text, "adapter  on mask %d, budget %.4f\n", r->mask, budget);
-    fprintf(out->text, "%s    %d", r->solving.masks ? "layers" : "steps ", r->steps);
+    fprintf(out->text, "%-9s%d", r->solving.masks ? "layers" : "steps", r->steps);
     if (r->resumed)
         fprintf(out->text, ", %d of them resumed", r->resumed);
     fputc('\n', out->text);
