@@ -41,8 +41,10 @@ static void describe(const struct fm_result *out, const void *report)
     fm_json_add_double(out->json, "budget", budget);
     fm_json_add_uint(out->json, "steps", (uint64_t)r->steps);
     fm_json_add_uint(out->json, "resumed", (uint64_t)r->resumed);
-    fm_json_add_double(out->json, "loss_first", r->loss_first);
-    fm_json_add_double(out->json, "loss_last", r->loss_last);
+    if (!r->solving.masks) {
+        fm_json_add_double(out->json, "loss_first", r->loss_first);
+        fm_json_add_double(out->json, "loss_last", r->loss_last);
+    }
     fm_show_family(out, &r->masks, r->after);
     fm_json_add_double(out->json, "seconds", r->seconds);
     fm_json_add_double(out->json, "seconds_per_step", r->seconds_step);
@@ -95,6 +97,7 @@ int fm_recover_main(int argc, char **argv)
         {"lr", 0, FM_CLI_REAL, &options.lr, "X", "learning rate (default: 1e-4)", FM_RECOVER_LR_MIN,
          FM_RECOVER_LR_MAX, TRAINED},
     };
+    const struct fm_cli_scope scope[] = {{.name = "batch", .modes = TRAINED}, {0}};
     struct fm_cli cli = {
         .tool = "fm-recover",
         .synopsis = "--model DIR --text FILE [options] [STAGE] > stage.fm",
@@ -106,6 +109,7 @@ int fm_recover_main(int argc, char **argv)
                   FM_CLI_STATE | FM_CLI_RANKS,
         .run = {.outputs.path = "-", .inputs.stream = "-"},
         .operands_max = 1,
+        .scope = scope,
     };
     fm_cli_begin(&cli, argc, argv, own, FM_CLI_COUNT(own));
     if (cli.operands)

@@ -242,16 +242,39 @@ static cJSON *make_manifest(const struct blend *b, const struct fm_rank_report *
     return manifest;
 }
 
+/* The depth of nested objects and arrays. */
+static int depth(const cJSON *x)
+{
+    const cJSON *item;
+    int most = 0;
+    if (!cJSON_IsObject(x) && !cJSON_IsArray(x))
+        return 0;
+    cJSON_ArrayForEach(item, x)
+    {
+        int n = depth(item);
+        most = n > most ? n : most;
+    }
+    return most + 1;
+}
+
 static int write_blend(const struct blend *b, const struct fm_run_options *run,
                        const struct fm_rank_report *report, struct fm_err *err)
 {
     struct fm_stage_member member = {.name = FM_MEMBER_RANKING};
     void *data;
-    if (fm_ranking_pack(&b->ranking, b->model.moe, &data, &member.size, err))
+    cJSON *manifest = make_manifest(b, report, run);
+    if (depth(manifest) > FM_JSON_DEPTH_MAX) { /* each blend of a blend is two levels deeper */
+        cJSON_Delete(manifest);
+        return fm_fail(err, FM_ECONFIG,
+                       "--blend: blends of blends are nested too deeply; blend the first rankings");
+    }
+    if (fm_ranking_pack(&b->ranking, b->model.moe, &data, &member.size, err)) {
+        cJSON_Delete(manifest);
         return err->code;
+    }
     member.data = data;
-    int rc = fm_stage_write(run, FM_STAGE_RANK, make_manifest(b, report, run), &b->part[0].stream,
-                            NULL, &member, 1, err);
+    int rc =
+        fm_stage_write(run, FM_STAGE_RANK, manifest, &b->part[0].stream, NULL, &member, 1, err);
     free(data);
     return rc;
 }
@@ -260,9 +283,9 @@ static int fill_report(const struct blend *b, const struct fm_run_options *run,
                        struct fm_rank_report *r, double began, struct fm_err *err)
 {
     if (b->batches > INT32_MAX || b->sequences > INT32_MAX || !isfinite(b->ce))
-        return fm_fail(err, FM_EFORMAT,
-                       "%s: history of fm-rank: too many sequences, or a loss that is no number",
-                       b->part[0].path);
+        return fm_fail(
+            err, FM_EFORMAT,
+            "--blend: the rankings have too many sequences, or one has no loss in its history");
     *r = (struct fm_rank_report){.criterion = b->criterion,
                                  .group = b->ranking.group,
                                  .L = b->model.L,

@@ -107,8 +107,10 @@ static void choose_served(struct recovery *r)
     }
     for (int i = 0; i < FM_SOLVING_MASKS; i++) {
         int mask = fm_masks_nearest(masks, &served[i].budget);
-        if (s->masks > 0 && s->mask[s->masks - 1] == mask)
+        if (s->masks > 0 && s->mask[s->masks - 1] == mask) {
+            s->weight[s->masks - 1] += served[i].weight;
             continue;
+        }
         s->mask[s->masks] = mask;
         s->weight[s->masks++] = served[i].weight;
     }
@@ -508,8 +510,10 @@ static int run_measure(struct recovery *r, double *to, const struct fm_adapter *
     int rc = fm_task_measure(&r->task, f, number, list_unmeasured(number, f, to), adapter,
                              take_figures, &(struct figures){r, to}, err);
     free(number);
-    return rc == FM_EFORMAT && adapter ? fm_within(err, "training diverged; use a smaller --lr")
-                                       : rc;
+    if (rc != FM_EFORMAT || !adapter)
+        return rc;
+    return fm_within(err, r->options->train->solve ? "with the solved projections"
+                                                   : "training diverged; use a smaller --lr");
 }
 
 static int finish(void *self, struct fm_err *err)

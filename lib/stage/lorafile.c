@@ -308,6 +308,29 @@ static int check_widths(const struct fm_adapter *a, const int16_t *moe, const st
     return FM_OK;
 }
 
+/* Check the list of masks for which down projections were solved. */
+static int check_served(const cJSON *note, const struct fm_masks *f, const char *strategy,
+                        int64_t index, struct fm_err *err)
+{
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(note, "served"), *one;
+    bool single = strcmp(strategy, "single") == 0;
+    int64_t mask = -1;
+    int n = cJSON_IsArray(list) ? cJSON_GetArraySize(list) : 0;
+    if (n < 1 || (single && n > 1))
+        return fm_fail(err, FM_EFORMAT, "strategy %s, but 'served' has %d masks", strategy, n);
+    cJSON_ArrayForEach(one, list)
+    {
+        double weight = 0;
+        if (fm_json_get_int(one, "budget_index", mask + 1, f->count - 1, &mask, err) ||
+            fm_json_opt_double(one, "weight", 0, 1e9, &weight, err))
+            return fm_within(err, "'served'");
+        if (!(weight > 0) || (single && mask != index))
+            return fm_fail(err, FM_EFORMAT, "'served' has mask %d with weight %g", (int)mask,
+                           weight);
+    }
+    return FM_OK;
+}
+
 static int check_note(const struct fm_adapter *a, const int16_t *moe, const cJSON *note,
                       const struct fm_masks *f, struct fm_err *err)
 {
@@ -328,7 +351,9 @@ static int check_note(const struct fm_adapter *a, const int16_t *moe, const cJSO
     if (rank != a->r || (float)alpha != a->alpha)
         return fm_fail(err, FM_EFORMAT, "rank %d, alpha %g; the manifest says %d, %g", a->r,
                        (double)a->alpha, (int)rank, alpha);
-    return check_widths(a, moe, f, strategy, index, err);
+    if (check_widths(a, moe, f, strategy, index, err))
+        return err->code;
+    return a->down ? check_served(note, f, strategy, index, err) : FM_OK;
 }
 
 int fm_lorafile_check(const struct fm_adapter *a, const struct fm_bundle *b,

@@ -74,3 +74,12 @@ refused --blend a.fm --blend cut.fm
 echo "not a stream" >text.fm
 refused --blend text.fm --blend a.fm
 fm-rank -q -f --blend a.fm --blend b.fm -o a.fm 2>&1
+# Blends of blends are refused before they are nested too deeply for a reader.
+cp a.fm nested.fm
+for generation in 1 2 3 4 5 6; do
+    fm-rank -q --blend nested.fm --blend a.fm -f -o next.fm 2>&1 >/dev/null || {
+        echo "generation $generation: status $?"
+        break
+    }
+    fm-verify -q next.fm >/dev/null && mv next.fm nested.fm
+done

@@ -82,3 +82,10 @@ fm-rank -q -m coded -t coded/tokens.npy --precision f32 -f -o ranked >/dev/null
 fm-train -q -m coded -t coded/tokens.npy --precision f32 --method saliency --budget-step 0.15 -f -o trained \
     ranked >/dev/null 2>&1
 said fm-recover -q -m coded -t coded/tokens.npy --train down -o none trained
+echo "== another list of served masks than a run can have"
+for edit in 'pop("served")' '__setitem__("served", [])' '["served"][1].update(budget_index=99)' \
+    '["served"][0].update(weight=-1)' '["served"][1].update(budget_index=0)' 'update(strategy="single")'; do
+    [[ $edit == \[* ]] || edit=.$edit
+    python3 "$(dirname "$0")/forge.py" solved.fm liar.fm "b.manifest[\"adapter\"]$edit"
+    said fm-verify -q liar.fm
+done
