@@ -77,7 +77,7 @@ fm-rank -q -f --blend a.fm --blend b.fm -o a.fm 2>&1
 # Blends of blends are refused before they are nested too deeply for a reader.
 cp a.fm nested.fm
 for generation in 1 2 3 4 5 6; do
-    fm-rank -q --blend nested.fm --blend a.fm -f -o next.fm 2>&1 >/dev/null || {
+    fm-rank -q --blend nested.fm --blend a.fm -f -o next.fm >/dev/null || {
         echo "generation $generation: status $?"
         break
     }

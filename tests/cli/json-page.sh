@@ -5,7 +5,7 @@
 odd=$GOLDEN/odd-mixtral
 data=(-q -m "$odd" -t "$odd/tokens.npy" --eval-tokens "$odd/tokens.npy" --precision f32 --json)
 held=(-q --eval-tokens "$odd/tokens.npy" --precision f32 --json)
-mkdir plan rank train recover pack export list verify quality baselines
+mkdir plan rank train recover pack export list verify quality baselines loops
 fm-rank "${data[@]}" -n >plan/rank 2>/dev/null
 fm-rank -q -n -m "$GOLDEN/tiny-mixtral" --text "$GOLDEN/text/rows.jsonl" --json >plan/text 2>/dev/null
 fm-rank "${data[@]}" -o ranked >rank/rank 2>/dev/null
@@ -14,6 +14,9 @@ fm-train "${data[@]}" --method saliency --budget-step 0.2 -o trained ranked >tra
 fm-train "${data[@]}" --method saliency --actions 0.5,1 -o short ranked >train/short 2>/dev/null
 fm-recover "${data[@]}" --budget 0.4 --steps 1 -n --state state trained >plan/recover
 fm-recover "${data[@]}" --budget 0.4 --steps 1 -o adapted trained >recover/recover 2>/dev/null
+fm-recover "${data[@]}" --train down -o solved trained >recover/down 2>/dev/null
+fm-rank -q --json --blend ranked --blend ranked -o blended >rank/blend
+yes no | head -n 99 | paste -sd ' ' | sed 's/.*/{"text": "&"}/' | fm-bench loops --json - >loops/one
 fm-pack -q -m "$odd" --json -o family.fm adapted >pack/pack
 fm-pack -q -m "$odd" --json -n --part-size 400kB -o parts.fm adapted >pack/parts
 fm-pack -q -l --json family.fm >list/list
@@ -70,7 +73,7 @@ from pathlib import Path
 
 FORMS = re.compile(r"(native|ragged|elastic|layer|uniform|padded|load-cap)(-vllm)?$|fp8|w4a16|nvfp4|mxfp")
 SECTION = {"plan": "DRY RUNS", "export": "FM-PACK --EXPORT", "list": "FM-PACK --LIST"}
-SECTION |= {k: "FM-BENCH " + k.upper() for k in ("quality", "baselines")}
+SECTION |= {k: "FM-BENCH " + k.upper() for k in ("quality", "baselines", "loops")}
 
 MAYBE = {"halved", "options"}  # depend on the speed of this machine
 
