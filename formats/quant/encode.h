@@ -72,7 +72,7 @@ struct fm_quantise_matrix {
     size_t rows, columns;
 };
 
-/* Set the factor of all scales of a matrix; 1 for a format without one.  Here and below: `to` is the
+/* Set the factor of all scales of a matrix; 1 without one.  Here and below: `to` is the
  * scheme of the format; false if the matrix contains NaN or Inf. */
 bool fm_quantise_factor(float *factor, const struct fm_quantiser *q, const struct fm_scheme *to,
                         const struct fm_quantise_matrix *w);

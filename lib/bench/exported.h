@@ -28,7 +28,7 @@ struct fm_bench_member {
 /* The figures of a directory. */
 struct fm_bench_export {
     char layout[16];
-    char weights[16];               /* "keep", "bf16", a format; "" if fm-export.json has no such key */
+    char weights[16];               /* "keep", "bf16", a format; "": absent */
     uint64_t bytes;                 /* bytes of the weight files; if planned, of all files */
     bool planned;                   /* the export is not written, and the original is the bundle */
     char why[FM_ERR_TEXT_BYTES];    /* planned: why fm-pack would not write it; else "" */
