@@ -1,9 +1,9 @@
 /*
  * One ranking is in memory at a time, beside the sums.  Carried files are those of the first
  * stream.  The history entry has the options that all rankings share, the sources of all, and in
- * "blend" for each ranking its weight, its digest, and what its own entry has about tokens and
- * result.  It has no held-out sequences of its own, so fm-train and fm-recover warn if they measure
- * on sequences that are split from calibration data.
+ * "blend" for each ranking its weight, its digest, and what its own entry has about options, tokens
+ * and result.  It has no held-out sequences of its own, so fm-train and fm-recover warn if they
+ * measure on sequences that are split from calibration data.
  */
 #include "lib/learn/blend.h"
 
@@ -206,10 +206,27 @@ static void record_part(cJSON *to, const struct part *p)
     fm_digest_hex(hex, &fm_bundle_find(&p->stream, FM_MEMBER_RANKING)->digest);
     fm_json_add_string(o, "ranking", hex);
     fm_json_add_double(o, "weight", p->weight);
+    copy_field(o, p, "options");
     copy_field(o, p, "tokens");
     copy_field(o, p, "held_out");
     copy_field(o, p, "blend");
     copy_field(o, p, "result");
+}
+
+/* Add the options that all rankings have with the same value. */
+static void record_shared(cJSON *entry, const struct blend *b)
+{
+    cJSON *to = fm_json_add_object(entry, "options");
+    const cJSON *item;
+    cJSON_ArrayForEach(item, field(&b->part[0], "options", NULL))
+    {
+        int same = 1;
+        while (same < b->parts &&
+               cJSON_Compare(item, field(&b->part[same], "options", item->string), true))
+            same++;
+        if (same == b->parts)
+            fm_json_add(to, item->string, cJSON_Duplicate(item, true));
+    }
 }
 
 static cJSON *make_manifest(const struct blend *b, const struct fm_rank_report *report,
@@ -220,7 +237,7 @@ static cJSON *make_manifest(const struct blend *b, const struct fm_rank_report *
     cJSON *entry = fm_stage_history(manifest, "fm-rank");
     if (dropped[0])
         fm_run_warn(run, "%s", dropped);
-    copy_field(entry, &b->part[0], "options");
+    record_shared(entry, b);
     cJSON *tokens = fm_json_add_object(entry, "tokens");
     fm_json_add_uint(tokens, "sequences", (uint64_t)report->sequences);
     fm_json_add_uint(tokens, "seq_len", (uint64_t)report->T);

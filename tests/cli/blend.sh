@@ -32,7 +32,8 @@ print("the same scores to 1e-12, order and tokens")
 END
 }
 for criterion in taylor energy activation; do
-    for file in a b; do rank --criterion "$criterion" -t "$file.u16" -o "$file.fm" >/dev/null; done
+    rank --criterion "$criterion" -t a.u16 -o a.fm >/dev/null
+    rank --criterion "$criterion" -t b.u16 -o b.fm --seed 7 >/dev/null
     rank --criterion "$criterion" -t both.u16 -o both.fm >/dev/null
     fm-rank -q --blend a.fm:12 --blend b.fm:4 -f -o blended.fm | sed 's/loss.*/loss/' | head -3
     compare both.fm blended.fm
@@ -43,7 +44,8 @@ import json, sys
 entry = json.load(sys.stdin)["history"][-1]
 print(len(entry["tokens"]["sources"]), "sources,", entry["result"]["batches"], "batches,", sorted(entry))
 for part in entry["blend"]:
-    print(part["weight"], part["tokens"]["sequences"], sorted(part))'
+    print(part["weight"], part["tokens"]["sequences"], "seed", part["options"]["seed"], sorted(part))
+print("shared", sorted(entry["options"]))'
 echo "== a blend of blends, from a pipe, and the next stage"
 fm-rank -q --blend - --blend blended.fm:0.5 <a.fm 2>/dev/null | fm-train -m "$odd" -t a.u16 --seq-len 8 \
     --method uniform --until 0.2 --precision f32 -f -o family.fm 2>&1 >/dev/null |
