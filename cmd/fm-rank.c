@@ -86,34 +86,17 @@ static void describe(const struct fm_result *out, const void *report)
     fm_json_add_double(o, "seconds", r->seconds);
 }
 
-static int run(const struct fm_run_options *run, const void *options, void *report,
-               struct fm_estimate *estimate, struct fm_err *err)
-{
-    return estimate ? fm_rank_estimate(run, options, estimate, err)
-                    : fm_rank(run, options, report, err);
-}
-
-static int blend(const struct fm_run_options *run, const void *options, void *report,
-                 struct fm_estimate *estimate, struct fm_err *err)
-{
-    (void)estimate;
-    return fm_blend(run, options, report, err);
-}
-
-static int blend_work(const struct fm_cli *cli, const char *const *parts,
-                      struct fm_rank_report *report, struct fm_err *err)
-{
-    const struct fm_show_tool tool = {parts, report, blend, describe};
-    if (fm_options_check(cli, BLEND, "with --blend", err))
-        return err->code;
-    return fm_show_tool(cli, &tool, err);
-}
-
+/* Rank, or blend `parts` if there are any. */
 static int work(const struct fm_cli *cli, const struct fm_rank_options *options,
-                struct fm_rank_report *report, struct fm_err *err)
+                const char *const *parts, struct fm_rank_report *report, struct fm_err *err)
 {
-    const struct fm_show_tool tool = {options, report, run, describe};
-    return fm_show_tool(cli, &tool, err);
+    struct fm_show_run show;
+    if ((parts[0] && fm_options_check(cli, BLEND, "with --blend", err)) ||
+        fm_show_begin(&show, cli, describe, report, err))
+        return err->code;
+    int rc = parts[0] ? fm_blend(&show.run, parts, report, err)
+                      : fm_rank(&show.run, options, show.dry, report, err);
+    return fm_show_end(&show, rc, err);
 }
 
 int fm_rank_main(int argc, char **argv)
@@ -161,8 +144,7 @@ int fm_rank_main(int argc, char **argv)
     struct fm_err err = {0};
     options.order = (enum fm_rank_order)order;
     options.criterion = fm_criteria[criterion];
-    int rc =
-        parts[0] ? blend_work(&cli, parts, &report, &err) : work(&cli, &options, &report, &err);
+    int rc = work(&cli, &options, parts, &report, &err);
     fm_rank_report_release(&report);
     return fm_cli_end(&cli, rc, &err);
 }

@@ -50,13 +50,6 @@ static void describe(const struct fm_result *out, const void *report)
     fm_json_add_double(out->json, "seconds_per_step", r->seconds_step);
 }
 
-static int run(const struct fm_run_options *run, const void *options, void *report,
-               struct fm_estimate *estimate, struct fm_err *err)
-{
-    return estimate ? fm_recover_estimate(run, options, estimate, err)
-                    : fm_recover(run, options, report, err);
-}
-
 /* Modes of options: one bit for a strategy and one for what is trained: an adapter that is merged,
  * or another, or what is solved. */
 enum { SINGLE = 1, CROSS = 2, MERGED = 4, OTHER = 8, SOLVED = 16, TRAINED = MERGED | OTHER };
@@ -64,15 +57,16 @@ enum { SINGLE = 1, CROSS = 2, MERGED = 4, OTHER = 8, SOLVED = 16, TRAINED = MERG
 static int work(const struct fm_cli *cli, const struct fm_recover_options *options,
                 struct fm_recover_report *report, struct fm_err *err)
 {
-    const struct fm_show_tool tool = {options, report, run, describe};
+    struct fm_show_run show;
     int strategies = SINGLE | CROSS, trains = TRAINED | SOLVED;
     int train = options->train->solve ? SOLVED : options->train->merges ? MERGED : OTHER;
     char says[48];
     snprintf(says, sizeof says, "with --train %s", options->train->name);
     if (fm_options_check(cli, trains | SINGLE << options->strategy, "with --strategy cross", err) ||
-        fm_options_check(cli, strategies | train, says, err))
+        fm_options_check(cli, strategies | train, says, err) ||
+        fm_show_begin(&show, cli, describe, report, err))
         return err->code;
-    return fm_show_tool(cli, &tool, err);
+    return fm_show_end(&show, fm_recover(&show.run, options, show.dry, report, err), err);
 }
 
 int fm_recover_main(int argc, char **argv)

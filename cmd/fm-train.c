@@ -82,20 +82,13 @@ static int check_method(const struct fm_cli *cli, const struct fm_train_options 
     return fm_options_check(cli, WITH_ACTIONS, says, err);
 }
 
-static int run(const struct fm_run_options *run, const void *options, void *report,
-               struct fm_estimate *estimate, struct fm_err *err)
-{
-    return estimate ? fm_train_estimate(run, options, estimate, err)
-                    : fm_train(run, options, report, err);
-}
-
 static int work(const struct fm_cli *cli, const struct fm_train_options *options,
                 struct fm_train_report *report, struct fm_err *err)
 {
-    const struct fm_show_tool tool = {options, report, run, describe};
-    if (check_method(cli, options, err))
+    struct fm_show_run show;
+    if (check_method(cli, options, err) || fm_show_begin(&show, cli, describe, report, err))
         return err->code;
-    return fm_show_tool(cli, &tool, err);
+    return fm_show_end(&show, fm_train(&show.run, options, show.dry, report, err), err);
 }
 
 int fm_train_main(int argc, char **argv)

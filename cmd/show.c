@@ -234,19 +234,6 @@ static void describe_estimate(const struct fm_result *r, const void *self)
     describe_forecast(r, p);
 }
 
-int fm_show(void *self, struct fm_err *err)
-{
-    const struct fm_shown *s = self;
-    struct fm_cli_text text;
-    if (fm_cli_text_open(&text, err))
-        return err->code;
-    const struct fm_result result = {text.out, fm_report_begin(s->kind)};
-    s->describe(&result, s->self);
-    if (s->cost)
-        describe_cost(&result, s->cost);
-    return fm_cli_result(s->cli, &text, result.json, err);
-}
-
 /* Work of each rank, if there are several. */
 static void add_ranks(cJSON *json, const struct fm_comm *comm)
 {
@@ -265,35 +252,38 @@ static void add_ranks(cJSON *json, const struct fm_comm *comm)
     }
 }
 
-/* A tool, and its ranks. */
-struct ranked {
-    const struct fm_show_tool *tool;
-    const struct fm_comm *comm;
-};
-
-static void describe_tool(const struct fm_result *r, const void *self)
+int fm_show(void *self, struct fm_err *err)
 {
-    const struct ranked *ranked = self;
-    ranked->tool->describe(r, ranked->tool->report);
-    add_ranks(r->json, ranked->comm);
+    const struct fm_shown *s = self;
+    struct fm_cli_text text;
+    if (fm_cli_text_open(&text, err))
+        return err->code;
+    const struct fm_result result = {text.out, fm_report_begin(s->kind)};
+    s->describe(&result, s->self);
+    add_ranks(result.json, s->cli->run.machine.comm);
+    if (s->cost)
+        describe_cost(&result, s->cost);
+    return fm_cli_result(s->cli, &text, result.json, err);
 }
 
-int fm_show_tool(const struct fm_cli *cli, const struct fm_show_tool *tool, struct fm_err *err)
+int fm_show_begin(struct fm_show_run *s, const struct fm_cli *cli,
+                  void (*describe)(const struct fm_result *r, const void *report),
+                  const void *report, struct fm_err *err)
 {
-    struct fm_estimate estimate = {0};
-    struct fm_run_options run = cli->run;
-    struct ranked ranked = {tool, run.machine.comm};
-    struct fm_shown forecast = {cli, cli->tool, describe_estimate, &estimate, NULL},
-                    shown = {cli, cli->tool, describe_tool, &ranked, NULL};
-    bool speaks = fm_comm_rank(run.machine.comm) == 0;
-    if (cli->dry_run)
-        return !tool->run(&run, tool->options, tool->report, &estimate, err) && speaks
-                   ? fm_show(&forecast, err)
-                   : err->code;
-    run.announce = (struct fm_announce){fm_show, &shown};
-    return speaks && fm_run_check_stream(&run, err)
-               ? err->code
-               : tool->run(&run, tool->options, tool->report, NULL, err);
+    *s = (struct fm_show_run){.run = cli->run,
+                              .dry = cli->dry_run ? &s->estimate : NULL,
+                              .shown = {cli, cli->tool, describe, report, NULL}};
+    s->run.announce = (struct fm_announce){fm_show, &s->shown};
+    bool writes = !cli->dry_run && fm_comm_rank(cli->run.machine.comm) == 0;
+    return writes ? fm_run_check_stream(&s->run, err) : FM_OK;
+}
+
+int fm_show_end(struct fm_show_run *s, int rc, struct fm_err *err)
+{
+    const struct fm_cli *cli = s->shown.cli;
+    struct fm_shown forecast = {cli, cli->tool, describe_estimate, &s->estimate, NULL};
+    bool speaks = s->dry && fm_comm_rank(cli->run.machine.comm) == 0;
+    return !rc && speaks ? fm_show(&forecast, err) : rc;
 }
 
 /* The loss on all held-out text (kind -1), or on one kind. */

@@ -24,14 +24,12 @@ struct fm_shown {
  * fm_announce). */
 int fm_show(void *shown, struct fm_err *err);
 
-/* The options and report of fm-rank, fm-train and fm-recover, and their functions. */
-struct fm_show_tool {
-    const void *options;
-    void *report;
-    /* If `estimate` is not NULL, fill only that. */
-    int (*run)(const struct fm_run_options *run, const void *options, void *report,
-               struct fm_estimate *estimate, struct fm_err *err);
-    void (*describe)(const struct fm_result *r, const void *report);
+/* A run of fm-rank, fm-train or fm-recover, whose result is printed before the output gets its
+ * final name. */
+struct fm_show_run {
+    struct fm_run_options run;
+    struct fm_estimate estimate, *dry; /* dry: NULL without --dry-run */
+    struct fm_shown shown;
 };
 
 /* A row about the tensors that the decoder does not use (lib/family/extra.h), if there are any. */
@@ -42,9 +40,12 @@ void fm_show_extra(const struct fm_result *r, const struct fm_extra *extra, cons
 void fm_show_stored(const struct fm_result *r, const char *storage, uint64_t stored,
                     uint64_t written);
 
-/* With --dry-run print the estimate; otherwise check the output and run the tool.  Its result is
- * printed before the output gets its final name. */
-int fm_show_tool(const struct fm_cli *cli, const struct fm_show_tool *tool, struct fm_err *err);
+/* Before the run: check the output. */
+int fm_show_begin(struct fm_show_run *s, const struct fm_cli *cli,
+                  void (*describe)(const struct fm_result *r, const void *report),
+                  const void *report, struct fm_err *err);
+/* After the run, which returned rc: with --dry-run print the estimate.  Returns the status. */
+int fm_show_end(struct fm_show_run *s, int rc, struct fm_err *err);
 
 /* {"ce", "kl", "agree", "positions", "recovered"}, and "kinds" if there are several; null if
  * nothing was measured. kinds may be NULL. */

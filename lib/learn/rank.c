@@ -696,11 +696,6 @@ static const struct fm_work work = {
     .members = make_members,
 };
 
-static struct scorer scorer_of(const struct fm_rank_options *options, struct fm_rank_report *report)
-{
-    return (struct scorer){.options = options, .report = report, .criterion = options->criterion};
-}
-
 static void release(struct scorer *s)
 {
     fm_sweep_free(s->sweep);
@@ -715,21 +710,13 @@ static void release(struct scorer *s)
 }
 
 int fm_rank(const struct fm_run_options *run, const struct fm_rank_options *options,
-            struct fm_rank_report *report, struct fm_err *err)
+            struct fm_estimate *dry, struct fm_rank_report *report, struct fm_err *err)
 {
-    struct scorer s = scorer_of(options, report);
-    s.runner = (struct fm_runner){.work = &work, .self = &s, .task = &s.task};
-    int rc = fm_runner_run(&s.runner, run, err);
-    release(&s);
-    return rc;
-}
-
-int fm_rank_estimate(const struct fm_run_options *run, const struct fm_rank_options *options,
-                     struct fm_estimate *estimate, struct fm_err *err)
-{
-    struct scorer s = scorer_of(options, NULL);
-    s.runner = (struct fm_runner){.work = &work, .self = &s, .task = &s.task};
-    int rc = fm_runner_estimate(&s.runner, run, estimate, err);
+    struct scorer s = {.runner = {.work = &work, .self = &s, .task = &s.task},
+                       .options = options,
+                       .report = report,
+                       .criterion = options->criterion};
+    int rc = fm_runner_run(&s.runner, run, dry, err);
     release(&s);
     return rc;
 }

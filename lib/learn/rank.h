@@ -60,18 +60,15 @@ void fm_rank_report_release(struct fm_rank_report *report); /* zeroed struct is 
  * Score run->inputs.model on run->inputs.tokens (run->inputs.batch sequences per batch, 0: 1) and
  * write the stage stream to run->outputs.path.  run->inputs.stream is not read.  FM_EFORMAT if a
  * value is not finite; the message says where.  FM_ESAVED when stopped with run->outputs.state. The
- * caller zeroes *report, and releases it even after an error.
+ * caller zeroes *report, and releases it even after an error.  If `dry` is not NULL, only that is
+ * filled, and `report` is not used: --dry-run.
  */
 int fm_rank(const struct fm_run_options *run, const struct fm_rank_options *options,
-            struct fm_rank_report *report, struct fm_err *err);
+            struct fm_estimate *dry, struct fm_rank_report *report, struct fm_err *err);
 
 /* List the experts without tokens and count those with few, and warn about them; moe (M) has their
  * layers. */
 int fm_rank_cover(struct fm_coverage *coverage, const struct fm_ranking *ranking,
                   const int16_t *moe, const struct fm_run_options *run, struct fm_err *err);
-
-/* --dry-run. */
-int fm_rank_estimate(const struct fm_run_options *run, const struct fm_rank_options *options,
-                     struct fm_estimate *estimate, struct fm_err *err);
 
 #endif

@@ -738,21 +738,12 @@ static void release(struct recovery *r)
 }
 
 int fm_recover(const struct fm_run_options *run, const struct fm_recover_options *options,
-               struct fm_recover_report *report, struct fm_err *err)
+               struct fm_estimate *dry, struct fm_recover_report *report, struct fm_err *err)
 {
-    struct recovery r = {.options = options, .report = report};
-    r.runner = (struct fm_runner){.work = &work, .self = &r, .task = &r.task};
-    int rc = fm_runner_run(&r.runner, run, err);
-    release(&r);
-    return rc;
-}
-
-int fm_recover_estimate(const struct fm_run_options *run, const struct fm_recover_options *options,
-                        struct fm_estimate *estimate, struct fm_err *err)
-{
-    struct recovery r = {.options = options};
-    r.runner = (struct fm_runner){.work = &work, .self = &r, .task = &r.task};
-    int rc = fm_runner_estimate(&r.runner, run, estimate, err);
+    struct recovery r = {.runner = {.work = &work, .self = &r, .task = &r.task},
+                         .options = options,
+                         .report = report};
+    int rc = fm_runner_run(&r.runner, run, dry, err);
     release(&r);
     return rc;
 }

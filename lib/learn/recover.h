@@ -31,14 +31,10 @@ void fm_recover_report_release(struct fm_recover_report *report); /* zeroed stru
  * Read the stage stream run->inputs.stream (ranking and masks), train, measure again every mask
  * that has figures, and write the stream with the adapter to run->outputs.path.  A step trains on
  * run->inputs.batch sequences (0: 8).  An adapter that the stream already has is replaced.  Errors
- * as for fm_train.
+ * and `dry` as for fm_train.
  */
 int fm_recover(const struct fm_run_options *run, const struct fm_recover_options *options,
-               struct fm_recover_report *report, struct fm_err *err);
-
-/* For --dry-run.  Reads run->inputs.stream unless it is standard input. */
-int fm_recover_estimate(const struct fm_run_options *run, const struct fm_recover_options *options,
-                        struct fm_estimate *estimate, struct fm_err *err);
+               struct fm_estimate *dry, struct fm_recover_report *report, struct fm_err *err);
 
 /* Whether the checkpoint in the directory `model` has quantised experts, which merging an adapter
  * would write as BF16; false if it cannot be read. */

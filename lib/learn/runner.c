@@ -191,8 +191,8 @@ static int digest_params(const struct fm_task *task, struct fm_digest *params, c
                                   fm_machine_precision(task->ops), text);
 }
 
-/* Begin or resume, and compute everything. */
-static int make(struct fm_runner *r, struct fm_err *err)
+/* Begin or resume, and take all steps. */
+static int compute(struct fm_runner *r, struct fm_err *err)
 {
     struct fm_text text = {0};
     r->work->params(r->self, &text);
@@ -305,25 +305,14 @@ static void forget(const struct fm_task *task, const char *tool)
         fm_run_warn(task->run, "%s; the run itself is complete", err.text);
 }
 
-int fm_runner_run(struct fm_runner *r, const struct fm_run_options *run, struct fm_err *err)
+/* Compute and write everything. */
+static int make(struct fm_runner *r, struct fm_err *err)
 {
-    const struct fm_work *work = r->work;
-    struct fm_comm *comm = run->machine.comm;
-    struct fm_task *task = r->task;
-    struct fm_estimate estimate;
-    int rc = open_run(r, run, false, err);
+    struct fm_comm *comm = comm_of(r);
+    int rc = compute(r, err);
     if (!rc) {
-        fm_task_plan(&estimate, task, work->plan, r->self);
-        r->work_steps = estimate.making;
-        r->work_measure = estimate.flops - estimate.making;
-        rc = fm_estimate_check(&estimate, run, fm_stage_copied_bytes(work->stage, &task->in), err);
-    }
-    rc = fm_comm_agree(comm, rc, err);
-    if (!rc)
-        rc = make(r, err);
-    if (!rc) {
-        r->seconds = fm_clock_now() - task->began;
-        rc = work->report(r->self, err);
+        r->seconds = fm_clock_now() - r->task->began;
+        rc = r->work->report(r->self, err);
     }
     rc = fm_comm_agree(comm, rc, err);
     if (!rc)
@@ -332,37 +321,45 @@ int fm_runner_run(struct fm_runner *r, const struct fm_run_options *run, struct 
         rc = write_stream(r, err);
     rc = fm_comm_agree(comm, rc, err);
     if (!rc)
-        forget(task, work->tool);
+        forget(r->task, r->work->tool);
     return rc;
 }
 
 /* The end of a dry run: check memory and, if the output has a name, disk space; forecast the time.
  */
-static int end_estimate(const struct fm_task *task, enum fm_stage stage,
-                        struct fm_estimate *estimate, struct fm_err *err)
+static int forecast(struct fm_runner *r, struct fm_estimate *estimate, struct fm_err *err)
 {
+    const struct fm_task *task = r->task;
     const char *output = task->run->outputs.path;
     bool file = output && strcmp(output, "-") != 0;
     const struct fm_corpus *text = encoded_text(task);
+    r->work->forecast(r->self, estimate);
     estimate->precision = fm_machine_precision(task->ops);
     estimate->evaluated = task->held.count;
     estimate->evaluated_len = task->held.T;
     estimate->text = text != NULL;
     if (text)
         estimate->separator = text->separator;
-    estimate->disk += fm_stage_copied_bytes(stage, &task->in);
+    estimate->disk += fm_stage_copied_bytes(r->work->stage, &task->in);
     int rc = file ? fm_estimate_check(estimate, task->run, 0, err)
                   : fm_estimate_fits(estimate, task->run, err);
     return rc ? rc : fm_forecast_make(estimate, task->run, task->ops, err);
 }
 
-int fm_runner_estimate(struct fm_runner *r, const struct fm_run_options *run,
-                       struct fm_estimate *estimate, struct fm_err *err)
+int fm_runner_run(struct fm_runner *r, const struct fm_run_options *run, struct fm_estimate *dry,
+                  struct fm_err *err)
 {
-    int rc = open_run(r, run, true, err);
-    if (rc)
-        return rc;
-    fm_task_plan(estimate, r->task, r->work->plan, r->self);
-    r->work->forecast(r->self, estimate);
-    return end_estimate(r->task, r->work->stage, estimate, err);
+    struct fm_estimate estimate, *plan = dry ? dry : &estimate;
+    int rc = open_run(r, run, dry, err);
+    if (!rc)
+        fm_task_plan(plan, r->task, r->work->plan, r->self);
+    if (dry)
+        return rc ? rc : forecast(r, dry, err);
+    if (!rc) {
+        r->work_steps = plan->making;
+        r->work_measure = plan->flops - plan->making;
+        rc = fm_estimate_check(plan, run, fm_stage_copied_bytes(r->work->stage, &r->task->in), err);
+    }
+    rc = fm_comm_agree(run->machine.comm, rc, err);
+    return rc ? rc : make(r, err);
 }

@@ -83,13 +83,13 @@ struct fm_runner {
     struct fm_journal_clock clock;
 };
 
-/* The caller sets work, self and task, and afterwards closes the task and releases what begin and
- * open made, also after an error. */
-int fm_runner_run(struct fm_runner *runner, const struct fm_run_options *run, struct fm_err *err);
-
-/* --dry-run.  Reads run->inputs.stream unless it is standard input. */
-int fm_runner_estimate(struct fm_runner *runner, const struct fm_run_options *run,
-                       struct fm_estimate *estimate, struct fm_err *err);
+/*
+ * The caller sets work, self and task, and afterwards closes the task and releases what begin and
+ * open made, also after an error.  If `dry` is not NULL, only fill that: --dry-run, which reads
+ * run->inputs.stream unless it is standard input.
+ */
+int fm_runner_run(struct fm_runner *runner, const struct fm_run_options *run,
+                  struct fm_estimate *dry, struct fm_err *err);
 
 /* For steps that are not the runner's, such as measuring: save the state if it is time. */
 int fm_runner_due(struct fm_runner *runner, struct fm_err *err);

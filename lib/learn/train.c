@@ -735,12 +735,6 @@ static const struct fm_work work = {
     .members = make_members,
 };
 
-static void start(struct fm_trainer *t, const struct fm_train_options *options)
-{
-    *t = (struct fm_trainer){.given = *options, .options = &t->given, .method = options->method};
-    t->runner = (struct fm_runner){.work = &work, .self = t, .task = &t->task};
-}
-
 static void release(struct fm_trainer *t)
 {
     if (t->own && t->method->release)
@@ -752,22 +746,14 @@ static void release(struct fm_trainer *t)
 }
 
 int fm_train(const struct fm_run_options *run, const struct fm_train_options *options,
-             struct fm_train_report *report, struct fm_err *err)
+             struct fm_estimate *dry, struct fm_train_report *report, struct fm_err *err)
 {
-    struct fm_trainer t;
-    start(&t, options);
-    t.report = report;
-    int rc = fm_runner_run(&t.runner, run, err);
-    release(&t);
-    return rc;
-}
-
-int fm_train_estimate(const struct fm_run_options *run, const struct fm_train_options *options,
-                      struct fm_estimate *estimate, struct fm_err *err)
-{
-    struct fm_trainer t;
-    start(&t, options);
-    int rc = fm_runner_estimate(&t.runner, run, estimate, err);
+    struct fm_trainer t = {.runner = {.work = &work, .self = &t, .task = &t.task},
+                           .given = *options,
+                           .options = &t.given,
+                           .method = options->method,
+                           .report = report};
+    int rc = fm_runner_run(&t.runner, run, dry, err);
     release(&t);
     return rc;
 }

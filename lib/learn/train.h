@@ -32,13 +32,10 @@ void fm_train_report_release(struct fm_train_report *report); /* zeroed struct i
  * Read the stage stream run->inputs.stream (with a ranking), make the family, measure it, and write
  * the stream to run->outputs.path.  A step trains on run->inputs.batch sequences (0: 8). FM_EUSAGE
  * for invalid options, FM_ECONFIG if the stream belongs to another model, FM_ESAVED when stopped
- * with run->outputs.state.  *report as for fm_rank.
+ * with run->outputs.state.  *report and `dry` as for fm_rank;
+ * a dry run reads run->inputs.stream unless it is standard input.
  */
 int fm_train(const struct fm_run_options *run, const struct fm_train_options *options,
-             struct fm_train_report *report, struct fm_err *err);
-
-/* For --dry-run.  Reads run->inputs.stream unless it is standard input. */
-int fm_train_estimate(const struct fm_run_options *run, const struct fm_train_options *options,
-                      struct fm_estimate *estimate, struct fm_err *err);
+             struct fm_estimate *dry, struct fm_train_report *report, struct fm_err *err);
 
 #endif

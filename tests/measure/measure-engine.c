@@ -74,13 +74,13 @@ static int measure_rank(struct speed *r, struct fm_run_options run, const struct
     struct fm_estimate estimate = {0};
     fm_rank_defaults(&options);
     run.inputs.eval_tokens[0] = run.inputs.tokens; /* hold out no sequence */
-    int rc = fm_rank_estimate(&run, &options, &estimate, err);
+    int rc = fm_rank(&run, &options, &estimate, NULL, err);
     r->useful = estimate.useful;
     if (rc)
         return rc;
     run.machine.ops = fm_meter_begin(ops);
     double begin = fm_clock_now();
-    rc = fm_rank(&run, &options, &report, err);
+    rc = fm_rank(&run, &options, NULL, &report, err);
     if (!rc)
         settle(r, fm_clock_now() - begin, (double)report.sequences * report.T);
     fm_rank_report_release(&report);
@@ -101,13 +101,13 @@ static int measure_train(struct speed *r, struct fm_run_options run, const struc
     options.until = (struct fm_decimal){1, 10};
     run.machine.ops = fm_meter_begin(ops);
     double begin = fm_clock_now();
-    int rc = fm_train(&run, &options, &report, err);
+    int rc = fm_train(&run, &options, NULL, &report, err);
     if (!rc)
         settle(r, fm_clock_now() - begin, 0);
     struct fm_estimate estimate = {0};
     options.steps = report.steps; /* may be more than were planned */
     if (!rc)
-        rc = fm_train_estimate(&run, &options, &estimate, err);
+        rc = fm_train(&run, &options, &estimate, NULL, err);
     r->useful = estimate.useful;
     if (!rc && report.seconds_step > 0)
         r->tokens_second = (double)(run.inputs.batch ? run.inputs.batch : 8) * run.inputs.seq_len /
@@ -126,12 +126,12 @@ static int measure_recover(struct speed *r, struct fm_run_options run, const str
     struct fm_estimate estimate = {0};
     fm_recover_defaults(&options, fm_recoveries[0]);
     options.steps = steps;
-    int rc = fm_recover_estimate(&run, &options, &estimate, err);
+    int rc = fm_recover(&run, &options, &estimate, NULL, err);
     r->useful = estimate.useful;
     run.machine.ops = fm_meter_begin(ops);
     double begin = fm_clock_now();
     if (!rc)
-        rc = fm_recover(&run, &options, &report, err);
+        rc = fm_recover(&run, &options, NULL, &report, err);
     if (!rc)
         settle(r, fm_clock_now() - begin, 0);
     if (!rc && report.seconds_step > 0)

@@ -17,7 +17,7 @@ static void rank_by(struct runs *r, const struct fm_criterion *criterion)
     fm_rank_defaults(&options);
     options.criterion = criterion;
     runs_whole(r);
-    assert_ok(fm_rank(&r->run, &options, &report, &err));
+    assert_ok(fm_rank(&r->run, &options, NULL, &report, &err));
     assert_ptr_equal(report.criterion, criterion);
     fm_rank_report_release(&report);
 }
@@ -74,11 +74,11 @@ TEST(the_bytes_do_not_depend_on_threads_memory_or_interruptions)
     r.run.outputs.state = runs_path(r.state, "rank.state");
     r.countdown = 1; /* before the second of three groups */
     assert_ok(fm_pool_start(2, &err));
-    assert_int_equal(fm_rank(&r.run, &options, &report, &err), FM_ESAVED);
+    assert_int_equal(fm_rank(&r.run, &options, NULL, &report, &err), FM_ESAVED);
     fm_rank_report_release(&report);
     r.stop = 0;
     options.criterion = &fm_criterion_activation; /* the state is for energy */
-    assert_int_equal(fm_rank(&r.run, &options, &report, &err), FM_ECONFIG);
+    assert_int_equal(fm_rank(&r.run, &options, NULL, &report, &err), FM_ECONFIG);
     fm_rank_report_release(&report);
     rank_by(&r, &fm_criterion_energy);
     fm_pool_stop();
@@ -100,7 +100,7 @@ static int train_on_energy(const struct fm_method *method, double prior, struct 
     runs_init(&r, "energy.fm", "masks.fm");
     runs_tokens(&r, 40, 11);
     *err = (struct fm_err){0};
-    int rc = fm_train(&r.run, &options, &report, err);
+    int rc = fm_train(&r.run, &options, NULL, &report, err);
     if (!rc)
         assert_int_equal(report.masks.mask[0].method, options.method);
     fm_train_report_release(&report);

@@ -54,10 +54,10 @@ static void count_ranking(const char *model, int sequences, uint64_t memory)
     char path[64];
     fm_rank_defaults(&options);
     start(&r, model, path, sequences, memory);
-    assert_ok(fm_rank_estimate(&r.run, &options, &plan, &err));
+    assert_ok(fm_rank(&r.run, &options, &plan, NULL, &err));
     assert_ok(fm_model_open(&m, path, 0, &err));
     double tokens = (double)sequences * T, before = fm_meter_flops();
-    assert_ok(fm_rank(&r.run, &options, &report, &err));
+    assert_ok(fm_rank(&r.run, &options, NULL, &report, &err));
     double done = fm_meter_flops() - before;
     bool again = plan.flops > plan.useful;
     assert_true(again == (memory == 1));
@@ -88,7 +88,7 @@ TEST(work_is_proportional_to_the_sequences)
         struct runs r;
         char path[64];
         start(&r, "odd-mixtral", path, sequences[i], (uint64_t)4 << 30);
-        assert_ok(fm_rank_estimate(&r.run, &options, &plan[i], &err));
+        assert_ok(fm_rank(&r.run, &options, &plan[i], NULL, &err));
         assert_int_equal(plan[i].tokens, sequences[i] * T);
         assert_int_equal(plan[i].sweeps, (sequences[i] + 15) / 16);
         double a = plan[i].useful / sequences[i], b = plan[0].useful / sequences[0];
@@ -106,7 +106,7 @@ static struct fm_estimate plan_ranking(uint64_t memory)
     fm_rank_defaults(&options);
     start(&r, "odd-mixtral", path, 40, memory);
     r.run.machine.memory_firm = false;
-    assert_ok(fm_rank_estimate(&r.run, &options, &plan, &err));
+    assert_ok(fm_rank(&r.run, &options, &plan, NULL, &err));
     return plan;
 }
 
@@ -138,10 +138,10 @@ static void count_training(const struct fm_method *method, uint64_t memory, cons
     o.until = training_decimal(until);
     r.run.machine.memory = memory;
     r.run.machine.ops = fm_meter_begin(fm_ops_ref());
-    assert_ok(fm_train(&r.run, &o, &report, &err));
+    assert_ok(fm_train(&r.run, &o, NULL, &report, &err));
     double done = fm_meter_flops();
     o.steps = report.steps ? report.steps : o.steps;
-    assert_ok(fm_train_estimate(&r.run, &o, &plan, &err));
+    assert_ok(fm_train(&r.run, &o, &plan, NULL, &err));
     if (!(fabs(plan.flops - done) < 0.05 * done))
         fail_msg("%s in %llu bytes took %.4g products, the plan has %.4g", method->name,
                  (unsigned long long)memory, done, plan.flops);

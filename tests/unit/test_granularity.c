@@ -111,7 +111,7 @@ static void goes_on_to_the_same_bytes(const struct fm_method *method, enum fm_gr
     training_stop(&r, &o, 3);
     /* The state is valid only for this granularity. */
     o.granularity = FM_PER_EXPERT;
-    assert_int_equal(fm_train(&r.run, &o, &report, &err), FM_ECONFIG);
+    assert_int_equal(fm_train(&r.run, &o, NULL, &report, &err), FM_ECONFIG);
     fm_train_report_release(&report);
     o.granularity = g;
     training_go_on(&r, &o, "resumed.fm", "straight.fm");

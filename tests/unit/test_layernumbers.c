@@ -34,16 +34,16 @@ static int make_stages(void **state)
     struct fm_recover_report recovered = {0};
     (void)state;
     fm_rank_defaults(&rank);
-    assert_ok(fm_rank(&run_to(NULL, "ranked")->run, &rank, &ranked, &err));
+    assert_ok(fm_rank(&run_to(NULL, "ranked")->run, &rank, NULL, &ranked, &err));
     fm_rank_report_release(&ranked);
     fm_train_defaults(&train);
     train.method = &fm_method_saliency;
     train.budget_step = (struct fm_decimal){2, 10};
-    assert_ok(fm_train(&run_to("ranked", "trained")->run, &train, &trained, &err));
+    assert_ok(fm_train(&run_to("ranked", "trained")->run, &train, NULL, &trained, &err));
     fm_train_report_release(&trained);
     fm_recover_defaults(&recover, &fm_recovery_adapter);
     recover.steps = 1;
-    assert_ok(fm_recover(&run_to("trained", "recovered")->run, &recover, &recovered, &err));
+    assert_ok(fm_recover(&run_to("trained", "recovered")->run, &recover, NULL, &recovered, &err));
     fm_recover_report_release(&recovered);
     return 0;
 }

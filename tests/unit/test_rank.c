@@ -22,7 +22,7 @@ static void rank_to(struct runs *r, enum fm_rank_order order, struct fm_rank_rep
     fm_rank_defaults(&options);
     options.order = order;
     runs_whole(r);
-    assert_ok(fm_rank(&r->run, &options, report, &err));
+    assert_ok(fm_rank(&r->run, &options, NULL, report, &err));
 }
 
 /* At each rank the channel is the golden one, or has the same score within the tolerance. */
@@ -525,14 +525,14 @@ TEST(a_stopped_run_goes_on)
     runs_whole(&r);
     r.run.outputs.state = runs_path(r.state, "rank.state");
     r.countdown = 1; /* before the second of three groups */
-    assert_int_equal(fm_rank(&r.run, &options, &report, &err), FM_ESAVED);
+    assert_int_equal(fm_rank(&r.run, &options, NULL, &report, &err), FM_ESAVED);
     fm_rank_report_release(&report);
     assert_int_equal(access(r.run.outputs.state, F_OK), 0);
     assert_int_equal(access(r.run.outputs.path, F_OK), -1);
     /* The state is for another batch size. */
     r.stop = 0;
     r.run.inputs.batch = 2;
-    assert_int_equal(fm_rank(&r.run, &options, &report, &err), FM_ECONFIG);
+    assert_int_equal(fm_rank(&r.run, &options, NULL, &report, &err), FM_ECONFIG);
     fm_rank_report_release(&report);
     r.run.inputs.batch = 0;
     rank_to(&r, FM_ORDER_SCORE, &report);
@@ -573,7 +573,7 @@ TEST(a_run_stopped_at_any_moment_goes_on)
         stop_now = 0;
         long us = 1 + (long)i * moment;
         setitimer(ITIMER_REAL, &(struct itimerval){.it_value = {us / 1000000, us % 1000000}}, NULL);
-        int rc = fm_rank(&r.run, &options, &report, &err);
+        int rc = fm_rank(&r.run, &options, NULL, &report, &err);
         setitimer(ITIMER_REAL, &(struct itimerval){0}, NULL);
         assert_true(rc == FM_OK || rc == FM_ESAVED);
         fm_rank_report_release(&report);
@@ -597,7 +597,7 @@ TEST(what_cannot_be_ranked_is_refused)
     runs_init(&r, NULL, "refused.fm");
     runs_whole(&r);
     r.run.inputs.batch = 7;
-    assert_fails(fm_rank(&r.run, &options, &report, &err), FM_EUSAGE, "only 6 sequences");
+    assert_fails(fm_rank(&r.run, &options, NULL, &report, &err), FM_EUSAGE, "only 6 sequences");
     fm_rank_report_release(&report);
     r.run.inputs.batch = 4;
     rank_to(&r, FM_ORDER_SCORE, &report);
@@ -606,7 +606,7 @@ TEST(what_cannot_be_ranked_is_refused)
     /* The error is reported before the work, which may take hours. */
     r.run.outputs.force = false;
     err = (struct fm_err){0};
-    assert_int_equal(fm_rank(&r.run, &options, &report, &err), FM_ECREATE);
+    assert_int_equal(fm_rank(&r.run, &options, NULL, &report, &err), FM_ECREATE);
     fm_rank_report_release(&report);
 }
 
@@ -618,7 +618,7 @@ TEST(a_plan_counts_sweeps_and_products)
     fm_rank_defaults(&options);
     runs_init(&r, NULL, "plan.fm");
     runs_whole(&r);
-    assert_ok(fm_rank_estimate(&r.run, &options, &plan, &err));
+    assert_ok(fm_rank(&r.run, &options, &plan, NULL, &err));
     assert_int_equal(plan.sweeps, 1);
     assert_int_equal(plan.tokens, 6 * 23);
     assert_true(plan.flops > 1e6 && plan.forecast.rate_least > 0 &&

@@ -310,7 +310,7 @@ static void must_recover(struct runs *r, const struct fm_recover_options *o,
                          struct fm_recover_report *report)
 {
     struct fm_err err = {0};
-    assert_ok(fm_recover(&r->run, o, report, &err));
+    assert_ok(fm_recover(&r->run, o, NULL, report, &err));
 }
 
 TEST(the_stream_gets_the_adapter_and_new_figures)
@@ -369,7 +369,7 @@ static void stop_and_go_on(const struct fm_recovery *train)
         r.run.outputs.state = runs_path(r.state, "recover.state");
         r.countdown = reports;
         unlink(r.run.outputs.path);
-        assert_int_equal(fm_recover(&r.run, &options, &report, &err), FM_ESAVED);
+        assert_int_equal(fm_recover(&r.run, &options, NULL, &report, &err), FM_ESAVED);
         assert_int_equal(access(r.run.outputs.path, F_OK), -1);
         fm_recover_report_release(&report);
         r.stop = 0;
@@ -439,7 +439,7 @@ static double count_recovery(struct fm_estimate *plan, const char *out, uint64_t
     start_recover(&r, &options, out);
     r.run.machine.memory = memory;
     r.run.machine.ops = fm_meter_begin(fm_ops_ref());
-    assert_ok(fm_recover_estimate(&r.run, &options, plan, &err));
+    assert_ok(fm_recover(&r.run, &options, plan, NULL, &err));
     must_recover(&r, &options, &report);
     fm_recover_report_release(&report);
     return fm_meter_flops();
@@ -473,7 +473,8 @@ TEST(a_recovery_that_diverges_says_what_to_turn_down)
     o.lr = 1;
     o.alpha = 1e6; /* the merged weights exceed the largest number of the dtype in which they are
                       stored */
-    assert_fails(fm_recover(&r.run, &o, &report, &err), FM_EFORMAT, "diverged; use a smaller --lr");
+    assert_fails(fm_recover(&r.run, &o, NULL, &report, &err), FM_EFORMAT,
+                 "diverged; use a smaller --lr");
     fm_recover_report_release(&report);
 }
 
@@ -485,23 +486,23 @@ TEST(invalid_recovery_options_are_refused)
     start_recover(&r, &good, "no.fm");
     o = good;
     o.lr = 1.5;
-    assert_int_equal(fm_recover(&r.run, &o, &report, &err), FM_EUSAGE);
+    assert_int_equal(fm_recover(&r.run, &o, NULL, &report, &err), FM_EUSAGE);
     o = good;
     o.rank = 0;
-    assert_int_equal(fm_recover(&r.run, &o, &report, &err), FM_EUSAGE);
+    assert_int_equal(fm_recover(&r.run, &o, NULL, &report, &err), FM_EUSAGE);
     o = good;
     o.lr = NAN;
-    assert_int_equal(fm_recover(&r.run, &o, &report, &err), FM_EUSAGE);
+    assert_int_equal(fm_recover(&r.run, &o, NULL, &report, &err), FM_EUSAGE);
     o = good;
     o.steps = 0;
-    assert_int_equal(fm_recover(&r.run, &o, &report, &err), FM_EUSAGE);
+    assert_int_equal(fm_recover(&r.run, &o, NULL, &report, &err), FM_EUSAGE);
     struct fm_estimate plan;
-    assert_ok(fm_recover_estimate(&r.run, &good, &plan, &err));
+    assert_ok(fm_recover(&r.run, &good, &plan, NULL, &err));
     assert_int_equal(plan.sweeps, 6 + 1);
     r.run.inputs.stream =
         scratch("ranked.fm"); /* it has no masks: both the run and its plan refuse it */
-    assert_fails(fm_recover(&r.run, &good, &report, &err), FM_ECONFIG, "fm-train");
-    assert_fails(fm_recover_estimate(&r.run, &good, &plan, &err), FM_ECONFIG, "fm-train");
+    assert_fails(fm_recover(&r.run, &good, NULL, &report, &err), FM_ECONFIG, "fm-train");
+    assert_fails(fm_recover(&r.run, &good, &plan, NULL, &err), FM_ECONFIG, "fm-train");
 }
 
 /* Space for the state file and its next version is needed, less that of a state that exists.  On

@@ -167,7 +167,7 @@ TEST(a_state_of_other_sweeps_is_refused)
     training_init(&r, &options, "ranked.fm", "state.fm", &fm_method_exchange);
     training_stop(&r, &options, 3);
     options.around_tokens = 1000;
-    assert_int_equal(fm_train(&r.run, &options, &report, &err), FM_ECONFIG);
+    assert_int_equal(fm_train(&r.run, &options, NULL, &report, &err), FM_ECONFIG);
     fm_train_report_release(&report);
     unlink(r.run.outputs.state);
 }
@@ -238,7 +238,7 @@ TEST(exchange_stopped_at_any_moment_goes_on)
         stop_now = 0;
         long us = 1 + (long)(i * moment);
         setitimer(ITIMER_REAL, &(struct itimerval){.it_value = {us / 1000000, us % 1000000}}, NULL);
-        int rc = fm_train(&r.run, &options, &report, &err);
+        int rc = fm_train(&r.run, &options, NULL, &report, &err);
         setitimer(ITIMER_REAL, &(struct itimerval){0}, NULL);
         assert_true(rc == FM_OK || rc == FM_ESAVED);
         within += rc && strstr(err.text, "interrupted in layer") != NULL;
@@ -345,7 +345,7 @@ TEST(multiple_and_prior_can_be_set)
     assert_family(&report, 3);
     fm_train_report_release(&report);
     struct fm_estimate plan;
-    assert_ok(fm_train_estimate(&r.run, &options, &plan, &err));
+    assert_ok(fm_train(&r.run, &options, &plan, NULL, &err));
     assert_int_equal(plan.sweeps, 30 + 1);
 }
 
@@ -377,7 +377,7 @@ TEST(invalid_options_are_refused)
         options.steps = bad[i].steps;
         options.samples = bad[i].samples;
         options.prior = bad[i].prior;
-        assert_fails(fm_train(&r.run, &options, &report, &err), FM_EUSAGE, bad[i].says);
+        assert_fails(fm_train(&r.run, &options, NULL, &report, &err), FM_EUSAGE, bad[i].says);
         fm_train_report_release(&report);
     }
 }
@@ -475,7 +475,8 @@ TEST(measuring_goes_on_within_a_sweep)
             r.run.outputs.state = runs_path(r.state, "measure.state");
         if (i == 2)
             r.run.machine.memory *= 2;
-        assert_int_equal(fm_train(&r.run, &options, &report, &err), i == 1 ? FM_ESAVED : FM_OK);
+        assert_int_equal(fm_train(&r.run, &options, NULL, &report, &err),
+                         i == 1 ? FM_ESAVED : FM_OK);
         done[i] = fm_meter_flops();
         fm_train_report_release(&report);
     }
@@ -510,7 +511,7 @@ TEST(exchange_reports_its_sweeps)
     training_init(&r, &options, "ranked.fm", "watched.fm", &fm_method_exchange);
     r.run.progress = (struct fm_progress){.report = note_sweep, .self = &s};
     training_must(&r, &options, &report);
-    assert_ok(fm_train_estimate(&r.run, &options, &plan, &err));
+    assert_ok(fm_train(&r.run, &options, &plan, NULL, &err));
     assert_int_equal(s.reports, s.total);
     assert_int_equal(plan.sweeps, s.total + 1); /* and one that measures */
     fm_train_report_release(&report);

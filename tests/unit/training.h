@@ -20,7 +20,7 @@ static inline int training_ranked(void **unused)
     fm_rank_defaults(&options);
     runs_init(&r, NULL, "ranked.fm");
     runs_tokens(&r, 40, 11);
-    assert_ok(fm_rank(&r.run, &options, &report, &err));
+    assert_ok(fm_rank(&r.run, &options, NULL, &report, &err));
     fm_rank_report_release(&report);
     return 0;
 }
@@ -56,7 +56,7 @@ static inline void training_must(const struct runs *r, const struct fm_train_opt
                                  struct fm_train_report *report)
 {
     struct fm_err err = {0};
-    assert_ok(fm_train(&r->run, o, report, &err));
+    assert_ok(fm_train(&r->run, o, NULL, report, &err));
 }
 
 /* Stop after that many reports, and check that the state exists and the output does not. */
@@ -67,7 +67,7 @@ static inline void training_stop(struct runs *r, const struct fm_train_options *
     r->run.outputs.state = runs_path(r->state, "train.state");
     r->countdown = reports;
     unlink(r->run.outputs.path);
-    assert_int_equal(fm_train(&r->run, o, &report, &err), FM_ESAVED);
+    assert_int_equal(fm_train(&r->run, o, NULL, &report, &err), FM_ESAVED);
     assert_int_equal(access(r->run.outputs.state, F_OK), 0);
     assert_int_equal(access(r->run.outputs.path, F_OK), -1);
     fm_train_report_release(&report);
