@@ -1,11 +1,10 @@
-# The examples of fm(7), from the page: the Makefile, the job of GitHub Actions and the job of
-# Slurm, on a small model.  The hub, GitHub and Slurm are replaced; the commands are word for word
-# those of the page.
+# The examples of fm(7), from the page: the Makefile and the job of Slurm, on a small model.  Slurm is replaced;
+# the commands are word for word those of the page.
 # shellcheck source=tests/pages.bash
 . "$GOLDEN/../tests/pages.bash"
 unset MAKEFLAGS MFLAGS MAKELEVEL # set by `make check`
 ln -s "$GOLDEN/odd-mixtral" model
-for dir in made action queued; do
+for dir in made queued; do
     mkdir $dir
     cp model/tokens.npy $dir/calib.npy && cp model/tokens.npy $dir/heldout.npy
     take fm.7 Makefile >$dir/Makefile
@@ -36,15 +35,6 @@ PATH=$PWD/../bin:$PATH quiet make MODEL=../model
 quiet make MODEL=../model
 ls
 
-echo "-- the job of GitHub Actions"
-cd ../action || exit 99
-take fm.7 Actions | sed -n 's/^ *- run: //p' >steps
-wc -l <steps
-export MODEL=../model
-while read -r step; do quiet bash -ec "$step"; done <steps
-cmp out20/model.safetensors ../made/out20/model.safetensors
-grep '"ok"' verified.json
-
 echo "-- the job of Slurm"
 cd ../queued || exit 99
 # A stand-in for Slurm: srun runs a step, and the first step ends as if it were stopped.
@@ -56,7 +46,7 @@ SCRIPT
 printf '#!/bin/sh\necho scontrol "$@"\n' >../bin/scontrol
 rm ../bin/fm-verify && chmod +x ../bin/*
 take fm.7 Slurm >job
-export PATH=$PWD/../bin:$PATH SLURM_JOB_ID=17 SLURM_CPUS_PER_TASK=2
+export MODEL=../model PATH=$PWD/../bin:$PATH SLURM_JOB_ID=17 SLURM_CPUS_PER_TASK=2
 bash job
 echo "status $?"
 quiet bash job
