@@ -239,6 +239,8 @@ static int choose_codes(struct fm_exportplan *p, struct fm_err *err)
         return choose_format(p, err);
     p->codes = has && one && !layout->plain && p->options.weights != FM_WEIGHTS_BF16;
     p->packed = p->from->packed;
+    if (!p->codes)
+        fm_packed_plain(&p->packed, &p->from->config, p->from->dtype);
     return FM_OK;
 }
 
@@ -376,9 +378,9 @@ int fm_exportplan_add_tensor(struct fm_exportplan *p, const struct fm_planned_te
     return FM_OK;
 }
 
-/* Add a block after the blocks of the tensor added last; bytes 0: it has the expert's channels. */
-static int add_block(struct fm_exportplan *p, int m, int e, enum fm_weight_part part, int plane,
-                     uint64_t bytes, struct fm_err *err)
+/* Add a block of a cut after the blocks of the tensor added last. */
+static int add_block(struct fm_exportplan *p, const struct fm_planned_block *like,
+                     struct fm_err *err)
 {
     struct fm_planned_tensor *t = &p->tensor[p->tensors - 1];
     int rc = FM_GROW(p->block, p->block_room, p->blocks ? p->blocks + 1 : most_parts(p),
@@ -386,21 +388,31 @@ static int add_block(struct fm_exportplan *p, int m, int e, enum fm_weight_part 
     if (rc)
         return rc;
     struct fm_planned_block *b = &p->block[p->blocks++];
-    *b = (struct fm_planned_block){.m = m, .e = e, .part = part, .plane = plane};
-    b->bytes = bytes ? bytes : fm_exportplan_unit_bytes(p, b, fm_exportplan_stored(p, b));
+    *b = *like;
+    if (t->fill == FM_FILL_EXPERTS)
+        b->bytes = fm_exportplan_unit_bytes(p, b, fm_exportplan_stored(p, b));
     if (t->blocks++)
         b->at = b[-1].at + b[-1].bytes;
     return FM_OK;
 }
 
-/* Add a tensor with a block of the same size for each of experts [first, first + n). */
-static int add_matrices(struct fm_exportplan *p, const struct fm_planned_tensor *t, int first,
-                        int n, enum fm_weight_part part, struct fm_err *err)
+/* Add a tensor of experts [first, first + n): from each, the cuts of `part`, in a plane of codes or
+ * as values (-1).  Blocks that have no channels are equal shares of the tensor. */
+static int add_experts(struct fm_exportplan *p, const struct fm_planned_tensor *t, int first, int n,
+                       enum fm_weight_part part, int plane, struct fm_err *err)
 {
+    struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
+    int cuts = fm_expert_cuts(cut, p->from->config.expert, part);
     uint64_t all = fm_tensor_count(&t->t) * (uint64_t)fm_dtype_bits(t->t.dtype) / 8;
     int rc = fm_exportplan_add_tensor(p, t, err);
-    for (int e = first; e < first + n && !rc; e++)
-        rc = add_block(p, t->m, e, part, -1, all / (uint64_t)n, err);
+    for (int i = 0; i < n * cuts && !rc; i++) {
+        const struct fm_planned_block b = {.m = t->m,
+                                           .e = first + i / cuts,
+                                           .part = cut[i % cuts].part,
+                                           .plane = plane,
+                                           .bytes = all / (uint64_t)(n * cuts)};
+        rc = add_block(p, &b, err);
+    }
     return rc;
 }
 
@@ -512,21 +524,6 @@ bool fm_exportplan_sane(const struct fm_exportplan *p)
 
 /* ---- tensors of the experts of a layer ---- */
 
-/* Add a tensor of some experts of the m-th layer, under the name of its part in the family's
- * table, with e as the expert's number if the name has one. */
-static int add_tensor(struct fm_exportplan *p, int m, int e, enum fm_weight_part part,
-                      const char *suffix, const struct fm_tensor *shape, struct fm_err *err)
-{
-    char name[FM_WEIGHT_NAME_BYTES], whole[FM_WEIGHT_NAME_BYTES + 8];
-    const struct fm_config *c = &p->from->config;
-    fm_checkpoint_name(name, c, p->options.layout->names, part, c->moe[m], e);
-    snprintf(whole, sizeof whole, "%s%s", name, suffix);
-    struct fm_planned_tensor t = {.t = *shape, .fill = FM_FILL_EXPERTS, .m = m};
-    t.t.name = whole;
-    t.t.dtype = p->from->dtype;
-    return fm_exportplan_add_tensor(p, &t, err);
-}
-
 /* Channels of the m-th layer of experts in the files. */
 static uint64_t layer_channels(const struct fm_exportplan *p, int m)
 {
@@ -536,103 +533,85 @@ static uint64_t layer_channels(const struct fm_exportplan *p, int m)
     return sum;
 }
 
-/* Add one part of every expert, one expert after another. */
-static int add_flat(struct fm_exportplan *p, int m, enum fm_weight_part part, struct fm_err *err)
+/* True if scales and factors that belong to no channel are not copied with the tensors outside the
+ * experts. */
+static bool has_apart(const struct fm_exportplan *p)
 {
-    int per = fm_expert_part_rows(p->from->config.expert, part);
-    uint64_t rows = layer_channels(p, m) * (uint64_t)per;
-    const struct fm_tensor shape = {.dims = part == FM_PART_BIAS ? 1 : 2,
-                                    .shape = {rows, (uint64_t)p->from->config.H}};
-    int rc = add_tensor(p, m, 0, part, "", &shape, err);
-    for (int e = 0; e < p->from->config.E && !rc; e++)
-        rc = add_block(p, m, e, part, -1, 0, err);
-    return rc;
+    return p->options.quantise || p->options.layout->code;
 }
 
-/* Add the values of each expert that belong to no channel, in a tensor of their own: all
- * experts, one after another, `n` elements of each. */
-static int add_apart(struct fm_exportplan *p, int m, enum fm_weight_part part, enum fm_fill fill,
-                     enum fm_dtype dtype, uint64_t n, struct fm_err *err)
+/* ---- flat tensors: all experts of a layer, one after another ---- */
+
+/* Add the tensor `t` of all experts, with the name of the part `named` and a suffix; each has a
+ * block of `part`. */
+static int add_flat(struct fm_exportplan *p, struct fm_planned_tensor *t, enum fm_weight_part named,
+                    const char *suffix, enum fm_weight_part part, int plane, struct fm_err *err)
 {
     const struct fm_config *c = &p->from->config;
     char name[FM_WEIGHT_NAME_BYTES], whole[FM_WEIGHT_NAME_BYTES + 8];
-    fm_checkpoint_name(name, c, p->options.layout->names, part, c->moe[m], 0);
-    snprintf(whole, sizeof whole, "%s%s", name,
-             fill == FM_FILL_SCALES ? FM_PACKED_SCALE : FM_PACKED_FACTOR);
-    struct fm_planned_tensor t = {.fill = fill, .m = m};
-    t.t =
-        (struct fm_tensor){.name = whole, .dtype = dtype, .dims = 2, .shape = {(uint64_t)c->E, n}};
-    return add_matrices(p, &t, 0, c->E, part == FM_PART_DOWN_T ? FM_PART_DOWN : FM_PART_GATE, err);
+    fm_checkpoint_name(name, c, p->options.layout->names, named, c->moe[t->m], 0);
+    snprintf(whole, sizeof whole, "%s%s", name, suffix);
+    t->t.name = whole;
+    return add_experts(p, t, 0, c->E, part, plane, err);
 }
 
-/* Add one part of every expert as codes: a tensor for each plane.  If only experts keep their
- * codes, scales and factors that belong to no channel are not copied with the other tensors, so
- * they are added here. */
-static int add_planes(struct fm_exportplan *p, int m, enum fm_weight_part of, struct fm_err *err)
+/* Add the scales and the factors of a part that belong to no channel: n numbers of each expert. */
+static int add_apart(struct fm_exportplan *p, int m, enum fm_weight_part of, struct fm_err *err)
 {
     const struct fm_packed *packed = fm_packed_at(&p->packed, m);
     const struct fm_config *c = &p->from->config;
-    bool apart = p->options.layout->code;
-    uint64_t rows = (uint64_t)fm_expert_part_rows(c->expert, of);
-    int rc = FM_OK;
-    for (int plane = 0; plane < FM_PLANES && !rc; plane++) {
-        const struct fm_packed_part *part = fm_packed_find(packed, of, plane);
-        if (!part && apart)
-            rc = add_apart(p, m, of, FM_FILL_SCALES, packed->scales, (uint64_t)c->H, err);
-        if (!part)
-            continue;
-        char name[FM_WEIGHT_NAME_BYTES], whole[FM_WEIGHT_NAME_BYTES + 8];
-        fm_checkpoint_name(name, c, p->options.layout->names, of, c->moe[m], 0);
-        snprintf(whole, sizeof whole, "%s%s", name, plane ? FM_PACKED_SCALE : "");
-        struct fm_packed_part flat = fm_packed_flat(packed, part, layer_channels(p, m));
-        struct fm_planned_tensor t = {.fill = FM_FILL_EXPERTS, .m = m};
-        t.t = (struct fm_tensor){.name = whole, .dtype = flat.dtype, .dims = flat.dims};
-        memcpy(t.t.shape, flat.shape, sizeof flat.shape);
-        rc = fm_exportplan_add_tensor(p, &t, err);
-        for (int e = 0; e < c->E && !rc; e++)
-            rc = add_block(p, m, e, of, plane, 0, err);
-    }
-    if (!rc && apart && packed->scheme.storage->factor_end)
-        rc = add_apart(p, m, of, FM_FILL_FACTOR, FM_F32, rows, err);
-    return rc;
+    enum fm_weight_part cut = of == FM_PART_DOWN_T ? FM_PART_DOWN : FM_PART_GATE;
+    struct fm_planned_tensor t = {.fill = FM_FILL_SCALES, .m = m};
+    t.t = (struct fm_tensor){
+        .dtype = packed->scales, .dims = 2, .shape = {(uint64_t)c->E, (uint64_t)c->H}};
+    if (!fm_packed_find(packed, of, 1) && add_flat(p, &t, of, FM_PACKED_SCALE, cut, -1, err))
+        return err->code;
+    t.fill = FM_FILL_FACTOR;
+    t.t.dtype = FM_F32;
+    t.t.shape[1] = (uint64_t)fm_expert_part_rows(c->expert, of);
+    return packed->scheme.storage->factor_end ? add_flat(p, &t, of, FM_PACKED_FACTOR, cut, -1, err)
+                                              : FM_OK;
 }
 
 int fm_exportplan_flat(struct fm_exportplan *p, int m, struct fm_err *err)
 {
-    int rc = FM_OK;
-    for (int i = 0; i < fm_expert_parts(p->from->config.expert) && !rc; i++) {
-        enum fm_weight_part of = (enum fm_weight_part)(FM_PART_GATE_UP + i);
-        bool codes = (p->codes || p->options.quantise) && of != FM_PART_BIAS;
-        rc = codes ? add_planes(p, m, of, err) : add_flat(p, m, of, err);
+    const struct fm_packed *packed = fm_packed_at(&p->packed, m);
+    for (int i = 0; i < packed->parts; i++) {
+        const struct fm_packed_part part =
+            fm_packed_flat(packed, &packed->part[i], layer_channels(p, m));
+        struct fm_planned_tensor t = {.fill = FM_FILL_EXPERTS, .m = m};
+        t.t = (struct fm_tensor){.dtype = part.dtype, .dims = part.dims};
+        memcpy(t.t.shape, part.shape, sizeof part.shape);
+        if (add_flat(p, &t, part.of, part.plane == 1 ? FM_PACKED_SCALE : "", part.of, part.plane,
+                     err))
+            return err->code;
     }
-    return rc;
+    if (packed->scheme.storage && has_apart(p) &&
+        (add_apart(p, m, FM_PART_GATE_UP, err) || add_apart(p, m, FM_PART_DOWN_T, err)))
+        return err->code;
+    return FM_OK;
 }
 
 int fm_exportplan_fused(struct fm_exportplan *p, int m, struct fm_err *err)
 {
     uint64_t E = (uint64_t)p->from->config.E, H = (uint64_t)p->from->config.H;
     uint64_t k = p->widths.stored[(size_t)m * (size_t)E];
+    struct fm_planned_tensor t = {.fill = FM_FILL_EXPERTS, .m = m};
     if (p->from->config.expert->bias)
         return fm_fail(
             err, FM_ECONFIG,
             "--for vllm: vLLM's fused kernels do not support biases of experts with several "
             "widths, and %s has such biases; use --layout ragged, or layer without --for",
             p->from->config.family->name);
-    const struct fm_tensor gate_up = {.dims = 3, .shape = {E, 2 * k, H}};
-    const struct fm_tensor down = {.dims = 3, .shape = {E, H, k}};
-    if (add_tensor(p, m, 0, FM_PART_GATE_UP, "_proj", &gate_up, err))
+    t.t = (struct fm_tensor){.dtype = p->from->dtype, .dims = 3, .shape = {E, 2 * k, H}};
+    if (add_flat(p, &t, FM_PART_GATE_UP, "_proj", FM_PART_GATE_THEN_UP, -1, err))
         return err->code;
-    for (int e = 0; e < p->from->config.E; e++)
-        if (add_block(p, m, e, FM_PART_GATE, -1, 0, err) ||
-            add_block(p, m, e, FM_PART_UP, -1, 0, err))
-            return err->code;
-    if (add_tensor(p, m, 0, FM_PART_DOWN_T, "_proj", &down, err))
-        return err->code;
-    for (int e = 0; e < p->from->config.E; e++)
-        if (add_block(p, m, e, FM_PART_DOWN, -1, 0, err))
-            return err->code;
-    return FM_OK;
+    t.t.shape[1] = H;
+    t.t.shape[2] = k;
+    return add_flat(p, &t, FM_PART_DOWN_T, "_proj", FM_PART_DOWN, -1, err);
 }
+
+/* ---- the checkpoint's tensors ---- */
 
 /* The shape of the tensor of a row of the family's table, for experts of width k. */
 static struct fm_tensor stock_shape(const struct fm_config *c, const struct fm_weight *w,
@@ -647,117 +626,80 @@ static struct fm_tensor stock_shape(const struct fm_config *c, const struct fm_w
     return t;
 }
 
-/* Add the cuts of experts [first, first + n) in one tensor, with their widths in the files. */
-static int add_stock(struct fm_exportplan *p, int m, const struct fm_weight *w, int first, int n,
-                     struct fm_err *err)
-{
-    const struct fm_config *c = &p->from->config;
-    struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
-    int cuts = fm_expert_cuts(cut, c->expert, w->part);
-    uint64_t k = p->widths.stored[(size_t)m * (size_t)c->E + (size_t)first];
-    const struct fm_tensor shape = stock_shape(c, w, k);
-    int rc = add_tensor(p, m, first, w->part, "", &shape, err);
-    for (int i = 0; i < n * cuts && !rc; i++)
-        rc = add_block(p, m, first + i / cuts, cut[i % cuts].part, -1, 0, err);
-    return rc;
-}
-
-/* As add_stock, for codes: a tensor for each plane that has channels. */
-static int add_codes(struct fm_exportplan *p, int m, const struct fm_weight *w, int first, int n,
-                     struct fm_err *err)
-{
-    const struct fm_config *c = &p->from->config;
-    const struct fm_packed *packed = fm_packed_at(&p->from->packed, m);
-    const struct fm_storage *storage = packed->scheme.storage;
-    struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
-    int cuts = fm_expert_cuts(cut, c->expert, fm_stored_part(storage, w->part)), rc = FM_OK;
-    uint64_t k = p->widths.stored[(size_t)m * (size_t)c->E + (size_t)first];
-    struct fm_tensor plain = stock_shape(c, w, k);
-    for (int plane = 0; plane < FM_PLANES && !rc; plane++) {
-        char name[FM_WEIGHT_NAME_BYTES], end[FM_ST_NAME_BYTES_MAX + 1];
-        const struct fm_packed_part *part = fm_packed_find(packed, cut[0].of, plane);
-        if (!part)
-            continue;
-        fm_checkpoint_name(name, c, p->options.layout->names, w->part, c->moe[m], first);
-        plain.name = name;
-        fm_stored_name(end, storage, name, plane ? storage->scale_end : storage->codes_end);
-        struct fm_planned_tensor t = {.fill = FM_FILL_EXPERTS, .m = m};
-        t.t.name = end;
-        t.t.dtype = plane ? part->dtype : storage->codes;
-        t.t.dims = fm_stored_shape(t.t.shape, &packed->scheme, &plain, plane);
-        rc = fm_exportplan_add_tensor(p, &t, err);
-        for (int i = 0; i < n * cuts && !rc; i++)
-            rc = add_block(p, m, first + i / cuts, cut[i % cuts].part, plane, 0, err);
-    }
-    return rc;
-}
-
-/* A tensor of rounded matrices, named `weight` with its ending replaced by `end`. */
-struct rounded {
-    const char *weight;
+/* A matrix of experts [first, first + n) of the m-th layer. */
+struct matrix {
+    char name[FM_WEIGHT_NAME_BYTES];
     enum fm_weight_part part;
-    int first, n; /* experts */
+    int m, first, n;
+    struct fm_tensor values;
 };
 
-static int add_format(struct fm_exportplan *p, struct fm_planned_tensor *t, const struct rounded *r,
-                      const char *end, struct fm_err *err)
+static int add_stock(struct fm_exportplan *p, const struct matrix *x, struct fm_err *err)
 {
-    char name[FM_ST_NAME_BYTES_MAX + 1];
-    fm_stored_name(name, p->rounded.scheme.storage, r->weight, end);
-    t->t.name = name;
-    return t->fill == FM_FILL_NUMBER || t->fill == FM_FILL_SHAPE
-               ? fm_exportplan_add_tensor(p, t, err)
-               : add_matrices(p, t, r->first, r->n, r->part, err);
+    struct fm_planned_tensor t = {.t = x->values, .fill = FM_FILL_EXPERTS, .m = x->m};
+    t.t.name = x->name;
+    t.t.dtype = p->from->dtype;
+    return add_experts(p, &t, x->first, x->n, x->part, -1, err);
 }
 
-/* Add the tensors that a matrix is rounded to: codes, scales, and the numbers that belong to
- * them. */
-static int add_rounded(struct fm_exportplan *p, int m, const struct fm_weight *w, int first, int n,
-                       struct fm_err *err)
+/* Add a tensor of codes, or one that belongs to them: the matrix's name with another ending. */
+static int add_ending(struct fm_exportplan *p, struct fm_planned_tensor *t, const struct matrix *x,
+                      const char *end, int plane, struct fm_err *err)
 {
-    const struct fm_config *c = &p->from->config, *to = &p->rounded;
-    const struct fm_storage *storage = to->scheme.storage;
+    const struct fm_storage *storage = fm_packed_at(&p->packed, x->m)->scheme.storage;
+    char name[FM_ST_NAME_BYTES_MAX + 1];
+    fm_stored_name(name, storage, x->name, end);
+    t->t.name = name;
+    if (t->fill == FM_FILL_NUMBER || t->fill == FM_FILL_SHAPE)
+        return fm_exportplan_add_tensor(p, t, err);
+    return add_experts(p, t, x->first, x->n, fm_stored_part(storage, x->part), plane, err);
+}
+
+/* Add the numbers that belong to a matrix that is rounded. */
+static int add_numbers(struct fm_exportplan *p, const struct matrix *x, struct fm_err *err)
+{
+    const struct fm_storage *storage = p->rounded.scheme.storage;
     const struct fm_quantiser *q = p->options.quantise;
-    char weight[FM_WEIGHT_NAME_BYTES];
-    const struct fm_tensor plain =
-        stock_shape(c, w, p->widths.stored[(size_t)m * (size_t)c->E + (size_t)first]);
-    const struct rounded r = {weight, fm_stored_part(storage, w->part), first, n};
-    struct fm_planned_tensor t = {.m = m};
-    fm_checkpoint_name(weight, c, p->options.layout->names, w->part, c->moe[m], first);
+    struct fm_planned_tensor factor = {.fill = FM_FILL_FACTOR, .m = x->m};
+    factor.t = (struct fm_tensor){.dtype = FM_F32, .dims = q->factor_dims, .shape = {1, 1}};
+    struct fm_planned_tensor unit = factor, shape = {.fill = FM_FILL_SHAPE, .m = x->m};
+    unit.fill = FM_FILL_NUMBER;
+    unit.number = 1;
+    shape.t = (struct fm_tensor){.dtype = FM_I64, .dims = 1, .shape = {2}};
+    shape.rows = (int64_t)x->values.shape[0];
+    shape.columns = (int64_t)x->values.shape[1];
+    if ((storage->factor_end && add_ending(p, &factor, x, storage->factor_end, -1, err)) ||
+        (q->unit_end && add_ending(p, &unit, x, q->unit_end, -1, err)) ||
+        (storage->shape_end && add_ending(p, &shape, x, storage->shape_end, -1, err)))
+        return err->code;
+    return FM_OK;
+}
+
+/* Add the codes and scales of a matrix: those of the bundle, or those that it is rounded to. */
+static int add_codes(struct fm_exportplan *p, const struct matrix *x, struct fm_err *err)
+{
+    const struct fm_packed *packed = fm_packed_at(&p->packed, x->m);
+    const struct fm_storage *storage = packed->scheme.storage;
+    const bool rounded = p->options.quantise;
+    struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
+    fm_expert_cuts(cut, p->from->config.expert, fm_stored_part(storage, x->part));
     for (int plane = 0; plane < FM_PLANES; plane++) {
-        t.fill = plane ? FM_FILL_SCALES : FM_FILL_CODES;
-        t.t.dtype = plane ? fm_quantiser_scales(q, p->from->dtype) : storage->codes;
-        t.t.dims = fm_stored_shape(t.t.shape, &to->scheme, &plain, plane);
-        if (add_format(p, &t, &r, plane ? storage->scale_end : storage->codes_end, err))
+        struct fm_planned_tensor t = {.m = x->m};
+        t.fill = !rounded ? FM_FILL_EXPERTS : plane ? FM_FILL_SCALES : FM_FILL_CODES;
+        t.t.dtype = plane ? packed->scales : storage->codes;
+        t.t.dims = fm_stored_shape(t.t.shape, &packed->scheme, &x->values, plane);
+        if ((fm_packed_find(packed, cut->of, plane) || has_apart(p)) &&
+            add_ending(p, &t, x, plane ? storage->scale_end : storage->codes_end,
+                       rounded ? -1 : plane, err))
             return err->code;
     }
-    t.t.shape[0] = 1;
-    t.t.dtype = FM_F32;
-    t.t.dims = q->factor_dims;
-    t.fill = FM_FILL_FACTOR;
-    if (storage->factor_end && add_format(p, &t, &r, storage->factor_end, err))
-        return err->code;
-    t.fill = FM_FILL_NUMBER;
-    t.number = 1;
-    if (q->unit_end && add_format(p, &t, &r, q->unit_end, err))
-        return err->code;
-    t.fill = FM_FILL_SHAPE;
-    t.rows = (int64_t)plain.shape[0];
-    t.columns = (int64_t)plain.shape[1];
-    t.t.shape[0] = 2;
-    t.t.dtype = FM_I64;
-    t.t.dims = 1;
-    return storage->shape_end ? add_format(p, &t, &r, storage->shape_end, err) : FM_OK;
+    return rounded ? add_numbers(p, x, err) : FM_OK;
 }
-
-typedef int add_matrix(struct fm_exportplan *p, int m, const struct fm_weight *w, int first, int n,
-                       struct fm_err *err);
 
 int fm_exportplan_stock(struct fm_exportplan *p, int m, struct fm_err *err)
 {
     const struct fm_config *c = &p->from->config;
-    bool codes = p->codes && fm_packed_at(&p->from->packed, m)->scheme.storage;
-    add_matrix *add = p->options.quantise ? add_rounded : codes ? add_codes : add_stock;
+    const bool codes = fm_packed_at(&p->packed, m)->scheme.storage;
     int rc = FM_OK;
     for (int e = 0; e < c->E && !rc; e++) {
         for (const struct fm_weight *w = c->family->weight; fm_weights_more(w) && !rc; w++) {
@@ -765,8 +707,11 @@ int fm_exportplan_stock(struct fm_exportplan *p, int m, struct fm_err *err)
                 !fm_weights_exists(c, w, c->moe[m]))
                 continue;
             bool each = fm_weights_per_expert(w, FM_NAMING_STOCK);
+            struct matrix x = {.part = w->part, .m = m, .first = e, .n = each ? 1 : c->E};
+            x.values = stock_shape(c, w, p->widths.stored[(size_t)m * (size_t)c->E + (size_t)e]);
+            fm_checkpoint_name(x.name, c, FM_NAMING_STOCK, w->part, c->moe[m], e);
             if (each || e == 0)
-                rc = (w->part == FM_PART_BIAS ? add_stock : add)(p, m, w, e, each ? 1 : c->E, err);
+                rc = (codes && w->part != FM_PART_BIAS ? add_codes : add_stock)(p, &x, err);
         }
     }
     return rc;
@@ -1097,8 +1042,6 @@ struct fm_forms fm_exportplan_forms(const struct fm_exportplan *p, const struct 
 
 uint64_t fm_exportplan_channel_bytes(const struct fm_exportplan *p, uint64_t channels)
 {
-    if (!p->codes && !p->options.quantise)
-        return channels * fm_opened_channel_weights(p->from);
     uint64_t group = 0; /* bytes of p->packed.group channels, summed over the layers */
     for (int m = 0; m < p->packed.M; m++) {
         const struct fm_packed *packed = fm_packed_at(&p->packed, m);
