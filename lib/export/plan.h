@@ -206,8 +206,12 @@ uint32_t fm_exportplan_kept(const struct fm_exportplan *p, const struct fm_plann
 uint32_t fm_exportplan_stored(const struct fm_exportplan *p, const struct fm_planned_block *b);
 /* The value of each byte of a block's channels that are stored but not kept. */
 int fm_exportplan_blank(const struct fm_exportplan *p, const struct fm_planned_block *b);
-/* Number of channels in the files. */
+/* Number of channels in the files, of the m-th layer of experts and of all. */
+uint64_t fm_exportplan_layer_channels(const struct fm_exportplan *p, int m);
 uint64_t fm_exportplan_channels_all(const struct fm_exportplan *p);
+/* True if scales and factors that belong to no channel are not copied with the tensors outside the
+ * experts. */
+bool fm_exportplan_has_apart(const struct fm_exportplan *p);
 /* Number of channels of the model that are not kept. */
 uint64_t fm_exportplan_freed(const struct fm_exportplan *p);
 /* True if files hold every channel of the model, whatever the mask says. */
@@ -252,12 +256,15 @@ int fm_exportplan_header(const struct fm_exportplan *p, size_t i, const char **h
  * factors of scales are gate_up_factor (E, 2) and down_factor (E, 1).
  */
 int fm_exportplan_flat(struct fm_exportplan *p, int m, struct fm_err *err);
-/* Two tensors with a dimension for the experts, as for fused kernels: gate_up_proj (E, 2 k, H),
- * gate rows first, and down_proj (E, H, k).  All experts of the layer have width k. */
-int fm_exportplan_fused(struct fm_exportplan *p, int m, struct fm_err *err);
-/* The checkpoint's own tensors of every expert, or of the whole layer; if the layout drops
- * experts, the constant of each expert without channels. */
+/* Add the tensor `t` of all experts of layer t->m, with the name of the part `named` and a suffix:
+ * fm_exportplan_add_experts. */
+int fm_exportplan_add_flat(struct fm_exportplan *p, struct fm_planned_tensor *t,
+                           enum fm_weight_part named, const char *suffix, enum fm_weight_part part,
+                           int plane, struct fm_err *err);
+/* The checkpoint's own tensors of every expert, or of the whole layer. */
 int fm_exportplan_stock(struct fm_exportplan *p, int m, struct fm_err *err);
+/* All tensors outside the experts, under the names of the layout. */
+int fm_exportplan_rest(struct fm_exportplan *p, struct fm_err *err);
 
 /* Distribute all tensors over files of at most --shard-size, with the names that transformers
  * gives them, and an index. */
@@ -268,6 +275,11 @@ int fm_exportplan_shards(struct fm_exportplan *p, struct fm_err *err);
 /* Add a tensor; `like` is copied, including its name.  Dtype, shape, fill and m must be set. */
 int fm_exportplan_add_tensor(struct fm_exportplan *p, const struct fm_planned_tensor *like,
                              struct fm_err *err);
+/* Add a tensor of experts [first, first + n) of layer t->m: from each, the cuts of `part`, in a
+ * plane of codes or as values (-1).  Blocks that have no channels are equal shares of the tensor.
+ */
+int fm_exportplan_add_experts(struct fm_exportplan *p, const struct fm_planned_tensor *t, int first,
+                              int n, enum fm_weight_part part, int plane, struct fm_err *err);
 /* Add a file; takes ownership of header, even on failure. */
 int fm_exportplan_add_file(struct fm_exportplan *p, const char *name, char *header,
                            uint64_t header_bytes, uint64_t bytes, bool weights, struct fm_err *err);

@@ -29,6 +29,26 @@ static void level_layers(struct fm_exportplan *p)
     }
 }
 
+/* Two tensors with a dimension for the experts, which all have width k. */
+static int plan_fused(struct fm_exportplan *p, int m, struct fm_err *err)
+{
+    uint64_t E = (uint64_t)p->from->config.E, H = (uint64_t)p->from->config.H;
+    uint64_t k = p->widths.stored[(size_t)m * (size_t)E];
+    struct fm_planned_tensor t = {.fill = FM_FILL_EXPERTS, .m = m};
+    if (p->from->config.expert->bias)
+        return fm_fail(
+            err, FM_ECONFIG,
+            "--for vllm: vLLM's fused kernels do not support biases of experts with several "
+            "widths, and %s has such biases; use --layout ragged, or layer without --for",
+            p->from->config.family->name);
+    t.t = (struct fm_tensor){.dtype = p->from->dtype, .dims = 3, .shape = {E, 2 * k, H}};
+    if (fm_exportplan_add_flat(p, &t, FM_PART_GATE_UP, "_proj", FM_PART_GATE_THEN_UP, -1, err))
+        return err->code;
+    t.t.shape[1] = H;
+    t.t.shape[2] = k;
+    return fm_exportplan_add_flat(p, &t, FM_PART_DOWN_T, "_proj", FM_PART_DOWN, -1, err);
+}
+
 /* Set a width for each decoder layer, 0 for layers without experts. */
 static void set_config(struct fm_texts_edit *edit, struct fm_exportplan *p)
 {
@@ -60,7 +80,7 @@ static const struct fm_layout fused = {
     .leveled = "one width per layer",
     .granularity = "layer",
     .names = FM_NAMING_RAGGED,
-    .experts = fm_exportplan_fused,
+    .experts = plan_fused,
     .sharded = true,
     .files = fm_exportplan_shards,
     .code = true,

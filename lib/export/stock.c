@@ -1,0 +1,233 @@
+/*
+ * The checkpoint's own tensors: those of experts with the names and shapes of the family's table,
+ * for experts of one width; and those outside the experts, which every export has.
+ */
+#include <string.h>
+
+#include "lib/export/plan.h"
+#include "lib/model/checkpoint.h"
+#include "lib/model/stored.h"
+
+/* ---- experts ---- */
+
+/* The shape of the tensor of a row of the family's table, for experts of width k. */
+static struct fm_tensor stock_shape(const struct fm_config *c, const struct fm_weight *w,
+                                    uint64_t k)
+{
+    struct fm_tensor t = {0};
+    t.dims = fm_weights_shape(t.shape, c, w, -1, 0);
+    for (int d = 0; d < t.dims; d++) {
+        char letter = w->shape[d];
+        t.shape[d] = letter == 'I' ? k : letter == 'J' ? k * (uint64_t)c->expert->rows : t.shape[d];
+    }
+    return t;
+}
+
+/* A matrix of experts [first, first + n) of the m-th layer. */
+struct matrix {
+    char name[FM_WEIGHT_NAME_BYTES];
+    enum fm_weight_part part;
+    int m, first, n;
+    struct fm_tensor values;
+};
+
+static int add_stock(struct fm_exportplan *p, const struct matrix *x, struct fm_err *err)
+{
+    struct fm_planned_tensor t = {.t = x->values, .fill = FM_FILL_EXPERTS, .m = x->m};
+    t.t.name = x->name;
+    t.t.dtype = p->from->dtype;
+    return fm_exportplan_add_experts(p, &t, x->first, x->n, x->part, -1, err);
+}
+
+/* Add a tensor of codes, or one that belongs to them: the matrix's name with another ending. */
+static int add_ending(struct fm_exportplan *p, struct fm_planned_tensor *t, const struct matrix *x,
+                      const char *end, int plane, struct fm_err *err)
+{
+    const struct fm_storage *storage = fm_packed_at(&p->packed, x->m)->scheme.storage;
+    char name[FM_ST_NAME_BYTES_MAX + 1];
+    fm_stored_name(name, storage, x->name, end);
+    t->t.name = name;
+    if (t->fill == FM_FILL_NUMBER || t->fill == FM_FILL_SHAPE)
+        return fm_exportplan_add_tensor(p, t, err);
+    return fm_exportplan_add_experts(p, t, x->first, x->n, fm_stored_part(storage, x->part), plane,
+                                     err);
+}
+
+/* Add the numbers that belong to a matrix that is rounded. */
+static int add_numbers(struct fm_exportplan *p, const struct matrix *x, struct fm_err *err)
+{
+    const struct fm_storage *storage = p->rounded.scheme.storage;
+    const struct fm_quantiser *q = p->options.quantise;
+    struct fm_planned_tensor factor = {.fill = FM_FILL_FACTOR, .m = x->m};
+    factor.t = (struct fm_tensor){.dtype = FM_F32, .dims = q->factor_dims, .shape = {1, 1}};
+    struct fm_planned_tensor unit = factor, shape = {.fill = FM_FILL_SHAPE, .m = x->m};
+    unit.fill = FM_FILL_NUMBER;
+    unit.number = 1;
+    shape.t = (struct fm_tensor){.dtype = FM_I64, .dims = 1, .shape = {2}};
+    shape.rows = (int64_t)x->values.shape[0];
+    shape.columns = (int64_t)x->values.shape[1];
+    if ((storage->factor_end && add_ending(p, &factor, x, storage->factor_end, -1, err)) ||
+        (q->unit_end && add_ending(p, &unit, x, q->unit_end, -1, err)) ||
+        (storage->shape_end && add_ending(p, &shape, x, storage->shape_end, -1, err)))
+        return err->code;
+    return FM_OK;
+}
+
+/* Add the codes and scales of a matrix: those of the bundle, or those that it is rounded to. */
+static int add_codes(struct fm_exportplan *p, const struct matrix *x, struct fm_err *err)
+{
+    const struct fm_packed *packed = fm_packed_at(&p->packed, x->m);
+    const struct fm_storage *storage = packed->scheme.storage;
+    const bool rounded = p->options.quantise;
+    struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
+    fm_expert_cuts(cut, p->from->config.expert, fm_stored_part(storage, x->part));
+    for (int plane = 0; plane < FM_PLANES; plane++) {
+        struct fm_planned_tensor t = {.m = x->m};
+        t.fill = !rounded ? FM_FILL_EXPERTS : plane ? FM_FILL_SCALES : FM_FILL_CODES;
+        t.t.dtype = plane ? packed->scales : storage->codes;
+        t.t.dims = fm_stored_shape(t.t.shape, &packed->scheme, &x->values, plane);
+        if ((fm_packed_find(packed, cut->of, plane) || fm_exportplan_has_apart(p)) &&
+            add_ending(p, &t, x, plane ? storage->scale_end : storage->codes_end,
+                       rounded ? -1 : plane, err))
+            return err->code;
+    }
+    return rounded ? add_numbers(p, x, err) : FM_OK;
+}
+
+int fm_exportplan_stock(struct fm_exportplan *p, int m, struct fm_err *err)
+{
+    const struct fm_config *c = &p->from->config;
+    const bool codes = fm_packed_at(&p->packed, m)->scheme.storage;
+    int rc = FM_OK;
+    for (int e = 0; e < c->E && !rc; e++) {
+        for (const struct fm_weight *w = c->family->weight; fm_weights_more(w) && !rc; w++) {
+            if (!w->name[FM_NAMING_STOCK] || !fm_weights_is_expert(w) ||
+                !fm_weights_exists(c, w, c->moe[m]))
+                continue;
+            bool each = fm_weights_per_expert(w, FM_NAMING_STOCK);
+            struct matrix x = {.part = w->part, .m = m, .first = e, .n = each ? 1 : c->E};
+            x.values = stock_shape(c, w, p->widths.stored[(size_t)m * (size_t)c->E + (size_t)e]);
+            fm_checkpoint_name(x.name, c, FM_NAMING_STOCK, w->part, c->moe[m], e);
+            if (each || e == 0)
+                rc = (codes && w->part != FM_PART_BIAS ? add_codes : add_stock)(p, &x, err);
+        }
+    }
+    return rc;
+}
+
+/* ---- outside the experts ---- */
+
+/* True if it is one of the shared expert's matrices; then `grown` gets its planned shape. */
+static bool is_shared(struct fm_tensor *grown, const struct fm_exportplan *p,
+                      const struct fm_weight *w, int l)
+{
+    if (!w || !(w->when & FM_SHARED) || w->part < FM_PART_MLP_GATE || w->part > FM_PART_MLP_DOWN)
+        return false;
+    *grown = (struct fm_tensor){0};
+    grown->dims = fm_weights_shape(grown->shape, &p->from->config, w, l, 0);
+    grown->shape[w->part == FM_PART_MLP_DOWN] +=
+        (uint64_t)(p->widths.shared - p->from->config.shared);
+    return true;
+}
+
+/* Plan a tensor of the shared expert, or its codes or scales, as wide as the export requires.  The
+ * tensor's shape comes from the bundle, which is untrusted. */
+static int widen_shared(struct fm_planned_tensor *t, const struct fm_exportplan *p,
+                        struct fm_err *err)
+{
+    const struct fm_config *c = &p->from->config;
+    const struct fm_stored *at = &t->from->at;
+    const struct fm_weight *w = at->weight;
+    struct fm_tensor plain = {0}, grown;
+    if (p->widths.shared == c->shared || at->role > FM_STORED_FACTOR ||
+        !is_shared(&grown, p, w, at->l))
+        return FM_OK;
+    plain.dims = fm_weights_shape(plain.shape, c, w, at->l, 0);
+    int d = w->part == FM_PART_MLP_DOWN;
+    bool scales = fm_stored_belongs(at);
+    if (scales && fm_tensor_count(&t->from->t) == 1)
+        return FM_OK; /* a number for the whole matrix */
+    if (scales || (fm_stored_is_codes(at) && !t->scale)) {
+        fm_stored_shape(plain.shape, &at->scheme, &plain, scales);
+        fm_stored_shape(grown.shape, &at->scheme, &grown, scales);
+        t->again = scales ? (size_t)fm_dtype_bits(t->t.dtype) / 8 : 0;
+        t->blank = fm_code_zero(at->scheme.storage->code);
+    }
+    if (t->t.dims != 2 || t->t.shape[0] != plain.shape[0] || t->t.shape[1] != plain.shape[1])
+        return fm_fail(err, FM_EFORMAT,
+                       "%s: tensor '%s' does not have the shape that config.json requires",
+                       p->from->bundle.file.path, t->from->t.name);
+    t->fill = FM_FILL_WIDENED;
+    t->wider = d;
+    t->by = grown.shape[d] - plain.shape[d];
+    t->t.shape[d] = grown.shape[d];
+    return FM_OK;
+}
+
+/* Set the numbers of rows and columns that are stored with a matrix of an expert or of the shared
+ * expert, according to the width in the export. */
+static void shape_rest(struct fm_planned_tensor *t, const struct fm_exportplan *p)
+{
+    const struct fm_config *c = &p->from->config;
+    const struct fm_stored *at = &t->from->at;
+    struct fm_tensor plain;
+    bool expert = fm_stored_is_expert(at);
+    if (at->role != FM_STORED_SHAPE || t->t.size != 2 * sizeof(int64_t) ||
+        !(expert || is_shared(&plain, p, at->weight, at->l)))
+        return;
+    if (expert)
+        plain = stock_shape(
+            c, at->weight,
+            p->widths.stored[(size_t)fm_config_moe(c, at->l) * (size_t)c->E + (size_t)at->e]);
+    t->fill = FM_FILL_SHAPE;
+    t->rows = (int64_t)plain.shape[0];
+    t->columns = (int64_t)plain.shape[1];
+}
+
+/* Replace a tensor of codes with its values; *scales is true for a tensor of scales, which is
+ * dropped. */
+static int decode_rest(struct fm_planned_tensor *t, bool *scales, char *name,
+                       const struct fm_exportplan *p, struct fm_err *err)
+{
+    const struct fm_stored *at = &t->from->at;
+    *scales = false;
+    if (!p->from->packed.storage || t->from->extra)
+        return FM_OK;
+    if (p->codes && !p->options.layout->code) {
+        shape_rest(t, p);
+        return FM_OK;
+    }
+    *scales = fm_stored_belongs(at);
+    if (!fm_stored_is_codes(at))
+        return FM_OK;
+    struct fm_stored stored = *at;
+    stored.shape = NULL; /* not read: the beginning of a bundle does not have it */
+    if (fm_stored_check(&stored, err))
+        return fm_within(err, "%s", p->from->bundle.file.path);
+    fm_stored_values(&t->t, name, at);
+    t->fill = FM_FILL_DECODED;
+    t->scale = at->scale ? fm_opened_find(p->from, at->scale->name) : NULL;
+    t->factor = at->factor ? fm_opened_find(p->from, at->factor->name) : NULL;
+    return FM_OK;
+}
+
+int fm_exportplan_rest(struct fm_exportplan *p, struct fm_err *err)
+{
+    for (size_t i = 0; i < p->from->rests; i++) {
+        const struct fm_opened_tensor *from = &p->from->rest[i];
+        char name[FM_ST_NAME_BYTES_MAX + 1], values[FM_ST_NAME_BYTES_MAX + 1];
+        bool scales;
+        if (from->extra && !p->options.keep_extra)
+            continue;
+        struct fm_planned_tensor like = {.t = from->t, .fill = FM_FILL_COPY, .m = -1, .from = from};
+        if (decode_rest(&like, &scales, values, p, err))
+            return err->code;
+        if (scales)
+            continue;
+        fm_checkpoint_rename(name, &p->from->config, p->options.layout->names, like.t.name);
+        like.t.name = name;
+        if (widen_shared(&like, p, err) || fm_exportplan_add_tensor(p, &like, err))
+            return err->code;
+    }
+    return FM_OK;
+}
