@@ -203,9 +203,9 @@ static void say_stored(struct fm_text *t, const struct fm_exportplan *p)
                        p->options.quantise->about);
     else if (stored[0])
         fm_text_printf(t, "| %s, stored as %s in the original | %s |\n",
-                       p->codes && p->options.layout->code ? "routed experts" : "weights", stored,
+                       p->coded == FM_CODED_EXPERTS ? "routed experts" : "weights", stored,
                        !p->codes                  ? "dequantised to BF16"
-                       : !p->options.layout->code ? "codes and scales copied unchanged"
+                       : p->coded == FM_CODED_ALL ? "codes and scales copied unchanged"
                                                   : "codes and scales copied unchanged; other "
                                                     "quantised tensors dequantised to BF16");
 }
@@ -291,8 +291,8 @@ static bool has_tokenizer(const struct fm_exportplan *p)
 static void say_transformers(struct fm_text *t, const struct fm_exportplan *p)
 {
     bool code = p->options.layout->code;
-    const char *list, *config = p->options.quantise ? fm_exportplan_format(p, &list) : "";
-    bool package = !code && strstr(config, "compressed-tensors") != NULL;
+    const char *list, *config = p->coded == FM_CODED_ROUNDED ? fm_exportplan_format(p, &list) : "";
+    bool package = strstr(config, "compressed-tensors") != NULL;
     const char *model = "AutoModelForCausalLM.from_pretrained(\".\", dtype=\"auto\"";
     fm_text_printf(t, "transformers%s:\n\n",
                    code      ? ", 5 or newer"
@@ -322,7 +322,7 @@ static void say_transformers(struct fm_text *t, const struct fm_exportplan *p)
                           "the fm suite's file.  It is faster if the dynamic loader\nfinds "
                           "`libfm_clip.so.1`, which `make install` of the fm suite installs "
                           "(fm-clip(3)).\n\n");
-    if (code && (p->codes || p->options.quantise))
+    if (p->coded == FM_CODED_EXPERTS)
         fm_text_printf(t,
                        "Quantised experts are decoded as they are loaded, so they take as much "
                        "memory as plain weights,\n%" PRIu64 " bytes in %s.  transformers reads "
@@ -337,7 +337,7 @@ static void say_runtimes(struct fm_text *t, const struct fm_exportplan *p)
 {
     const struct fm_layout *layout = p->options.layout;
     bool served = layout->split != FM_SPLIT_NONE;
-    const char *unread = p->options.quantise && !layout->code ? p->options.quantise->unread : NULL;
+    const char *unread = p->coded == FM_CODED_ROUNDED ? p->options.quantise->unread : NULL;
     fm_text_printf(t, "## Running it\n\n");
     if (served) {
         fm_text_printf(t, "Run the commands below in this directory, or replace `.` by its path "

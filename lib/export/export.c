@@ -146,8 +146,8 @@ static int plan(struct fm_exportplan *p, const struct fm_run_options *run,
  * checkpoint, but experts' codes that our modelling file reads are exact. */
 static void read_as(struct fm_model *model, const struct fm_exportplan *p)
 {
-    bool exact = p->options.layout->code && (p->codes || p->options.quantise);
-    fm_model_narrow(model, p->widths.kept, exact ? FM_MODEL_ROUND_REST : FM_MODEL_ROUND_ALL,
+    fm_model_narrow(model, p->widths.kept,
+                    p->coded == FM_CODED_EXPERTS ? FM_MODEL_ROUND_REST : FM_MODEL_ROUND_ALL,
                     p->options.quantise, &p->rounded.scheme);
 }
 

@@ -56,7 +56,7 @@ int fm_exportplan_flat(struct fm_exportplan *p, int m, struct fm_err *err)
                                    part.plane, err))
             return err->code;
     }
-    if (packed->scheme.storage && fm_exportplan_has_apart(p) &&
+    if (p->coded == FM_CODED_EXPERTS &&
         (add_apart(p, m, FM_PART_GATE_UP, err) || add_apart(p, m, FM_PART_DOWN_T, err)))
         return err->code;
     return FM_OK;

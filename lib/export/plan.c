@@ -232,9 +232,13 @@ static int choose_codes(struct fm_exportplan *p, struct fm_err *err)
                        "--weights keep: layout %s has one format for all layers, and %s has "
                        "several; use another layout, or --weights bf16",
                        layout->name, p->from->bundle.file.path);
-    if (p->options.quantise)
+    if (p->options.quantise) {
+        p->coded = layout->code ? FM_CODED_EXPERTS : FM_CODED_ROUNDED;
         return choose_format(p, err);
+    }
     p->codes = has && one && !layout->plain && p->options.weights != FM_WEIGHTS_BF16;
+    if (p->codes)
+        p->coded = layout->code ? FM_CODED_EXPERTS : FM_CODED_ALL;
     p->packed = p->from->packed;
     if (!p->codes)
         fm_packed_plain(&p->packed, &p->from->config, p->from->dtype);
@@ -779,11 +783,6 @@ uint64_t fm_exportplan_layer_channels(const struct fm_exportplan *p, int m)
     return sum;
 }
 
-bool fm_exportplan_has_apart(const struct fm_exportplan *p)
-{
-    return p->options.quantise || p->options.layout->code;
-}
-
 uint64_t fm_exportplan_channels_all(const struct fm_exportplan *p)
 {
     uint64_t sum = 0;
@@ -848,11 +847,10 @@ uint32_t fm_exportplan_round(const struct fm_exportplan *p, uint32_t width)
 
 uint32_t fm_exportplan_quantum(const struct fm_exportplan *p)
 {
-    if (p->options.quantise && p->options.layout->code)
-        return (uint32_t)fm_scheme_group(&p->rounded.scheme);
-    return p->options.quantise ? p->options.quantise->multiple[p->options.server]
-           : p->codes          ? (uint32_t)p->from->packed.group
-                               : 1;
+    if (p->coded == FM_CODED_ROUNDED)
+        return p->options.quantise->multiple[p->options.server];
+    return p->options.quantise ? (uint32_t)fm_scheme_group(&p->rounded.scheme)
+                               : (uint32_t)p->packed.group;
 }
 
 const char *fm_exportplan_base_model(const struct fm_exportplan *p)

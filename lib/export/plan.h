@@ -116,6 +116,14 @@ struct fm_planned_code {
     bool tokenizer; /* some of the code that was left out belongs to the tokenizer */
 };
 
+/* How an export has weights that its bundle has as codes, or that are rounded to codes. */
+enum fm_coded {
+    FM_CODED_NONE,    /* as values */
+    FM_CODED_ALL,     /* all codes of the bundle, described by its quantization_config */
+    FM_CODED_EXPERTS, /* codes only of experts, kept or rounded, for our modelling file */
+    FM_CODED_ROUNDED  /* experts rounded to a format that servers read */
+};
+
 struct fm_exportplan {
     const struct fm_opened *from;     /* borrowed */
     struct fm_export_options options; /* its pointers are borrowed */
@@ -132,9 +140,9 @@ struct fm_exportplan {
     size_t weight_files;   /* number of weight files, with their index; 0: not planned yet */
     uint32_t *planned_for; /* (M, E): widths.stored when the weight files were planned */
     struct fm_planned_code code;
+    enum fm_coded coded;
     bool codes;                     /* experts keep the codes and scales of the bundle */
-    struct fm_packed_layers packed; /* if experts are codes: the bundle's storages, or with
-                                       options.quantise the one they are rounded to */
+    struct fm_packed_layers packed; /* the experts of the export: values or codes */
     struct fm_config rounded;       /* with options.quantise: the model of the export; the values it
                                        points to are borrowed */
     const char *wrapped; /* prefix of tensors (fm_hftext_wrapped) if the export is the multimodal
@@ -209,9 +217,6 @@ int fm_exportplan_blank(const struct fm_exportplan *p, const struct fm_planned_b
 /* Number of channels in the files, of the m-th layer of experts and of all. */
 uint64_t fm_exportplan_layer_channels(const struct fm_exportplan *p, int m);
 uint64_t fm_exportplan_channels_all(const struct fm_exportplan *p);
-/* True if scales and factors that belong to no channel are not copied with the tensors outside the
- * experts. */
-bool fm_exportplan_has_apart(const struct fm_exportplan *p);
 /* Number of channels of the model that are not kept. */
 uint64_t fm_exportplan_freed(const struct fm_exportplan *p);
 /* True if files hold every channel of the model, whatever the mask says. */
@@ -251,9 +256,9 @@ int fm_exportplan_header(const struct fm_exportplan *p, size_t i, const char **h
 /*
  * The experts of the m-th layer of experts: flat tensors, gate_up (2 sum k, H) and down (sum k, H),
  * and gate_up_bias (2 sum k) if they have biases.  Codes and their scales, gate_up_scale and
- * down_scale, are in the order of the bundle (lib/model/packed.h).  If the layout has tensors of
- * codes only for experts (`code`), scales that belong to no channel are down_scale (E, H), and
- * factors of scales are gate_up_factor (E, 2) and down_factor (E, 1).
+ * down_scale, are in the order of the bundle (lib/model/packed.h).  With FM_CODED_EXPERTS, scales
+ * that belong to no channel are down_scale (E, H), and factors of scales are gate_up_factor (E, 2)
+ * and down_factor (E, 1).
  */
 int fm_exportplan_flat(struct fm_exportplan *p, int m, struct fm_err *err);
 /* Add the tensor `t` of all experts of layer t->m, with the name of the part `named` and a suffix:

@@ -86,7 +86,7 @@ static int add_codes(struct fm_exportplan *p, const struct matrix *x, struct fm_
         t.fill = !rounded ? FM_FILL_EXPERTS : plane ? FM_FILL_SCALES : FM_FILL_CODES;
         t.t.dtype = plane ? packed->scales : storage->codes;
         t.t.dims = fm_stored_shape(t.t.shape, &packed->scheme, &x->values, plane);
-        if ((fm_packed_find(packed, cut->of, plane) || fm_exportplan_has_apart(p)) &&
+        if ((fm_packed_find(packed, cut->of, plane) || rounded) &&
             add_ending(p, &t, x, plane ? storage->scale_end : storage->codes_end,
                        rounded ? -1 : plane, err))
             return err->code;
@@ -193,7 +193,7 @@ static int decode_rest(struct fm_planned_tensor *t, bool *scales, char *name,
     *scales = false;
     if (!p->from->packed.storage || t->from->extra)
         return FM_OK;
-    if (p->codes && !p->options.layout->code) {
+    if (p->coded == FM_CODED_ALL) {
         shape_rest(t, p);
         return FM_OK;
     }

@@ -203,7 +203,7 @@ static void leave_extra(struct fm_texts_edit *e, const struct fm_exportplan *p)
 static void set_plain(struct fm_texts_edit *e, const struct fm_exportplan *p)
 {
     cJSON *json = NULL;
-    if (!p->from->config.scheme.storage || (p->codes && !p->options.layout->code) || e->rc)
+    if (!p->from->config.scheme.storage || p->coded == FM_CODED_ALL || e->rc)
         return;
     e->rc = fm_json_tree(&json, p->from->config_text, p->from->config_bytes, e->err);
     bool five = cJSON_GetObjectItemCaseSensitive(json, "dtype") != NULL;
@@ -217,7 +217,7 @@ static void set_plain(struct fm_texts_edit *e, const struct fm_exportplan *p)
         fm_texts_set(e, key[i], &t);
     }
     cJSON_Delete(json);
-    if (!e->rc && !(p->options.quantise && !p->options.layout->code))
+    if (!e->rc && p->coded != FM_CODED_ROUNDED)
         e->key[e->keys++] = (struct fm_jsonedit){"quantization_config", NULL};
 }
 
@@ -245,7 +245,7 @@ static void set_rounded(struct fm_texts_edit *e, const struct fm_exportplan *p)
     struct fm_text t = {0};
     const char *list;
     int n;
-    if (!p->options.quantise || p->options.layout->code || e->rc)
+    if (p->coded != FM_CODED_ROUNDED || e->rc)
         return;
     fm_text_printf(&t, "{%s, ", fm_exportplan_format(p, &list));
     fm_text_printf(&t, "\"%s\": [\n    \"lm_head\"", list);
@@ -276,7 +276,7 @@ static void set_codes(struct fm_texts_edit *e, const struct fm_exportplan *p, co
     struct fm_text t = {0};
     const char *list;
     char *own = NULL;
-    if (!(p->codes || q) || !p->options.layout->code || e->rc)
+    if (p->coded != FM_CODED_EXPERTS || e->rc)
         return;
     if (q && asprintf(&own, "{%s}", fm_exportplan_format(p, &list)) < 0)
         own = NULL;
@@ -489,7 +489,7 @@ static bool is_settings(const struct fm_exportplan *p, const char *name)
         return false;
     return strcmp(name, "quantize_config.json") == 0 ||
            (strcmp(name, "hf_quant_config.json") == 0 &&
-            (!p->codes || p->options.layout->code || is_text_only(p)));
+            (p->coded != FM_CODED_ALL || is_text_only(p)));
 }
 
 static int add_carried(struct fm_exportplan *p, const struct fm_member *m, struct fm_err *err)

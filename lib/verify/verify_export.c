@@ -149,8 +149,7 @@ static int open_bundle(struct fm_verify_job *j, struct fm_err *err)
     if (read_claim(j, err) || begin_plan(j, FM_OPENED_CHECKSUMS, err))
         return blame_file(err);
     int64_t index = j->claim.index;
-    bool decoded = !j->plan.codes || j->options.layout->code;
-    if ((j->opened.packed.storage && decoded) || j->options.quantise) {
+    if (j->plan.coded != FM_CODED_ALL && (j->opened.packed.storage || j->options.quantise)) {
         /* the bundle's weights are compared, or rounded again */
         fm_exportplan_release(&j->plan);
         fm_opened_release(&j->opened);
@@ -430,7 +429,7 @@ static int keep_served(struct fm_verify_job *j, struct fm_err *err)
         return err->code;
     j->v->served = served;
     j->v->all_resident = j->options.layout->all_members;
-    j->v->rest_decoded = j->plan.codes && j->options.layout->code;
+    j->v->rest_decoded = j->plan.coded == FM_CODED_EXPERTS;
     for (size_t i = 0; i < n; i++)
         served[i] =
             j->v->all_resident ? fm_exportplan_round(&j->plan, mask[i]) : j->plan.widths.kept[i];
