@@ -95,7 +95,7 @@ static void report_channels(struct fm_export_report *r, const struct fm_exportpl
     r->channels_layout = p->widths.by_layout;
     r->bytes_layout = fm_exportplan_channel_bytes(p, p->widths.by_layout);
     r->channels_pad = p->widths.by_pad;
-    r->bytes_pad = fm_exportplan_full(p) ? 0 : fm_exportplan_channel_bytes(p, p->widths.by_pad);
+    r->bytes_pad = p->widths.full ? 0 : fm_exportplan_channel_bytes(p, p->widths.by_pad);
     if (!r->layout->all_members)
         return;
     r->members = p->last - p->first + 1;

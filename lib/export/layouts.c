@@ -11,18 +11,10 @@
 const struct fm_layout *const fm_layouts[] = {FM_LAYOUT_ROWS(POINT) NULL};
 _Static_assert(sizeof fm_layouts / sizeof *fm_layouts <= FM_LAYOUTS_MAX + 1, "FM_LAYOUTS_MAX");
 
-uint32_t fm_layouts_widest(const struct fm_config *c, const uint32_t *widths)
-{
-    uint32_t widest = 0;
-    for (size_t i = 0; i < (size_t)c->M * (size_t)c->E; i++)
-        widest = widths[i] > widest ? widths[i] : widest;
-    return widest;
-}
-
-int fm_layouts_shared(const struct fm_layout *layout, const struct fm_config *c, uint32_t k)
+int fm_layouts_shared(const struct fm_config *c, uint32_t k)
 {
     int width = (int)k;
-    if (!layout->one_width || !c->family->shared_key || width == 0)
+    if (!c->family->shared_key || width == 0)
         return c->shared;
     return (c->shared + width - 1) / width * width;
 }

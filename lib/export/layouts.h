@@ -43,10 +43,11 @@ struct fm_layout {
     bool one_width;     /* one width for all experts of the model, whatever the mask says */
     const char *plain;  /* the reason why it cannot hold the codes and scales of a quantised
                            checkpoint; NULL: it can, with `code` only those of experts */
-    bool full;          /* files hold all channels of every expert, with zeros for removed ones */
     uint32_t multiple;  /* its kernels require widths that are multiples of it; 1: any */
     /* Replace the mask's widths, p->widths.kept; NULL: they are used unchanged. */
     void (*level)(struct fm_exportplan *p);
+    /* After these are rounded up: change the widths in the files, p->widths, if they are others. */
+    void (*store)(struct fm_exportplan *p);
     const char *leveled;     /* the reason: "one width per layer" */
     const char *granularity; /* of masks for it, when fm-family makes them; NULL: any */
 
@@ -100,13 +101,10 @@ FM_LAYOUT_ROWS(FM_LAYOUT_DECLARE)
 extern const struct fm_layout *const fm_layouts[];
 #define FM_LAYOUTS_MAX 16
 
-/* The largest of widths (M, E); for a layout with one width, that width. */
-uint32_t fm_layouts_widest(const struct fm_config *config, const uint32_t *widths);
-
-/* Channels of the shared expert in the files of a layout whose widest expert has k.  If config.json
- * gives its width as a number of experts (shared_key of struct fm_model_family) and all experts
- * have width k, its width becomes a multiple of k, padded with zeros; k 0: it is unchanged. */
-int fm_layouts_shared(const struct fm_layout *layout, const struct fm_config *config, uint32_t k);
+/* Channels of the shared expert in files whose experts all have k.  If config.json gives its width
+ * as a number of experts (shared_key of struct fm_model_family), its width becomes a multiple of k,
+ * padded with zeros; k 0: it is unchanged. */
+int fm_layouts_shared(const struct fm_config *config, uint32_t k);
 
 /* NULL if no layout has that name. */
 const struct fm_layout *fm_layouts_find(const char *name);

@@ -325,7 +325,8 @@ void fm_exportplan_widths(struct fm_exportplan *p, int index)
 {
     const struct fm_layout *layout = p->options.layout;
     size_t n = fm_opened_experts(p->from);
-    uint32_t *kept = p->widths.kept, I = (uint32_t)p->from->config.I;
+    struct fm_planned_widths *w = &p->widths;
+    uint32_t *kept = w->kept;
     p->index = index;
     if (p->options.load_cap)
         cover_members(p);
@@ -334,19 +335,19 @@ void fm_exportplan_widths(struct fm_exportplan *p, int index)
     uint64_t before = sum_of(kept, n);
     if (layout->level)
         layout->level(p);
-    p->widths.by_layout = sum_of(kept, n) - before;
+    w->by_layout = sum_of(kept, n) - before;
     before = sum_of(kept, n);
     for (size_t i = 0; i < n; i++)
         kept[i] = fm_exportplan_round(p, kept[i]);
-    p->widths.by_pad = sum_of(kept, n) - before;
-    /* The full model is a member of every family. */
-    bool whole = layout->all_members && !p->options.load_cap;
-    for (size_t i = 0; i < n; i++) {
-        kept[i] = whole ? I : kept[i];
-        p->widths.stored[i] = fm_exportplan_full(p) ? I : kept[i];
-    }
-    p->widths.widest = fm_layouts_widest(&p->from->config, p->widths.stored);
-    p->widths.shared = fm_layouts_shared(layout, &p->from->config, p->widths.widest);
+    w->by_pad = sum_of(kept, n) - before;
+    memcpy(w->stored, w->kept, n * sizeof *w->stored);
+    w->shared = p->from->config.shared;
+    w->full = false;
+    if (layout->store)
+        layout->store(p);
+    w->widest = 0;
+    for (size_t i = 0; i < n; i++)
+        w->widest = w->stored[i] > w->widest ? w->stored[i] : w->widest;
 }
 
 /* ---- lists that grow ---- */
@@ -632,25 +633,9 @@ static int check_files(const struct fm_exportplan *p, struct fm_err *err)
     return rc;
 }
 
-/* If every expert is removed, the width of the shared expert cannot be a multiple of theirs. */
-static int check_shared(const struct fm_exportplan *p, struct fm_err *err)
-{
-    const struct fm_config *c = &p->from->config;
-    const struct fm_layout *layout = p->options.layout;
-    if (!layout->one_width || !c->family->shared_key || c->shared == 0 || p->widths.widest > 0)
-        return FM_OK;
-    return fm_fail(
-        err, FM_ECONFIG,
-        "layout %s: experts have no channels left, but config.json gives the width of the shared "
-        "expert, %d, as a multiple of theirs (%s); use a smaller budget or another layout",
-        layout->name, c->shared, c->family->shared_key);
-}
-
 int fm_exportplan_member(struct fm_exportplan *p, int index, struct fm_err *err)
 {
     fm_exportplan_widths(p, index);
-    if (check_shared(p, err))
-        return err->code;
     bool fits =
         p->weight_files > 0 && memcmp(p->planned_for, p->widths.stored,
                                       fm_opened_experts(p->from) * sizeof *p->planned_for) == 0;
@@ -672,8 +657,6 @@ int fm_exportplan_same_layers(struct fm_exportplan *p, int index, uint64_t *byte
 {
     assert(p->options.layout->one_width);
     fm_exportplan_widths(p, index);
-    if (check_shared(p, err))
-        return err->code;
     forget(p, 0);
     int rc = fm_exportplan_rest(p, err);
     size_t rest = p->tensors;
@@ -799,15 +782,9 @@ uint64_t fm_exportplan_freed(const struct fm_exportplan *p)
     return freed;
 }
 
-bool fm_exportplan_full(const struct fm_exportplan *p)
-{
-    const struct fm_layout *layout = p->options.layout;
-    return layout->full || (layout->all_members && !p->options.load_cap);
-}
-
 bool fm_exportplan_removes_nothing(const struct fm_exportplan *p)
 {
-    return !fm_exportplan_full(p) && p->from->budgets.masks.mask[p->index].removed > 0 &&
+    return !p->widths.full && p->from->budgets.masks.mask[p->index].removed > 0 &&
            fm_exportplan_channels_all(p) == fm_masks_channels(&p->from->budgets.masks);
 }
 
@@ -830,7 +807,7 @@ double fm_exportplan_break_even(const struct fm_exportplan *p, uint64_t source)
     double experts = (double)fm_exportplan_channel_bytes(p, all);
     double stored = (double)fm_exportplan_channel_bytes(p, fm_exportplan_channels_all(p));
     double rest = (double)fm_exportplan_weight_bytes(p) - stored;
-    if (fm_exportplan_full(p))
+    if (p->widths.full)
         return rest + stored < (double)source ? 0 : 2;
     return 1 - ((double)source - rest) / experts;
 }

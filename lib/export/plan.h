@@ -90,8 +90,8 @@ struct fm_planned_file {
 struct fm_planned_widths {
     uint32_t *kept;             /* (M, E): channels of every expert that the export computes with */
     uint32_t *stored;           /* (M, E): channels in the files; those past widths.kept are zero */
-    uint32_t widest;            /* the largest of `stored`; for a layout with one width, that
-                                   width */
+    uint32_t widest;            /* the largest of `stored` */
+    bool full;                  /* files hold every channel of the model, whatever the mask says */
     int shared;                 /* channels of the shared expert in the files */
     uint64_t by_layout, by_pad; /* channels kept beyond the mask, by reason: see struct
                                    fm_export_report */
@@ -219,8 +219,6 @@ uint64_t fm_exportplan_layer_channels(const struct fm_exportplan *p, int m);
 uint64_t fm_exportplan_channels_all(const struct fm_exportplan *p);
 /* Number of channels of the model that are not kept. */
 uint64_t fm_exportplan_freed(const struct fm_exportplan *p);
-/* True if files hold every channel of the model, whatever the mask says. */
-bool fm_exportplan_full(const struct fm_exportplan *p);
 /* True if the export holds every channel although the mask removes some, which is possible in
  * layouts with one width for many experts. */
 bool fm_exportplan_removes_nothing(const struct fm_exportplan *p);

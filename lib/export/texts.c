@@ -157,8 +157,7 @@ void fm_texts_stock(struct fm_texts_edit *e, struct fm_exportplan *p)
     }
     set_architecture(e, p, json);
     if (p->from->config.family->width_twin) {
-        fm_text_printf(&t, "%d",
-                       p->options.layout->one_width ? (int)p->widths.widest : p->from->config.I);
+        fm_text_printf(&t, "%d", (int)p->widths.widest);
         fm_texts_set(e, p->from->config.family->width_twin, &t);
     }
     cJSON_Delete(json);

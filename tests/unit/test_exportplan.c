@@ -19,13 +19,12 @@ TEST(shared_experts_are_as_wide_as_whole_experts)
 {
     struct fm_config c = {.family = &fm_glm4_moe, .shared = 96},
                      own = {.family = &fm_qwen2_moe, .shared = 96};
-    assert_int_equal(fm_layouts_shared(&fm_layout_uniform, &c, 40), 120);
-    assert_int_equal(fm_layouts_shared(&fm_layout_uniform, &c, 48), 96);
-    assert_int_equal(fm_layouts_shared(&fm_layout_uniform, &c, 0), 96);
-    assert_int_equal(fm_layouts_shared(&fm_layout_padded, &c, 40), 96);
-    assert_int_equal(fm_layouts_shared(&fm_layout_uniform, &own, 40), 96);
+    assert_int_equal(fm_layouts_shared(&c, 40), 120);
+    assert_int_equal(fm_layouts_shared(&c, 48), 96);
+    assert_int_equal(fm_layouts_shared(&c, 0), 96);
+    assert_int_equal(fm_layouts_shared(&own, 40), 96);
     c.shared = 0;
-    assert_int_equal(fm_layouts_shared(&fm_layout_uniform, &c, 40), 0);
+    assert_int_equal(fm_layouts_shared(&c, 40), 0);
 }
 
 static int close_family(void **unused)

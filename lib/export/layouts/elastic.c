@@ -16,6 +16,16 @@
 #include "lib/export/texts.h"
 #include "lib/model/checkpoint.h"
 
+/* ---- widths ---- */
+
+/* Without a load cap, files have every channel: the full model is a member of every family. */
+static void store_all(struct fm_exportplan *p)
+{
+    for (size_t i = 0; i < fm_opened_experts(p->from) && !p->options.load_cap; i++)
+        p->widths.kept[i] = p->widths.stored[i] = (uint32_t)p->from->config.I;
+    p->widths.full = !p->options.load_cap;
+}
+
 /* ---- tensors ---- */
 
 /* The number of integers from 0 on that the dtype holds exactly; the index of a budget must be
@@ -112,6 +122,7 @@ const struct fm_layout fm_layout_elastic = {
     .all_members = true,
     .capped = "load-cap",
     .multiple = 1,
+    .store = store_all,
     .names = FM_NAMING_RAGGED,
     .experts = plan_experts,
     .sharded = true,

@@ -5,10 +5,18 @@
 #include "lib/export/plan.h"
 #include "lib/export/texts.h"
 
+/* Files have every channel. */
+static void store_all(struct fm_exportplan *p)
+{
+    for (size_t i = 0; i < fm_opened_experts(p->from); i++)
+        p->widths.stored[i] = (uint32_t)p->from->config.I;
+    p->widths.full = true;
+}
+
 const struct fm_layout fm_layout_padded = {
     .name = "padded",
-    .full = true,
     .multiple = 1,
+    .store = store_all,
     .names = FM_NAMING_STOCK,
     .experts = fm_exportplan_stock,
     .sharded = true,

@@ -17,6 +17,24 @@ static void level_model(struct fm_exportplan *p)
         p->widths.kept[i] = k;
 }
 
+static void widen_shared(struct fm_exportplan *p)
+{
+    p->widths.shared = fm_layouts_shared(&p->from->config, p->widths.stored[0]);
+}
+
+/* If every expert is removed, the width of the shared expert cannot be a multiple of theirs. */
+static int plan_experts(struct fm_exportplan *p, int m, struct fm_err *err)
+{
+    const struct fm_config *c = &p->from->config;
+    if (p->widths.stored[0] > 0 || !c->family->shared_key || c->shared == 0)
+        return fm_exportplan_stock(p, m, err);
+    return fm_fail(
+        err, FM_ECONFIG,
+        "layout uniform: experts have no channels left, but config.json gives the width of the "
+        "shared expert, %d, as a multiple of theirs (%s); use a smaller budget or another layout",
+        c->shared, c->family->shared_key);
+}
+
 static void set_config(struct fm_texts_edit *edit, struct fm_exportplan *p)
 {
     const struct fm_config *c = &p->from->config;
@@ -36,10 +54,11 @@ const struct fm_layout fm_layout_uniform = {
     .one_width = true,
     .multiple = FM_UNIFORM_MULTIPLE,
     .level = level_model,
+    .store = widen_shared,
     .leveled = "one width for all experts",
     .granularity = "model",
     .names = FM_NAMING_STOCK,
-    .experts = fm_exportplan_stock,
+    .experts = plan_experts,
     .sharded = true,
     .files = fm_exportplan_shards,
     .config = set_config,
