@@ -1,6 +1,5 @@
 /*
- * fm-pack --export: the result, as lines for people and as JSON.  The descriptor of a layout
- * determines the lines.
+ * fm-pack --export: the result, as lines for people and as JSON.
  */
 #include "cmd/exporting.h"
 
@@ -37,8 +36,7 @@ static void source_lines(FILE *out, const char *would, const char *padding,
         fprintf(out,
                 "removes       nothing  %ssome expert%s keeps all its channels, and the others get "
                 "its width; use a larger budget, or layout ragged\n",
-                *would ? "would remove nothing: " : "",
-                r->layout->one_width ? "" : " of each layer");
+                *would ? "would remove nothing: " : "", r->one_width ? "" : " of each layer");
     if (!r->larger)
         return;
     fprintf(out, "larger  %13s  %s the checkpoint's weight files; ", source,
@@ -54,16 +52,16 @@ static void describe_member(const struct fm_result *out, const char *would,
                             const struct fm_export_report *r)
 {
     cJSON *o = out->json;
-    fprintf(out->text, "export   %s%s, budget %.4f (mask %d)\n", would, r->layout->name, r->budget,
+    fprintf(out->text, "export   %s%s, budget %.4f (mask %d)\n", would, r->layout, r->budget,
             r->index);
-    fm_json_add_string(o, "layout", r->layout->name);
-    if (r->layout->runtime)
-        fm_json_add_string(o, "for", r->layout->runtime);
+    fm_json_add_string(o, "layout", r->layout);
+    if (r->runtime)
+        fm_json_add_string(o, "for", r->runtime);
     fm_json_add_uint(o, "index", (uint64_t)r->index);
     if (options->by == FM_BY_BUDGET)
         fm_json_add_double(o, "budget_asked", options->budget);
     fm_json_add_double(o, "budget", r->budget);
-    if (r->layout->one_width)
+    if (r->one_width)
         fprintf(out->text,
                 "width    %s%u channels in every expert; the mask leaves %.1f on average\n", would,
                 r->width_uniform, r->width_mean);
@@ -104,14 +102,14 @@ static void describe(const struct fm_result *out, const void *self)
     fm_json_add_bool(o, "dry_run", dry_run);
     describe_member(out, would, options, r);
     describe_rounding(out, would, "layout", layout, r->channels_layout, r->bytes_layout,
-                      r->layout->leveled);
+                      r->leveled);
     if (options->load_cap)
         fm_row_bytes(out, "freed", NULL, r->bytes_freed,
                      "%sof %llu channels that none of the exported budgets uses (budgets: %d)",
                      dry_run ? "would be freed, " : "", (unsigned long long)r->channels_freed,
                      r->members);
     describe_rounding(out, would, "padding", pad, r->channels_pad, r->bytes_pad, padding);
-    if (r->layout->all_members) {
+    if (r->members) {
         fm_json_add_uint(o, "members", (uint64_t)r->members);
         fm_json_add_uint(o, "channels_freed", r->channels_freed);
         fm_json_add_uint(o, "bytes_freed", r->bytes_freed);

@@ -133,12 +133,13 @@ static void add_widths(struct words *w)
 {
     const struct fm_quantiser *q = asked.weights ? fm_quantisers_find(asked.weights) : NULL;
     int server = asked.server ? fm_server_find(asked.server) : FM_SERVER_ANY;
-    const struct fm_layout *layout = fm_layouts_find(asked.layout);
-    if (!asked.granularity && layout && layout->granularity)
-        add(w, "--granularity=%s", layout->granularity);
-    if (!asked.multiple && layout && layout->one_width)
+    uint32_t multiple;
+    const char *granularity = fm_layouts_masks(asked.layout, &multiple);
+    if (!asked.granularity && granularity)
+        add(w, "--granularity=%s", granularity);
+    if (!asked.multiple && multiple > 1)
         add(w, "--width-multiple=%d",
-            asked.tp * (q && server >= 0 ? (int)q->multiple[server] : FM_UNIFORM_MULTIPLE));
+            asked.tp * (int)(q && server >= 0 ? q->multiple[server] : multiple));
     if (!asked.method)
         add(w, "--method=saliency");
 }

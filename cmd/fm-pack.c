@@ -88,14 +88,12 @@ static int pack(const struct fm_cli *cli, const struct fm_pack_options *options,
     return fm_pack(&run, options, &packed.report, err);
 }
 
-/* Choose the member by --budget or --fit; without these, a layout with all members starts
- * at full width. */
+/* Choose the member by --budget or --fit. */
 static int choose(struct fm_export_options *o, struct fm_err *err)
 {
-    int given = (o->budget >= 0) + (o->fit > 0);
-    if (given > 1 || (given == 0 && !o->layout->all_members))
-        return fm_fail(err, FM_EUSAGE, "--export %s one of --budget R and --fit SIZE%s",
-                       given ? "takes only" : "needs", given ? "; omit the other" : "");
+    if (o->budget >= 0 && o->fit > 0)
+        return fm_fail(err, FM_EUSAGE,
+                       "--export takes only one of --budget R and --fit SIZE; omit the other");
     o->by = o->fit > 0 ? FM_BY_FIT : o->budget >= 0 ? FM_BY_BUDGET : FM_BY_DEFAULT;
     return FM_OK;
 }

@@ -90,16 +90,15 @@ static int read_claim(struct fm_bench_export *r, const char *directory, struct f
     int rc = read_json(&json, directory, FM_EXPORT_JSON, err);
     if (!rc)
         rc = fm_json_get_string(json, "layout", &name, err);
-    const struct fm_layout *layout = !rc ? fm_layouts_find(name) : NULL;
     const cJSON *budget = cJSON_GetObjectItemCaseSensitive(json, "budget");
-    if (!rc && (!layout || !cJSON_IsNumber(budget) || !(budget->valuedouble >= 0) ||
+    if (!rc && (!fm_layouts_find(name) || !cJSON_IsNumber(budget) || !(budget->valuedouble >= 0) ||
                 !(budget->valuedouble < 1)))
         rc = fm_fail(err, FM_EFORMAT,
                      "%s/" FM_EXPORT_JSON ": it has no valid layout and budget; export again",
                      directory);
     if (!rc) {
-        snprintf(r->layout, sizeof r->layout, "%s", layout->name);
-        r->whole = layout->all_members;
+        snprintf(r->layout, sizeof r->layout, "%s", name);
+        r->whole = fm_layouts_holds_all(name);
         r->members = 1;
         r->member[0].budget = budget->valuedouble;
         const char *weights =
@@ -443,7 +442,7 @@ int fm_bench_plan(struct fm_export_options **plan, int *n, const char *path, con
     struct fm_bundle bundle = {0};
     struct fm_budgets family = {0};
     int *mask = NULL, masks = 0, formats = 1;
-    if (layout->all_members)
+    if (fm_layouts_holds_all(layout->name))
         return fm_fail(err, FM_EUSAGE,
                        "layout %s holds all members; export it and measure the directory",
                        layout->name);

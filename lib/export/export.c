@@ -96,7 +96,7 @@ static void report_channels(struct fm_export_report *r, const struct fm_exportpl
     r->bytes_layout = fm_exportplan_channel_bytes(p, p->widths.by_layout);
     r->channels_pad = p->widths.by_pad;
     r->bytes_pad = p->widths.full ? 0 : fm_exportplan_channel_bytes(p, p->widths.by_pad);
-    if (!r->layout->all_members)
+    if (!p->options.layout->all_members)
         return;
     r->members = p->last - p->first + 1;
     r->channels_freed = fm_exportplan_freed(p);
@@ -119,7 +119,10 @@ static int plan(struct fm_exportplan *p, const struct fm_run_options *run,
         rc = fm_exportplan_member(p, index, err);
     if (rc)
         return rc;
-    *r = (struct fm_export_report){.layout = layout,
+    *r = (struct fm_export_report){.layout = layout->name,
+                                   .runtime = layout->runtime,
+                                   .leveled = layout->leveled,
+                                   .one_width = layout->one_width,
                                    .index = index,
                                    .budget = p->from->budgets.budget[index].budget,
                                    .bytes_weights = fm_exportplan_weight_bytes(p),

@@ -53,17 +53,19 @@
 
 /* Report of fm_export; with --dry-run, of what it would write. */
 struct fm_export_report {
-    const struct fm_layout *layout;
+    const char *layout, *runtime;           /* names; runtime NULL: one form for all */
+    const char *leveled;                    /* the reason for channels_layout */
+    bool one_width;                         /* every expert has the same width */
     int index;                              /* index of the budget in the family */
     double budget;                          /* the budget: a fraction */
-    uint32_t width_uniform;                 /* for layouts with one width */
+    uint32_t width_uniform;                 /* with one_width; else 0 */
     double width_mean;                      /* mean width of an expert in the mask */
     uint64_t channels_layout, bytes_layout; /* kept beyond the mask, because the layout has one
                                                width for many experts */
     uint64_t channels_pad, bytes_pad;       /* kept beyond the mask, because of pad_multiple or the
                                                format of rounded experts */
     int members;                            /* for layouts that hold the family: number of its
-                                               budgets in the export */
+                                               budgets in the export; else 0 */
     uint64_t channels_freed, bytes_freed; /* for layouts that hold the family: channels of the model
                                              that none of its budgets in the export keeps */
     bool removes_nothing;  /* every channel is in the files, although the mask removes some */

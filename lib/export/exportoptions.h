@@ -16,7 +16,7 @@ enum fm_choice {
     FM_BY_BUDGET, /* the nearest mask, lib/masks/choose.h */
     FM_BY_FIT,    /* the largest member whose export (every file of the directory, or the whole
                      stream) has at most `fit` bytes */
-    FM_BY_DEFAULT /* for a layout that holds the family: its widest member */
+    FM_BY_DEFAULT /* only for a layout that holds the family: its widest member */
 };
 
 /* Default for the tensor bytes of a shard: 4 GiB. */

@@ -53,13 +53,14 @@ int fm_list_kinds(struct fm_list_kind kind[FM_LIST_FORMS_MAX])
     const struct fm_layout *const *layout;
     int n = 0;
     for (layout = fm_layouts; *layout; layout++)
-        kind[n++] = (struct fm_list_kind){(*layout)->name, *layout, false};
+        kind[n++] = (struct fm_list_kind){(*layout)->name, *layout, NULL, false};
     for (layout = fm_layouts; *layout; layout++)
         if ((*layout)->vllm)
-            kind[n++] = (struct fm_list_kind){(*layout)->vllm->listed, (*layout)->vllm, false};
+            kind[n++] = (struct fm_list_kind){(*layout)->vllm->listed, (*layout)->vllm,
+                                              (*layout)->vllm->runtime, false};
     for (layout = fm_layouts; *layout && n < FM_LIST_FORMS_MAX; layout++)
         if ((*layout)->capped)
-            kind[n++] = (struct fm_list_kind){(*layout)->capped, *layout, true};
+            kind[n++] = (struct fm_list_kind){(*layout)->capped, *layout, NULL, true};
     return n;
 }
 

@@ -20,6 +20,7 @@
 struct fm_list_kind {
     const char *name; /* "native" and so on, "layer-vllm", "load-cap" */
     const struct fm_layout *layout;
+    const char *server; /* --for; NULL: the form for all programs */
     bool capped;
 };
 #define FM_LIST_FORMS_MAX (2 * FM_LAYOUTS_MAX)

@@ -39,6 +39,8 @@ int fm_exportplan_check(const struct fm_export_options *o, struct fm_err *err)
         return fm_fail(err, FM_EUSAGE,
                        "--load-cap %g:%g: give two shares from 0 to 1, the lower one first",
                        o->load_low, o->load_high);
+    if (o->by == FM_BY_DEFAULT && !o->layout->all_members)
+        return fm_fail(err, FM_EUSAGE, "--export needs one of --budget R and --fit SIZE");
     if (fm_trust_check(o, err))
         return err->code;
     if (o->shard_bytes && !o->layout->sharded)
@@ -780,6 +782,14 @@ uint64_t fm_exportplan_freed(const struct fm_exportplan *p)
     for (size_t i = 0; i < fm_opened_experts(p->from); i++)
         freed -= p->widths.kept[i];
     return freed;
+}
+
+void fm_exportplan_served(const struct fm_exportplan *p, int index, uint32_t *widths)
+{
+    const uint32_t *mask = fm_masks_widths(&p->from->budgets.masks, index);
+    for (size_t i = 0; i < fm_opened_experts(p->from); i++)
+        widths[i] =
+            p->options.layout->all_members ? fm_exportplan_round(p, mask[i]) : p->widths.kept[i];
 }
 
 bool fm_exportplan_removes_nothing(const struct fm_exportplan *p)

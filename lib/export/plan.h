@@ -97,8 +97,9 @@ struct fm_planned_widths {
                                    fm_export_report */
 };
 
-/* What an export left out or kept of the author's files (lib/export/trust.h). */
+/* Code of an export, and what it left out or kept of the author's files (lib/export/trust.h). */
 enum fm_code_fate {
+    FM_CODE_OURS,   /* the suite's modelling file */
     FM_CODE_LEFT,   /* left out: code, or a key that makes a program load code or another model */
     FM_CODE_KEPT,   /* code or such a key, kept because of options.allow_code */
     FM_CODE_UNKNOWN /* a key of config.json that neither family nor layout defines, left out */
@@ -219,6 +220,8 @@ uint64_t fm_exportplan_layer_channels(const struct fm_exportplan *p, int m);
 uint64_t fm_exportplan_channels_all(const struct fm_exportplan *p);
 /* Number of channels of the model that are not kept. */
 uint64_t fm_exportplan_freed(const struct fm_exportplan *p);
+/* Set the widths (M, E) with which the export computes at the budget of a member. */
+void fm_exportplan_served(const struct fm_exportplan *p, int index, uint32_t *widths);
 /* True if the export holds every channel although the mask removes some, which is possible in
  * layouts with one width for many experts. */
 bool fm_exportplan_removes_nothing(const struct fm_exportplan *p);

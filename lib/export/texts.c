@@ -508,8 +508,9 @@ static int add_modeling(struct fm_exportplan *p, struct fm_err *err)
 
 int fm_texts_plan(struct fm_exportplan *p, struct fm_err *err)
 {
-    fm_trust_begin(p);
-    int rc = add_config(p, err);
+    int rc = fm_trust_begin(p, err);
+    if (!rc)
+        rc = add_config(p, err);
     if (!rc && p->options.layout->code)
         rc = add_modeling(p, err);
     for (size_t i = 0; i < p->from->bundle.members && !rc; i++)

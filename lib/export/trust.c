@@ -236,10 +236,11 @@ static int add_json(struct fm_exportplan *p, const char *name, const struct fm_m
     return rc || left ? rc : add_as_it_is(p, name, m, err);
 }
 
-void fm_trust_begin(struct fm_exportplan *p)
+int fm_trust_begin(struct fm_exportplan *p, struct fm_err *err)
 {
     p->code.items = 0;
     p->code.tokenizer = false;
+    return p->options.layout->code ? note(p, FM_CODE_OURS, FM_EXPORT_MODELING, NULL, err) : FM_OK;
 }
 
 int fm_trust_carried(struct fm_exportplan *p, const struct fm_member *m, struct fm_err *err)

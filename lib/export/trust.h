@@ -27,8 +27,8 @@
 
 #define FM_CODE_NAMES_BYTES 640
 
-/* Remove the notes of an earlier plan. */
-void fm_trust_begin(struct fm_exportplan *p);
+/* Begin the notes of a plan with our own code, if the export has it. */
+int fm_trust_begin(struct fm_exportplan *p, struct fm_err *err);
 
 /* Plan a carried file: unchanged, without some keys, or left out. */
 int fm_trust_carried(struct fm_exportplan *p, const struct fm_member *m, struct fm_err *err);

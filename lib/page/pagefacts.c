@@ -101,13 +101,12 @@ static void add_forms(cJSON *data, const struct fm_pagefacts *f)
     cJSON *forms = fm_json_add_array(data, "forms");
     char name[64];
     for (int i = 0; i < list->kinds; i++) {
-        const struct fm_layout *layout = list->kind[i].layout;
+        const struct fm_list_kind *kind = &list->kind[i];
         char options[96];
-        snprintf(options, sizeof options, "--layout %s%s%s%s", layout->name,
-                 layout->runtime && strcmp(layout->runtime, "any") != 0 ? " --for " : "",
-                 layout->runtime && strcmp(layout->runtime, "any") != 0 ? layout->runtime : "",
-                 list->kind[i].capped ? " --load-cap " : "");
-        add_form(forms, list->kind[i].name, options, list->kind[i].capped);
+        snprintf(options, sizeof options, "--layout %s%s%s%s", kind->layout->name,
+                 kind->server ? " --for " : "", kind->server ? kind->server : "",
+                 kind->capped ? " --load-cap " : "");
+        add_form(forms, kind->name, options, kind->capped);
     }
     for (int i = 0; fm_quantisers[i]; i++) {
         char options[96];

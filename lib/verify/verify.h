@@ -58,7 +58,7 @@ struct fm_verify_report {
     struct fm_verify_code {
         char name[FM_CODE_NAME_BYTES];
         bool ours;
-    } code[FM_CODES_MAX + 1];
+    } code[FM_CODES_MAX];
     int skips; /* for exports: files of the directory that were not compared */
     const char *skip[FM_VERIFY_SKIPS_MAX];
     bool function;           /* true if the fields below are set */

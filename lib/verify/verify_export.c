@@ -423,16 +423,13 @@ static int check_tensors(struct fm_verify_job *j, struct fm_err *err)
 static int keep_served(struct fm_verify_job *j, struct fm_err *err)
 {
     size_t n = fm_opened_experts(&j->opened);
-    const uint32_t *mask = fm_masks_widths(&j->opened.budgets.masks, j->plan.index);
     uint32_t *served = fm_alloc(n, sizeof *served, "widths", err);
     if (!served)
         return err->code;
     j->v->served = served;
-    j->v->all_resident = j->options.layout->all_members;
+    j->v->all_resident = fm_layouts_holds_all(j->options.layout->name);
     j->v->rest_decoded = j->plan.coded == FM_CODED_EXPERTS;
-    for (size_t i = 0; i < n; i++)
-        served[i] =
-            j->v->all_resident ? fm_exportplan_round(&j->plan, mask[i]) : j->plan.widths.kept[i];
+    fm_exportplan_served(&j->plan, j->plan.index, served);
     return FM_OK;
 }
 
@@ -454,12 +451,12 @@ static void say_code(const struct fm_verify_job *j)
 {
     const struct fm_planned_code *c = &j->plan.code;
     struct fm_verify_report *r = j->v->report;
-    if (j->plan.options.layout->code)
-        r->code[r->codes++] = (struct fm_verify_code){FM_EXPORT_MODELING, true};
     for (size_t i = 0; i < c->items; i++) {
-        if (c->item[i].fate != FM_CODE_KEPT)
+        enum fm_code_fate fate = c->item[i].fate;
+        if (fate != FM_CODE_OURS && fate != FM_CODE_KEPT)
             continue;
         struct fm_verify_code *code = &r->code[r->codes++];
+        code->ours = fate == FM_CODE_OURS;
         snprintf(code->name, sizeof code->name, "%s", c->item[i].name);
     }
 }

@@ -73,14 +73,11 @@ static int plan_experts(struct fm_exportplan *p, int m, struct fm_err *err)
 /* Write the widths of every budget, as rounded in this export. */
 static void say_family(struct fm_text *t, const struct fm_exportplan *p)
 {
-    size_t n = (size_t)p->from->config.M * (size_t)p->from->config.E;
-    uint32_t *widths = malloc(n * sizeof *widths);
+    uint32_t *widths = malloc(fm_opened_experts(p->from) * sizeof *widths);
     t->failed = t->failed || !widths;
     fm_text_printf(t, "[");
     for (int b = p->first; b <= p->last && widths; b++) {
-        const uint32_t *mask = fm_masks_widths(&p->from->budgets.masks, b);
-        for (size_t i = 0; i < n; i++)
-            widths[i] = fm_exportplan_round(p, mask[i]);
+        fm_exportplan_served(p, b, widths);
         fm_text_printf(t, "%s\n    ", b > p->first ? "," : "");
         fm_texts_widths(t, p, widths, "    ");
     }
