@@ -135,7 +135,6 @@ FORMAT = re.compile(r'\.name = "([\w:-]+)"')
 OTHERS = {"layer", "uniform"}
 # What a file that reads checkpoints or exports has to name.
 READERS = {
-    "lib/model/source.c": {"native"},  # it opens this layout's files like a bundle's
     "formats/tensor/gptq.c": {"awq"},  # it repacks this method's tensors
     "formats/tensor/hfdir.c": {"modelopt"},  # it finds this method's second file
     "lib/export/card.c": {"compressed-tensors"},  # also the name of a package for Python

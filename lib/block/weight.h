@@ -12,8 +12,8 @@
 /* The names under which a model's tensors are stored. */
 enum fm_naming {
     FM_NAMING_STOCK,  /* a checkpoint of the family, with the names of transformers */
-    FM_NAMING_ONLINE, /* a bundle's weights/ members, or a native export */
-    FM_NAMING_RAGGED, /* a `ragged`, `elastic` or `layer` export */
+    FM_NAMING_ONLINE, /* a bundle's weights/ members, or an export with such files */
+    FM_NAMING_RAGGED, /* an export with our modelling file */
     FM_NAMINGS
 };
 

@@ -94,9 +94,9 @@ static int open_own(struct fm_tensors *t, const char *name, struct fm_err *err)
     return rc;
 }
 
-/* Open layers-00000.safetensors and so on, one for each layer that has widths, and
- * rest.safetensors. */
-static int open_native(struct fm_tensors *t, const cJSON *widths, struct fm_err *err)
+/* Open the files of a bundle's weights: layers-00000.safetensors and so on, one for each layer that
+ * has widths, and rest.safetensors. */
+static int open_members(struct fm_tensors *t, const cJSON *widths, struct fm_err *err)
 {
     int rc = fm_file_slurp_in(t->path, "config.json", CONFIG_BYTES_MAX, &t->config,
                               &t->config_bytes, err);
@@ -117,17 +117,18 @@ static int open_native(struct fm_tensors *t, const cJSON *widths, struct fm_err 
     return rc ? rc : open_own(t, FM_WEIGHTS_REST, err);
 }
 
-/* The list of widths of a native export, or NULL if it is not one. */
-static const cJSON *native_widths(const cJSON *json)
+/* Set *has if the directory has the files of a bundle's weights. */
+static int find_members(bool *has, const char *path, struct fm_err *err)
 {
-    const cJSON *layout = cJSON_GetObjectItemCaseSensitive(json, "layout");
-    const cJSON *widths = cJSON_GetObjectItemCaseSensitive(json, "widths");
-    bool native = cJSON_IsString(layout) && strcmp(layout->valuestring, "native") == 0;
-    return native && cJSON_GetArraySize(widths) > 0 ? widths : NULL;
+    struct stat st;
+    char *rest = fm_file_join(path, FM_WEIGHTS_REST, err);
+    *has = rest && stat(rest, &st) == 0;
+    free(rest);
+    return rest ? FM_OK : err->code;
 }
 
-/* Set FM_NAMING_RAGGED if config.json has widths; refuse layout layer for vLLM, which config.json
- * marks with fm_layout. */
+/* Set FM_NAMING_RAGGED if config.json has widths; refuse fused experts, which config.json marks
+ * with fm_layout. */
 static int tell_ragged(struct fm_tensors *t, struct fm_err *err)
 {
     struct fm_err unread = {0}; /* a malformed config.json is reported when it is parsed */
@@ -137,15 +138,16 @@ static int tell_ragged(struct fm_tensors *t, struct fm_err *err)
     bool fused = has && cJSON_GetObjectItemCaseSensitive(json, "fm_layout") != NULL;
     cJSON_Delete(json);
     t->naming = has ? FM_NAMING_RAGGED : FM_NAMING_STOCK;
-    return fused ? fm_fail(err, FM_ECONFIG,
-                           "%s: layout layer for vLLM is not read by these tools; export it --for "
-                           "any",
-                           t->path)
-                 : FM_OK;
+    return fused
+               ? fm_fail(err, FM_ECONFIG,
+                         "%s: its experts are fused (fm_layout in config.json), which these tools "
+                         "do not read; export it --for any",
+                         t->path)
+               : FM_OK;
 }
 
-/* Open a directory: a native export if fm-export.json says so, else a directory in Hugging Face
- * format. */
+/* Open a directory: an export with the files of a bundle's weights, and their widths in
+ * fm-export.json, or a directory in Hugging Face format. */
 static int open_any_directory(struct fm_tensors *t, struct fm_err *err)
 {
     cJSON *json = NULL;
@@ -162,9 +164,12 @@ static int open_any_directory(struct fm_tensors *t, struct fm_err *err)
         cJSON_Delete(json);
         return fm_within(err, "%s/" FM_EXPORT_JSON, t->path);
     }
-    const cJSON *widths = native_widths(json);
-    rc = widths ? open_native(t, widths, err) : open_directory(t, err);
-    if (!rc && !widths)
+    const cJSON *widths = cJSON_GetObjectItemCaseSensitive(json, "widths");
+    bool members;
+    rc = find_members(&members, t->path, err);
+    if (!rc)
+        rc = widths && members ? open_members(t, widths, err) : open_directory(t, err);
+    if (!rc && t->naming != FM_NAMING_ONLINE)
         rc = tell_ragged(t, err);
     cJSON_Delete(json);
     return rc;

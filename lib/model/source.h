@@ -10,7 +10,7 @@
 #include "lib/family/family.h"
 #include "lib/model/stored.h"
 
-/* The file that marks a directory as an export and names its layout; lib/export writes it. */
+/* The file that marks a directory as an export and has its widths; lib/export writes it. */
 #define FM_EXPORT_JSON "fm-export.json"
 
 /* One safetensors file or member. */
@@ -42,9 +42,10 @@ struct fm_tensors {
 };
 
 /*
- * Open what is at `path`: only headers are read.  A bundle is a regular file; a native export is a
- * directory whose fm-export.json says so; a ragged, elastic or layer export has fm_widths in
- * config.json.  On failure *t is already closed; closing a zeroed struct is fine.
+ * Open what is at `path`: only headers are read.  A bundle is a regular file; an export
+ * with a bundle's files is a directory with fm-export.json and rest.safetensors; an export with our
+ * modelling file has fm_widths in config.json.  On failure *t is already closed; closing a zeroed
+ * struct is fine.
  */
 int fm_source_open(struct fm_tensors *t, const char *path, struct fm_err *err);
 void fm_source_close(struct fm_tensors *t);
