@@ -142,24 +142,11 @@ static int add_source(struct reading *r, const char *spec, bool text, struct fm_
     return rc;
 }
 
-/* Make the name of a kind from its file's name; characters that are not valid in tables and keys
- * become '_'. */
-static void name_kind(char name[FM_KIND_BYTES], const char *path)
-{
-    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
-    const char *point = strrchr(base, '.');
-    int length = point && point > base ? (int)(point - base) : (int)strlen(base);
-    snprintf(name, FM_KIND_BYTES, "%.*s", length, strcmp(path, "-") == 0 ? "stdin" : base);
-    for (char *p = name; *p; p++)
-        if (!strchr("-._0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ", *p))
-            *p = '_';
-}
-
 static int open_kind(struct reading *r, const char *path, bool text, struct fm_err *err)
 {
     char name[FM_KIND_BYTES];
     int s = r->mix.inputs;
-    name_kind(name, path);
+    fm_inputs_kind(name, path);
     for (int k = 0; k < s; k++)
         if (strcmp(r->kind[k], name) == 0)
             return fm_fail(

@@ -23,8 +23,6 @@
 #include "lib/model/model.h"
 #include "lib/run/run.h"
 
-#define FM_KIND_BYTES 24 /* of a name */
-
 /* What the manifest records about an input. */
 struct fm_calib_input {
     const char *format;       /* fm_tokens.format */

@@ -77,20 +77,6 @@ static int check_options(const struct part *first, const struct part *p, struct 
     return FM_OK;
 }
 
-static int check_model(const struct part *first, const struct part *p, struct fm_err *err)
-{
-    const cJSON *a = cJSON_GetObjectItemCaseSensitive(first->stream.manifest, "model"), *item;
-    const cJSON *b = cJSON_GetObjectItemCaseSensitive(p->stream.manifest, "model");
-    cJSON_ArrayForEach(item, a)
-    {
-        if (!cJSON_Compare(item, cJSON_GetObjectItemCaseSensitive(b, item->string), true))
-            return fm_fail(err, FM_ECONFIG,
-                           "'%s' and '%s' are rankings of different models: model.%s differs",
-                           p->path, first->path, item->string);
-    }
-    return FM_OK;
-}
-
 /* Read how much the ranking was made from. */
 static int read_amounts(struct part *p, struct fm_err *err)
 {
@@ -115,7 +101,7 @@ static int open_part(struct blend *b, const char *spec, struct fm_err *err)
     if (fm_stage_open(&p->stream, p->path, FM_MEMBER_RANKING, err))
         return err->code;
     b->parts++; /* from here on it has a stream to close */
-    if (read_amounts(p, err) || check_model(&b->part[0], p, err))
+    if (read_amounts(p, err) || fm_stage_model_same(&p->stream, &b->part[0].stream, err))
         return err->code;
     b->weights += p->weight;
     b->batches += p->batches;

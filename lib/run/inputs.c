@@ -1,7 +1,8 @@
-/* Queries about the data of a run, and parsing of FILE:WEIGHT. */
+/* Queries about the data of a run, names of kinds, and parsing of FILE:WEIGHT. */
 #include "lib/run/inputs.h"
 
 #include <limits.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -69,4 +70,15 @@ int fm_inputs_parse(const char *spec, size_t *length, uint64_t *weight, struct f
                        "'%s': a weight is above 0, at most a million, with at most %d decimals",
                        spec, DECIMALS);
     return FM_OK;
+}
+
+void fm_inputs_kind(char name[FM_KIND_BYTES], const char *path)
+{
+    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+    const char *point = strrchr(base, '.');
+    int length = point && point > base ? (int)(point - base) : (int)strlen(base);
+    snprintf(name, FM_KIND_BYTES, "%.*s", length, strcmp(path, "-") == 0 ? "stdin" : base);
+    for (char *p = name; *p; p++)
+        if (!strchr("-._0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ", *p))
+            *p = '_';
 }

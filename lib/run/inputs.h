@@ -60,4 +60,9 @@ const char *fm_inputs_first(const struct fm_inputs *inputs);
  */
 int fm_inputs_parse(const char *spec, size_t *length, uint64_t *weight, struct fm_err *err);
 
+/* Make the name of a kind of text from its file's name; characters that are not valid in tables
+ * and keys become '_'. */
+#define FM_KIND_BYTES 24
+void fm_inputs_kind(char name[FM_KIND_BYTES], const char *path);
+
 #endif

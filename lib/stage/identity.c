@@ -380,6 +380,21 @@ int fm_stage_model_check(const struct fm_bundle *b, const struct fm_hfdir *dir, 
     return FM_OK;
 }
 
+int fm_stage_model_same(const struct fm_bundle *b, const struct fm_bundle *other,
+                        struct fm_err *err)
+{
+    const cJSON *x = cJSON_GetObjectItemCaseSensitive(b->manifest, "model");
+    const cJSON *y = cJSON_GetObjectItemCaseSensitive(other->manifest, "model"), *item;
+    cJSON_ArrayForEach(item, y)
+    {
+        if (!cJSON_Compare(item, cJSON_GetObjectItemCaseSensitive(x, item->string), true))
+            return fm_fail(err, FM_ECONFIG,
+                           "'%s' and '%s' are rankings of different models: model.%s differs",
+                           b->file.path, other->file.path, item->string);
+    }
+    return FM_OK;
+}
+
 uint64_t fm_stage_tensor_bytes(const struct fm_hfdir *dir, const struct fm_config *config)
 {
     uint64_t bytes = 0;

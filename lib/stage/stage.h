@@ -86,6 +86,9 @@ int fm_stage_config_read(struct fm_config *config, const struct fm_bundle *b, st
 int fm_stage_config_check(const struct fm_bundle *b, struct fm_err *err);
 /* FM_ECONFIG, naming what differs, if `dir` is not the checkpoint that the stream was made from. */
 int fm_stage_model_check(const struct fm_bundle *b, const struct fm_hfdir *dir, struct fm_err *err);
+/* FM_ECONFIG, naming what differs, if two streams were made from different checkpoints. */
+int fm_stage_model_same(const struct fm_bundle *b, const struct fm_bundle *other,
+                        struct fm_err *err);
 
 /* Bytes of the checkpoint's shards, from the manifest; FM_EFORMAT if they are not recorded. */
 int fm_stage_shard_bytes(uint64_t *bytes, const struct fm_bundle *b, struct fm_err *err);
