@@ -136,6 +136,7 @@ static const struct fm_cli_scope scope[] = {
 /* The options of the command line. */
 static struct {
     bool list;
+    const char *coverage[FM_INPUTS_MAX + 1];
     const char *directory, *cap;
     char layouts[256]; /* names of layouts, for --layout */
     char weights[256]; /* names of weight formats, for --weights */
@@ -155,7 +156,7 @@ static int run_mode(struct fm_cli *cli, bool list, const char *directory,
         if (fm_options_check(cli, LIST, "with --list", err))
             return err->code;
         cli->run.outputs.path = NULL;
-        return fm_listing_print(cli, err);
+        return fm_listing_print(cli, asked.coverage, err);
     }
     if (!directory && o->quantise)
         return fm_fail(err, FM_EUSAGE,
@@ -175,6 +176,9 @@ static int run_mode(struct fm_cli *cli, bool list, const char *directory,
 static const struct fm_cli_option own[] = {
     {"list", 'l', FM_CLI_FLAG, &asked.list, NULL, "list the budgets of a bundle or stage stream", 0,
      0, 0},
+    {"coverage", 0, FM_CLI_READS, asked.coverage, "FILE",
+     "list: how much of this ranking each member keeps; repeat for other kinds of text", 0, 0,
+     LIST},
     {"weights", 0, FM_CLI_CHOICE, &asked.weight, asked.weights,
      "keep the codes of a quantised checkpoint (the default if possible), or decode them to BF16; "
      "export: round experts to a format",
@@ -223,7 +227,7 @@ int fm_pack_main(int argc, char **argv)
     struct fm_cli cli = {
         .tool = "fm-pack",
         .synopsis = "--model DIR [options] [STAGE] > family.fm\n"
-                    "       fm-pack --list BUNDLE\n"
+                    "       fm-pack --list [--coverage FILE] BUNDLE\n"
                     "       fm-pack --export DIR --budget R|--fit SIZE "
                     "[options] BUNDLE",
         .about = "Pack a family into one bundle, list it, export it.",

@@ -8,7 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lib/export/kept.h"
 #include "lib/export/list.h"
+#include "lib/stage/stage.h"
 
 #define ROWS_ALL 40  /* a table of at most this many members shows all of them */
 #define ROWS_EVEN 20 /* a larger one, if fewer than three are measured, shows about this many */
@@ -212,17 +214,51 @@ static void table(FILE *out, const struct fm_list *list)
         fprintf(out, "\n%d of %d members are shown; --json has all\n", shown, list->rows);
 }
 
-int fm_listing_print(const struct fm_cli *cli, struct fm_err *err)
+/* Print what every member keeps of each kind of text. */
+static void kept_table(FILE *out, const struct fm_list *list, const struct fm_kept *kept)
 {
-    struct fm_list list;
+    int width[FM_KINDS_MAX];
+    fputs("\nshare of the scores of each ranking that a member keeps, and the least\nbudget", out);
+    for (int k = 0; k < kept->kinds.count; k++) {
+        width[k] = (int)strlen(kept->kinds.name[k]);
+        width[k] = width[k] > 6 ? width[k] : 6;
+        fprintf(out, " %*s", width[k], kept->kinds.name[k]);
+    }
+    fputs("  least\n", out);
+    for (int i = 0; i < list->rows; i++) {
+        if (!is_shown(list, i))
+            continue;
+        fprintf(out, "%6.4f", list->row[i].budget);
+        for (int k = 0; k < kept->kinds.count; k++)
+            fprintf(out, " %*.4f", width[k], kept->share[i][k]);
+        fprintf(out, "  %s\n", kept->kinds.name[fm_kept_least(kept, i)]);
+    }
+}
+
+int fm_listing_print(const struct fm_cli *cli, const char *const *coverage, struct fm_err *err)
+{
+    struct fm_opened opened = {0};
+    struct fm_list list = {0};
+    struct fm_kept kept = {0};
     struct fm_cli_text text;
     int rc = FM_OK;
-    if (fm_list_read(&list, cli->run.inputs.stream, true, err) || fm_cli_text_open(&text, err))
+    if (fm_stage_open(&opened.bundle, cli->run.inputs.stream, coverage[0] ? FM_MEMBER_MASKS : NULL,
+                      err) ||
+        fm_list_fill(&list, &opened, true, err) ||
+        (coverage[0] && fm_kept_fill(&kept, &opened, coverage, err)) ||
+        fm_cli_text_open(&text, err))
         rc = err->code;
     if (!rc) {
+        cJSON *tree = fm_list_json(&list);
         table(text.out, &list);
-        rc = fm_cli_result(cli, &text, fm_list_json(&list), err);
+        if (coverage[0]) {
+            kept_table(text.out, &list, &kept);
+            fm_kept_add(cJSON_GetObjectItemCaseSensitive(tree, "budgets"), &kept);
+        }
+        rc = fm_cli_result(cli, &text, tree, err);
     }
+    fm_kept_release(&kept);
     fm_list_release(&list);
+    fm_opened_release(&opened);
     return rc;
 }

@@ -4,7 +4,8 @@
 
 #include "cmd/cli.h"
 
-/* Read cli->run.inputs.stream and print. */
-int fm_listing_print(const struct fm_cli *cli, struct fm_err *err);
+/* Read cli->run.inputs.stream and print; also what members keep of the rankings `coverage`, which
+ * ends with NULL and may be empty. */
+int fm_listing_print(const struct fm_cli *cli, const char *const *coverage, struct fm_err *err);
 
 #endif

@@ -26,7 +26,8 @@
  * lib/export/layouts), trust (which files and keys of a checkpoint load code), frontmatter;
  * filetable (sizes and digests of files); ownexport (what --force may replace).
  *
- * Lists (list.h) do steps 3, 4 and 6 for every member; fm-verify (lib/verify/verify_export.c) does
+ * Lists (list.h; kept.h has what members keep of a kind of text) do steps 3, 4 and 6 for every
+ * member; fm-verify (lib/verify/verify_export.c) does
  * them for the member that a directory's fm-export.json names.
  *
  * Every directory holds config.json, the carried files, README.md (a model card) and

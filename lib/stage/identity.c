@@ -389,8 +389,8 @@ int fm_stage_model_same(const struct fm_bundle *b, const struct fm_bundle *other
     {
         if (!cJSON_Compare(item, cJSON_GetObjectItemCaseSensitive(x, item->string), true))
             return fm_fail(err, FM_ECONFIG,
-                           "'%s' and '%s' are rankings of different models: model.%s differs",
-                           b->file.path, other->file.path, item->string);
+                           "'%s' and '%s' are of different models: model.%s differs", b->file.path,
+                           other->file.path, item->string);
     }
     return FM_OK;
 }

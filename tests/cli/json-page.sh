@@ -19,7 +19,7 @@ fm-rank -q --json --blend ranked --blend ranked -o blended >rank/blend
 yes no | head -n 99 | paste -sd ' ' | sed 's/.*/{"text": "&"}/' | fm-bench loops --json - >loops/one
 fm-pack -q -m "$odd" --json -o family.fm adapted >pack/pack
 fm-pack -q -m "$odd" --json -n --part-size 400kB -o parts.fm adapted >pack/parts
-fm-pack -q -l --json family.fm >list/list
+fm-pack -q -l --json --coverage ranked family.fm >list/list
 fm-pack -q -x ragged -b 0.4 --json family.fm >export/ragged 2>/dev/null
 fm-pack -q -x fused -b 0.4 --layout layer --for vllm --json family.fm >export/fused 2>/dev/null
 fm-pack -q -x uniform --budget 0.2 --layout uniform --json family.fm >export/uniform
@@ -81,7 +81,7 @@ def keys(o):
     for k, v in o.items() if isinstance(o, dict) else ((None, v) for v in o) if isinstance(o, list) else ():
         if k and not (FORMS.match(k) and isinstance(v, dict) and "tensors" in v):
             yield k
-        if k != "kinds":  # names of files
+        if k not in ("kinds", "coverage"):  # names of files
             yield from keys(v)
 
 words, section = {}, ""
