@@ -140,8 +140,15 @@ static void add_widths(struct words *w)
     if (!asked.multiple && multiple > 1)
         add(w, "--width-multiple=%d",
             asked.tp * (int)(q && server >= 0 ? q->multiple[server] : multiple));
-    if (!asked.method)
-        add(w, "--method=saliency");
+}
+
+/* The order of channels that loses least on released weights (fm-guide(7)), and needs no gradients.
+ * A method that compares experts by their scores needs fm-rank's own. */
+static void add_criterion(struct words *w)
+{
+    const struct fm_method *method = asked.method ? fm_methods_find(asked.method) : NULL;
+    if (!method || !method->weighs)
+        add(w, "--criterion=activation");
 }
 
 /* The options of a step; unless `all`, only those that determine its output, and files without
@@ -161,6 +168,8 @@ static void add_options(struct words *w, const struct family *f, int step, bool 
         else if (!skip)
             add(w, "--%s", o->name);
     }
+    if (step == RANK)
+        add_criterion(w);
     if (step == TRAIN)
         add_widths(w);
     if (step == RECOVER && !asked.steps)
@@ -907,7 +916,7 @@ static const struct fm_cli_option own[] = {
     {"base-model", 0, FM_CLI_TEXT, &asked.passed, "ORG/NAME",
      "name of the original model, for the card", 0, 0, IN_EXPORT},
     {"method", 0, FM_CLI_TEXT, &asked.method, "METHOD",
-     "how masks are made (default: saliency); see fm-train(1)", 0, 0, IN_TRAIN},
+     "how masks are made (default: exchange); see fm-train(1)", 0, 0, IN_TRAIN},
     {"granularity", 0, FM_CLI_TEXT, &asked.granularity, "expert|layer|model",
      "which experts share a width (default: as the layout requires)", 0, 0, IN_TRAIN},
     {"width-multiple", 0, FM_CLI_INT, &asked.multiple, "M",

@@ -5,7 +5,7 @@
 . "$GOLDEN/../tests/pages.bash"
 cp -r "$GOLDEN/tiny-mixtral" MODEL && cp "$GOLDEN/text/rows.jsonl" mine.txt
 sed -i '/max_position_embeddings/s/512/64/' MODEL/config.json # short sequences, so that recovery takes seconds
-data=(MODEL --text mine.txt --seq-len 64 --max-tokens 4096 --steps 2)
+data=(MODEL --text mine.txt --seq-len 64 --max-tokens 4096 --steps 2 --method saliency)
 steps() { # without progress and notes on inputs
     grep -v 'nearest member is\|warning\|its lines are\|: [0-9.]* of [0-9]* ' | sed 's/will take .*;/will take N;/'
 }
@@ -41,7 +41,7 @@ grep '^fm-family: ' said | sed 's/mask [0-9]*/mask N/; s/ [0-9.]* MB/ N MB/g; s/
 
 echo "-- the commands of --print make the same files"
 mkdir printed printed/out.work
-(cd printed && fm-family ../MODEL --text ../mine.txt --seq-len 64 --max-tokens 4096 --steps 2 --budget 0.4 \
+(cd printed && fm-family ../MODEL --text ../mine.txt --seq-len 64 --max-tokens 4096 --steps 2 --method saliency --budget 0.4 \
     --layout uniform -o out --print >commands && cat commands && bash -e commands >said 2>complained && ls -A out.work)
 again "the whole run" --layout uniform -b 0.4 -o out
 for file in ranked.fm trained.fm recovered.fm family.fm; do cmp printed/out.work/$file out.work/$file; done
@@ -96,7 +96,7 @@ try "${data[@]}" --layout native -b 0.3 -o out
 cmp before out.work/ranked.fm
 
 echo "-- files that are not fm-family's"
-one=(ODD --tokens ODD/tokens.npy -b 0.4 --steps 2)
+one=(ODD --tokens ODD/tokens.npy -b 0.4 --steps 2 --method saliency)
 mkdir own link fifo kept
 echo 'my notes' >own/.fm-family && ln -s ../victim link/.fm-family && mkfifo fifo/.fm-family && echo mine >kept/family.fm
 for work in own link fifo kept; do timeout 20 fm-family "${one[@]}" --work $work -o none 2>&1; done
