@@ -365,38 +365,42 @@ struct shares {
     uint64_t records; /* bytes that these need; the others spill to files */
 };
 
-/*
- * Divide the run's memory and plan its sweeps.  The adapter, and a layer's gradients in every slot,
- * are always in memory.  Moments and gradients, in records of the largest layer's size, give way
- * once no layer of the model stays in memory.
- */
-static struct shares share_solving(struct fm_estimate *estimate, const struct recovery *r)
+/* The adapter, and moments and gradients in records of the largest layer's size. */
+static struct fm_recovery_memory training_memory(const struct recovery *r)
 {
     const struct fm_task *task = &r->task;
-    uint64_t beside = adapter_size(r).all + r->options->train->memory(task);
-    struct shares s = {.sweeps = task->memory > beside ? task->memory - beside : 0};
-    *estimate = (struct fm_estimate){0};
-    plan_sweeps(estimate, r, s.sweeps);
-    estimate->memory += beside;
-    return s;
-}
-
-static struct shares share_memory(struct fm_estimate *estimate, const struct recovery *r)
-{
-    const struct fm_task *task = &r->task;
-    if (r->options->train->solve)
-        return share_solving(estimate, r);
     int T = task->calib.T, batch = task->batch, micro = fm_sweep_micro(batch, T);
     struct size size = adapter_size(r);
     uint64_t slots =
         (uint64_t)fm_sweep_turns(batch / micro, micro * T, task->cut, lanes_of(r->options));
     /* Of a layer: the sum, moments that were read back, and each slot's gradients. */
-    uint64_t fixed = size.all + (3 + slots) * size.layer, over;
-    uint64_t record = 3 * (size.layer + FM_ALIGN); /* a layer's moments and gradients */
-    struct shares s = {.records = (uint64_t)task->config->M * record};
+    return (struct fm_recovery_memory){.fixed = size.all + (3 + slots) * size.layer,
+                                       .record = 3 * (size.layer + FM_ALIGN),
+                                       .records = (uint64_t)task->config->M};
+}
+
+static struct fm_recovery_memory solving_memory(const struct recovery *r)
+{
+    struct fm_recovery_memory memory = r->options->train->memory(&r->task);
+    memory.fixed += adapter_size(r).all;
+    return memory;
+}
+
+/*
+ * Divide the run's memory and plan its sweeps.  The adapter, and a layer's gradients in every slot
+ * or the equations of an expert, are always in memory.  Records give way once no layer of the model
+ * stays in memory.
+ */
+static struct shares share_memory(struct fm_estimate *estimate, const struct recovery *r)
+{
+    const struct fm_task *task = &r->task;
+    const struct fm_recovery_memory n =
+        r->options->train->solve ? solving_memory(r) : training_memory(r);
+    struct shares s = {.records = n.records * n.record};
+    uint64_t over;
     s.stores = s.records;
     do {
-        uint64_t beside = fixed + s.stores;
+        uint64_t beside = n.fixed + s.stores;
         s.sweeps = task->memory > beside ? task->memory - beside : 0;
         *estimate = (struct fm_estimate){0};
         plan_sweeps(estimate, r, s.sweeps);
@@ -404,15 +408,16 @@ static struct shares share_memory(struct fm_estimate *estimate, const struct rec
         over = estimate->memory > task->memory ? estimate->memory - task->memory : 0;
         over = fm_model_pinned(task->model) > 0 ? 0 : over < s.stores ? over : s.stores;
         s.stores -= over;
-        s.stores -= s.stores % record;
+        s.stores -= s.stores % n.record;
     } while (over > 0);
     estimate->spill += s.records - s.stores;
     return s;
 }
 
-static int begin_solving(struct recovery *r, struct fm_err *err)
+static int begin_solving(struct recovery *r, uint64_t memory, struct fm_err *err)
 {
     const struct fm_config *c = r->task.config;
+    r->solving.memory = memory;
     r->solving.least = INT64_MAX;
     return fm_adapter_init_down(&r->tune.adapter, c->M, c->E, c->H, c->I,
                                 fm_model_dtype(r->task.model), err);
@@ -437,7 +442,8 @@ static int begin(void *self, struct fm_err *err)
     if (!r->before || !r->after)
         return FM_ENOMEM;
     take_measured(r);
-    return r->options->train->solve ? begin_solving(r, err) : fm_tune_init(&r->tune, err);
+    return r->options->train->solve ? begin_solving(r, shares.stores, err)
+                                    : fm_tune_init(&r->tune, err);
 }
 
 static int solved_layer(void *self, struct fm_err *err)
@@ -678,9 +684,6 @@ static int check_solving(const struct recovery *r, struct fm_err *err)
             err, FM_ECONFIG,
             "--train %s: the experts of '%s' are quantised; it needs unquantised weights", name,
             task->run->inputs.model);
-    if (task->run->machine.comm)
-        return fm_fail(err, FM_EUSAGE, "--train %s runs in one process; start it without MPI",
-                       name);
     if (bytes > FM_BUNDLE_READ_BYTES_MAX)
         return fm_fail(err, FM_ECONFIG,
                        "--train %s: the down projections have %llu bytes (limit %llu); train an "

@@ -27,10 +27,17 @@ struct fm_solving {
         mask[FM_SOLVING_MASKS]; /* the masks that it serves, and the weights of their errors */
     double weight[FM_SOLVING_MASKS];
     struct fm_adapter *adapter;
+    uint64_t memory;                            /* for records */
     int64_t solved;                             /* layers, in order; the others are computed */
     int64_t least, most;                        /* rows of an expert, over all layers */
     int (*due)(void *self, struct fm_err *err); /* called after each layer */
     void *self;
+};
+
+/* Bytes that a run needs in addition to its sweeps: always, and in records, which can be in a file
+ * instead. */
+struct fm_recovery_memory {
+    uint64_t fixed, record, records;
 };
 
 struct fm_recovery {
@@ -42,9 +49,9 @@ struct fm_recovery {
     double (*floats)(const struct fm_config *config, const struct fm_recover_options *options,
                      double kept);
     /* In closed form, instead of the functions below: compute solving->adapter in one sweep; and
-     * the bytes that this takes in addition to the sweep and the adapter. */
+     * the memory for that, without the adapter. */
     int (*solve)(struct fm_solving *solving, struct fm_err *err);
-    uint64_t (*memory)(const struct fm_task *task);
+    struct fm_recovery_memory (*memory)(const struct fm_task *task);
     /* Make an adapter for widths (M, E). */
     int (*init)(struct fm_adapter *adapter, const struct fm_config *config,
                 const struct fm_recover_options *options, const uint32_t *widths,

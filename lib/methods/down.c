@@ -11,40 +11,32 @@
  * the projection on the kept channels.  s is RIDGE times the mean of M's diagonal.  Channels that
  * no mask keeps, and experts that lose nothing or have no rows, are copied.
  *
- * The scaled rows of one layer are in memory.  They are gathered in order of micro-batch, and
- * experts are solved one after another by operations that give the same bytes for any number of
- * threads.
+ * lib/learn/rows.h has the rows g h of a layer, in memory or in a file.  Experts are solved one
+ * after another, with several ranks as many at once, each by one rank; the operations give the same
+ * bytes for any number of threads.
  */
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "lib/base/mem.h"
 #include "lib/base/pool.h"
-#include "lib/learn/criterion.h"
 #include "lib/learn/recovery.h"
+#include "lib/learn/rows.h"
 #include "lib/learn/task.h"
 
 #define RIDGE 0.01
-
-/* Where the rows of an expert in a micro-batch are. */
-struct place {
-    size_t at;
-    int n;
-};
 
 struct solver {
     struct fm_solving *s;
     const struct fm_config *config;
     const struct fm_ops *ops;
-    float *rows; /* (tokens K, I) g h, in any order */
-    size_t room;
-    atomic_size_t used;
-    struct place *place; /* (batches, E) */
-    int batches;
+    struct fm_comm *comm;
+    struct fm_rows rows;
+    struct fm_wire_part *send, *recv; /* (ranks) */
     /* Of one expert. */
-    double *v, *matrix, *x;                 /* (I + 1), (I, I), (I, H) */
-    float *gathered, *moments, *w, *change; /* (rows, I), (I, I), (I, H), (I, H) */
+    double *v, *matrix, *x;      /* (I + 1), (I, I), (I, H) */
+    float *moments, *w, *change; /* (I, I), (I, H), (I, H) */
+    bool summed;                 /* the moments have the rows of a chunk */
 };
 
 static double floats(const struct fm_config *c, const struct fm_recover_options *o, double kept)
@@ -57,38 +49,24 @@ static int begin_layer(void *self, int m, struct fm_err *err)
 {
     (void)m, (void)err;
     struct solver *s = self;
-    atomic_store(&s->used, 0);
-    memset(s->place, 0, (size_t)s->batches * (size_t)s->config->E * sizeof *s->place);
+    fm_rows_begin(&s->rows);
     return FM_OK;
 }
 
 static void take_rows(void *self, const struct fm_expert_view *v)
 {
     struct solver *s = self;
-    size_t I = (size_t)s->config->I, n = (size_t)v->n, at = atomic_fetch_add(&s->used, n);
-    s->place[(size_t)v->batch * (size_t)s->config->E + (size_t)v->expert] =
-        (struct place){at, v->n};
-    if (v->layer < s->s->solved)
-        return;
-    struct fm_mark mark = fm_scratch_mark();
-    const float *h = fm_criterion_inner(v, (int)I);
-    float *to = s->rows + at * I;
-    for (size_t r = 0; r < n; r++)
-        for (size_t j = 0; j < I; j++)
-            to[r * I + j] = v->weight[r] * h[r * I + j];
-    fm_scratch_release(mark);
+    if (v->layer >= s->s->solved)
+        fm_rows_add(&s->rows, v);
 }
 
-/* Copy the rows of an expert to s->gathered, in order of micro-batch; return their number. */
-static int gather(const struct solver *s, int e)
+static void add_moments(void *self, const float *rows, int n)
 {
-    size_t I = (size_t)s->config->I, n = 0;
-    for (int b = 0; b < s->batches; b++) {
-        const struct place *p = &s->place[(size_t)b * (size_t)s->config->E + (size_t)e];
-        memcpy(s->gathered + n * I, s->rows + p->at * I, (size_t)p->n * I * sizeof(float));
-        n += (size_t)p->n;
-    }
-    return (int)n;
+    struct solver *s = self;
+    int I = s->config->I;
+    s->ops->f32->gemm(true, false, I, I, n, 1, fm_f32(rows), I, fm_f32(rows), I, s->summed,
+                      s->moments, I);
+    s->summed = true;
 }
 
 /* Set v for expert e of layer m; return the number of channels that a mask keeps, 0 if each mask
@@ -128,13 +106,11 @@ static void set_equations(const struct solver *s, int k)
 }
 
 /* s->w becomes the solution; its channels from k on are not changed. */
-static void solve_expert(const struct solver *s, int n, int k)
+static void solve_expert(const struct solver *s, int k)
 {
     int I = s->config->I, H = s->config->H;
     size_t values = (size_t)k * (size_t)H;
     const struct fm_ops *ops = s->ops->f32;
-    ops->gemm(true, false, I, I, n, 1, fm_f32(s->gathered), I, fm_f32(s->gathered), I, 0,
-              s->moments, I);
     double trace = 0;
     for (size_t i = 0; i < (size_t)k; i++)
         trace += (double)s->moments[i * (size_t)I + i];
@@ -149,41 +125,78 @@ static void solve_expert(const struct solver *s, int n, int k)
         s->w[i] = (float)((double)s->w[i] + s->x[i]);
 }
 
-static int solve_layer(struct solver *s, int m, const struct fm_layer *layer, struct fm_err *err)
+/* Write the projection of expert e, whose moments are summed if it has rows. */
+static int set_expert(const struct solver *s, int m, int e, struct fm_err *err)
 {
     const struct fm_adapter *a = s->s->adapter;
     size_t count = (size_t)s->config->I * (size_t)s->config->H;
-    for (int e = 0; e < s->config->E; e++) {
-        struct fm_in from = fm_element(layer->down, (size_t)layer->row0[e] * (size_t)a->H);
-        int k = weigh(s, m, e), n = gather(s, e);
-        fm_dtype_to_f32(s->w, from.data, from.dtype, count);
-        if (k > 0 && n > 0)
-            solve_expert(s, n, k);
-        void *to = fm_adapter_down(a, m, e);
-        fm_dtype_from_f32(to, s->w, a->dtype, count);
-        if (fm_dtype_nonfinite(to, a->dtype, count) < count && !fm_pool_ending())
-            return fm_fail(err, FM_EFORMAT,
-                           "layer %d, expert %d: the solved down projection is not finite",
-                           s->config->moe[m], e);
-        s->s->least = n < s->s->least ? n : s->s->least;
-        s->s->most = n > s->s->most ? n : s->s->most;
-    }
+    const struct fm_layer *layer;
+    int rc = fm_model_layer(s->s->task->model, s->config->moe[m], -1, &layer, err);
+    if (rc)
+        return rc;
+    struct fm_in from = fm_element(layer->down, (size_t)layer->row0[e] * (size_t)a->H);
+    int k = weigh(s, m, e);
+    fm_dtype_to_f32(s->w, from.data, from.dtype, count);
+    if (k > 0 && s->summed)
+        solve_expert(s, k);
+    void *to = fm_adapter_down(a, m, e);
+    fm_dtype_from_f32(to, s->w, a->dtype, count);
+    if (fm_dtype_nonfinite(to, a->dtype, count) < count && !fm_pool_ending())
+        return fm_fail(err, FM_EFORMAT,
+                       "layer %d, expert %d: the solved down projection is not finite",
+                       s->config->moe[m], e);
     return FM_OK;
+}
+
+/* Distribute the projections of experts [first, first + ranks), each solved by one rank. */
+static int spread(const struct solver *s, int m, int first, struct fm_err *err)
+{
+    const struct fm_adapter *a = s->s->adapter;
+    int ranks = fm_comm_size(s->comm), me = fm_comm_rank(s->comm), E = s->config->E;
+    size_t bytes = (size_t)a->widths[0] * (size_t)a->H * (size_t)(fm_dtype_bits(a->dtype) / 8);
+    bool mine = first + me < E;
+    if (!s->comm)
+        return FM_OK;
+    for (int r = 0; r < ranks; r++) {
+        bool theirs = r != me && first + r < E;
+        s->send[r] = (struct fm_wire_part){mine ? fm_adapter_down(a, m, first + me) : NULL,
+                                           mine && r != me ? bytes : 0};
+        s->recv[r] = (struct fm_wire_part){theirs ? fm_adapter_down(a, m, first + r) : NULL,
+                                           theirs ? bytes : 0};
+    }
+    return fm_comm_exchange(s->comm, s->send, s->recv, err);
+}
+
+static int solve_layer(struct solver *s, int m, struct fm_err *err)
+{
+    int ranks = fm_comm_size(s->comm), E = s->config->E, rc = fm_rows_end(&s->rows, err);
+    for (int first = 0; !rc && first < E; first += ranks) {
+        int own = first + fm_comm_rank(s->comm);
+        s->summed = false;
+        rc = fm_rows_send(&s->rows, first, add_moments, s, err);
+        if (!rc && own < E)
+            rc = set_expert(s, m, own, err);
+        if (!rc)
+            rc = spread(s, m, first, err);
+    }
+    return rc;
 }
 
 static int end_layer(void *self, int m, struct fm_err *err)
 {
     struct solver *s = self;
-    const struct fm_layer *layer;
     if (m < s->s->solved)
         return FM_OK;
-    int rc = fm_model_layer(s->s->task->model, s->config->moe[m], -1, &layer, err);
-    if (!rc)
-        rc = solve_layer(s, m, layer, err);
+    int rc = solve_layer(s, m, err);
     if (!rc) /* if the run is about to end, tasks were skipped */
         rc = fm_task_stopped(s->s->task, err);
     if (rc)
         return rc;
+    for (int e = 0; e < s->config->E; e++) {
+        int64_t n = fm_rows_count(&s->rows, e);
+        s->s->least = n < s->s->least ? n : s->s->least;
+        s->s->most = n > s->s->most ? n : s->s->most;
+    }
     s->s->solved = m + 1;
     return s->s->due(s->s->self, err);
 }
@@ -191,27 +204,26 @@ static int end_layer(void *self, int m, struct fm_err *err)
 static int take_memory(struct solver *s, struct fm_err *err)
 {
     size_t I = (size_t)s->config->I, H = (size_t)s->config->H;
-    s->place = fm_alloc((size_t)s->batches * (size_t)s->config->E, sizeof *s->place, "rows", err);
+    size_t ranks = (size_t)fm_comm_size(s->comm);
+    s->send = fm_alloc(ranks, sizeof *s->send, "messages", err);
+    s->recv = fm_alloc(ranks, sizeof *s->recv, "messages", err);
     s->v = fm_alloc(I + 1, sizeof *s->v, "weights of masks", err);
-    s->rows = fm_alloc_large(s->room * I * sizeof(float), "rows", err);
-    s->gathered = fm_alloc_large(s->room * I * sizeof(float), "rows", err);
     s->moments = fm_alloc_large(I * I * sizeof(float), "moments", err);
     s->matrix = fm_alloc_large(I * I * sizeof(double), "equations", err);
     s->w = fm_alloc_large(I * H * sizeof(float), "a projection", err);
     s->change = fm_alloc_large(I * H * sizeof(float), "a projection", err);
     s->x = fm_alloc_large(I * H * sizeof(double), "a projection", err);
-    return s->place && s->v && s->rows && s->gathered && s->moments && s->matrix && s->w &&
-                   s->change && s->x
+    return s->send && s->recv && s->v && s->moments && s->matrix && s->w && s->change && s->x
                ? FM_OK
                : err->code;
 }
 
 static void release(struct solver *s)
 {
-    free(s->place);
+    fm_rows_release(&s->rows);
+    free(s->send);
+    free(s->recv);
     free(s->v);
-    free(s->rows);
-    free(s->gathered);
     free(s->moments);
     free(s->matrix);
     free(s->w);
@@ -219,18 +231,21 @@ static void release(struct solver *s)
     free(s->x);
 }
 
-static uint64_t memory(const struct fm_task *task)
+static struct fm_recovery_memory memory(const struct fm_task *task)
 {
     const struct fm_config *c = task->config;
+    struct fm_comm *comm = task->run->machine.comm;
     uint64_t I = (uint64_t)c->I, H = (uint64_t)c->H;
-    uint64_t rows = (uint64_t)task->calib.count * (uint64_t)task->calib.T * (uint64_t)c->K;
-    return 2 * rows * I * sizeof(float) + I * I * 12 + I * H * 16;
+    return (struct fm_recovery_memory){
+        .fixed = I * I * 12 + I * H * 16 + fm_rows_beside(c, comm),
+        .record = fm_rows_record(c, task->calib.T),
+        .records = (uint64_t)fm_rows_records(comm, task->calib.count, task->calib.T, task->cut)};
 }
 
 static int run(struct solver *s, struct fm_sweep *sweep, struct fm_err *err)
 {
     const struct fm_calib *calib = &s->s->task->calib;
-    size_t T = (size_t)calib->T, n = (size_t)s->batches;
+    size_t T = (size_t)calib->T, n = (size_t)calib->count;
     const struct fm_lane lane = {.teacher = -1, .ce = 1};
     const struct fm_visitor visitor = {.self = s,
                                        .forward = true,
@@ -240,11 +255,11 @@ static int run(struct solver *s, struct fm_sweep *sweep, struct fm_err *err)
     int32_t *ids = fm_alloc(n * T, sizeof *ids, "tokens", err);
     struct fm_batch *batch = fm_alloc(n, sizeof *batch, "batches", err);
     struct fm_measure *measure = fm_alloc(n, sizeof *measure, "measures", err);
-    int rc = ids && batch && measure ? fm_calib_read(calib, 0, s->batches, ids, err) : FM_ENOMEM;
+    int rc = ids && batch && measure ? fm_calib_read(calib, 0, calib->count, ids, err) : FM_ENOMEM;
     for (size_t i = 0; !rc && i < n; i++)
         batch[i] = (struct fm_batch){ids + i * T, 1, calib->T};
     if (!rc)
-        rc = fm_sweep_run(sweep, batch, s->batches, &lane, 1, &visitor, measure, NULL, err);
+        rc = fm_sweep_run(sweep, batch, calib->count, &lane, 1, &visitor, measure, NULL, err);
     free(ids);
     free(batch);
     free(measure);
@@ -255,19 +270,19 @@ static int solve(struct fm_solving *solving, struct fm_err *err)
 {
     struct fm_task *task = solving->task;
     struct fm_sweep *sweep = NULL;
-    struct solver s = {.s = solving,
-                       .config = task->config,
-                       .ops = task->ops,
-                       .batches = task->calib.count,
-                       .room = (size_t)task->calib.count * (size_t)task->calib.T *
-                               (size_t)task->config->K};
+    struct solver s = {
+        .s = solving, .config = task->config, .ops = task->ops, .comm = task->run->machine.comm};
     int rc = take_memory(&s, err);
     if (!rc)
-        rc = fm_task_sweep(&sweep, task, s.batches, task->calib.T, 1, task->memory, err);
+        rc = fm_task_sweep(&sweep, task, task->calib.count, task->calib.T, 1, task->memory, err);
+    if (!rc)
+        rc = fm_rows_init(&s.rows, sweep, task->ops, task->config, task->calib.T, solving->memory,
+                          err);
+    rc = fm_comm_agree(s.comm, rc, err);
     if (!rc)
         rc = run(&s, sweep, err);
-    fm_sweep_free(sweep);
     release(&s);
+    fm_sweep_free(sweep);
     return rc;
 }
 

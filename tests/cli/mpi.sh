@@ -31,6 +31,15 @@ for n in 1 2 3; do
     ranks $n "${router[@]}" -o routed$n trained
     members routed routed$n
 done
+down=(fm-recover "${common[@]}" --train down)
+"${down[@]}" -o solved trained >/dev/null
+for n in 1 2 3; do
+    ranks $n "${down[@]}" -o solved$n trained
+    members solved solved$n
+done
+down2=("$MPIRUN" -n 2 "$mpi/fm-recover" "${down[@]:1}" -o spilled trained)
+"${down2[@]}" --memory "$(least "${down2[@]}")" >/dev/null # rows are in a file
+members solved spilled
 echo "# a pipe"
 "$MPIRUN" -n 2 "$mpi/fm-rank" "${rank[@]:1}" 2>ranking | ranks 2 "${train[@]}" -o trained2
 members trained trained2 || cat ranking
