@@ -28,7 +28,7 @@ static void describe_solved(const struct fm_result *out, const struct fm_recover
 static void describe(const struct fm_result *out, const void *report)
 {
     const struct fm_recover_report *r = report;
-    double budget = fm_masks_budget(&r->masks, r->mask);
+    double budget = r->mask < 0 ? 0 : fm_masks_budget(&r->masks, r->mask);
     if (r->solving.masks)
         describe_solved(out, r);
     else
@@ -37,8 +37,10 @@ static void describe(const struct fm_result *out, const void *report)
     if (r->resumed)
         fprintf(out->text, ", %d of them resumed", r->resumed);
     fputc('\n', out->text);
-    fm_json_add_uint(out->json, "mask", (uint64_t)r->mask);
-    fm_json_add_double(out->json, "budget", budget);
+    if (r->mask >= 0) {
+        fm_json_add_uint(out->json, "mask", (uint64_t)r->mask);
+        fm_json_add_double(out->json, "budget", budget);
+    }
     fm_json_add_uint(out->json, "steps", (uint64_t)r->steps);
     fm_json_add_uint(out->json, "resumed", (uint64_t)r->resumed);
     if (!r->solving.masks) {

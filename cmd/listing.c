@@ -198,6 +198,9 @@ static void table(FILE *out, const struct fm_list *list)
         fprintf(out, "one width per %s\n", list->granularity);
     if (list->adapter_budget >= 0)
         fprintf(out, "adapter trained at budget %.4f\n", list->adapter_budget);
+    for (int i = 0; i < list->serves; i++)
+        fprintf(out, "%s %.4f%s", i ? "," : "down projections solved for budgets",
+                list->served[i].budget, i + 1 < list->serves ? "" : "\n");
     if (list->rows == 0) {
         fputs("no budgets yet: fm-train makes them\n", out);
         return;

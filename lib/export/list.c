@@ -197,6 +197,24 @@ static int fill_words(struct fm_list *list, const struct fm_bundle *bundle, stru
     return FM_OK;
 }
 
+static int fill_served(struct fm_list *list, const cJSON *served, struct fm_err *err)
+{
+    const cJSON *one;
+    int64_t index;
+    cJSON_ArrayForEach(one, served)
+    {
+        double weight = 0;
+        if (list->serves == FM_LORAFILE_SERVED)
+            return fm_fail(err, FM_EFORMAT, "'served' has more than %d masks", FM_LORAFILE_SERVED);
+        if (fm_json_get_int(one, "budget_index", 0, list->rows - 1, &index, err) ||
+            fm_json_opt_double(one, "weight", 0, 1e9, &weight, err))
+            return err->code;
+        list->served[list->serves].budget = list->row[index].budget;
+        list->served[list->serves++].weight = weight;
+    }
+    return FM_OK;
+}
+
 static int fill_adapter(struct fm_list *list, const struct fm_bundle *bundle, struct fm_err *err)
 {
     const cJSON *adapter = cJSON_GetObjectItemCaseSensitive(bundle->manifest, "adapter");
@@ -204,10 +222,13 @@ static int fill_adapter(struct fm_list *list, const struct fm_bundle *bundle, st
     list->adapter_budget = -1;
     if (!adapter)
         return FM_OK;
-    int rc = fm_json_get_int(adapter, "budget_index", 0, list->rows - 1, &index, err);
+    int rc = cJSON_HasObjectItem(adapter, "served") && !cJSON_HasObjectItem(adapter, "budget_index")
+                 ? fill_served(list, cJSON_GetObjectItemCaseSensitive(adapter, "served"), err)
+                 : fm_json_get_int(adapter, "budget_index", 0, list->rows - 1, &index, err);
     if (rc)
         return fm_within(err, "%s: %s: adapter", bundle->file.path, FM_MEMBER_MANIFEST);
-    list->adapter_budget = list->row[index].budget;
+    if (index >= 0)
+        list->adapter_budget = list->row[index].budget;
     return FM_OK;
 }
 
@@ -415,6 +436,12 @@ cJSON *fm_list_json(const struct fm_list *list)
         fm_json_add_string(tree, "granularity", list->granularity);
     if (list->adapter_budget >= 0)
         fm_json_add_double(tree, "adapter_budget", list->adapter_budget);
+    cJSON *served = list->serves ? fm_json_add_array(tree, "served") : NULL;
+    for (int i = 0; i < list->serves; i++) {
+        cJSON *one = fm_json_add_object(served, NULL);
+        fm_json_add_double(one, "budget", list->served[i].budget);
+        fm_json_add_double(one, "weight", list->served[i].weight);
+    }
     if (fm_list_recommended(list) >= 0)
         fm_json_add_uint(tree, "recommended", (uint64_t)fm_list_recommended(list));
     if (list->rows > 0)

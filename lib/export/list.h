@@ -15,6 +15,7 @@
 #include "lib/export/export.h"
 #include "lib/export/layouts.h"
 #include "lib/export/opened.h"
+#include "lib/stage/lorafile.h"
 
 /* A form of export. */
 struct fm_list_kind {
@@ -77,9 +78,14 @@ struct fm_list {
     uint64_t bytes_stored;          /* bytes of all shards of the checkpoint */
     uint64_t bytes_plain;           /* of the same parameters in the bundle's dtype */
     char granularity[16];  /* of fm-train: "expert", "layer", "model"; "" if not recorded */
-    double adapter_budget; /* budget at which the adapter was trained, -1: no adapter */
-    bool packed;           /* it has weights, so the sizes of files are set */
-    bool codes;            /* the weights are codes, which some layouts can keep */
+    double adapter_budget; /* budget at which the adapter was trained, or down projections were
+                              solved; -1: no adapter, or served is set */
+    struct {
+        double budget, weight;
+    } served[FM_LORAFILE_SERVED]; /* budgets that solved down projections serve together */
+    int serves;
+    bool packed; /* it has weights, so the sizes of files are set */
+    bool codes;  /* the weights are codes, which some layouts can keep */
     struct fm_list_kind kind[FM_LIST_FORMS_MAX];
     int kinds;
     struct fm_kinds texts; /* kinds of held-out text; empty if there was only one */

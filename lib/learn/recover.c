@@ -34,7 +34,7 @@ struct recovery {
     const struct fm_recover_options *options;
     struct fm_decimal budget;
     struct fm_budgets budgets; /* of the stream; empty in a dry run without one */
-    int mask;                  /* of these, the one to recover at */
+    int mask;                  /* of these, the one to recover at; -1: several */
     struct fm_tune tune;       /* of a closed form only the adapter, and taken */
     struct fm_solving solving;
     double *before, *after; /* (masks, QUALITIES); positions 0: not measured yet */
@@ -92,7 +92,7 @@ static int check_options(void *self, struct fm_err *err)
 static const struct {
     struct fm_decimal budget;
     double weight;
-} served[FM_SOLVING_MASKS] = {{{0, 1}, 8}, {{2, 10}, 4}, {{4, 10}, 2}, {{6, 10}, 1}};
+} served[FM_LORAFILE_SERVED] = {{{0, 1}, 8}, {{2, 10}, 4}, {{4, 10}, 2}, {{6, 10}, 1}};
 
 static void choose_served(struct recovery *r)
 {
@@ -105,7 +105,7 @@ static void choose_served(struct recovery *r)
         s->weight[0] = 1;
         return;
     }
-    for (int i = 0; i < FM_SOLVING_MASKS; i++) {
+    for (int i = 0; i < FM_LORAFILE_SERVED; i++) {
         int mask = fm_masks_nearest(masks, &served[i].budget);
         if (s->masks > 0 && s->mask[s->masks - 1] == mask) {
             s->weight[s->masks - 1] += served[i].weight;
@@ -114,6 +114,7 @@ static void choose_served(struct recovery *r)
         s->mask[s->masks] = mask;
         s->weight[s->masks++] = served[i].weight;
     }
+    r->mask = -1;
 }
 
 /* The options of a closed form; its masks follow from the stream and the strategy. */
@@ -571,7 +572,8 @@ static void record(void *self, cJSON *options)
     const struct fm_recover_options *o = r->options;
     char text[FM_DECIMAL_TEXT];
     fm_decimal_print(text, &r->budget);
-    fm_json_add_string(options, "budget", text);
+    if (r->mask >= 0)
+        fm_json_add_string(options, "budget", text);
     if (o->train != fm_recoveries[0])
         fm_json_add_string(options, "train", o->train->name);
     fm_json_add_string(options, "strategy", strategy_name(o->strategy));
@@ -592,7 +594,8 @@ static void record(void *self, cJSON *options)
 static void record_result(void *self, cJSON *result)
 {
     const struct recovery *r = self;
-    fm_json_add_uint(result, "mask", (uint64_t)r->mask);
+    if (r->mask >= 0)
+        fm_json_add_uint(result, "mask", (uint64_t)r->mask);
     if (r->options->train->solve) {
         fm_json_add_uint(result, "rows_least", (uint64_t)r->solving.least);
         fm_json_add_uint(result, "rows_most", (uint64_t)r->solving.most);
@@ -620,7 +623,8 @@ static void record_adapter(cJSON *manifest, const struct recovery *r)
         fm_json_add_uint(mask, "budget_index", (uint64_t)r->solving.mask[i]);
         fm_json_add_double(mask, "weight", r->solving.weight[i]);
     }
-    fm_json_add_uint(adapter, "budget_index", (uint64_t)r->mask);
+    if (r->mask >= 0)
+        fm_json_add_uint(adapter, "budget_index", (uint64_t)r->mask);
     fm_json_add_string(adapter, "strategy", strategy_name(o->strategy));
 }
 

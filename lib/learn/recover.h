@@ -16,7 +16,7 @@
 struct fm_recover_report {
     struct fm_masks masks;        /* with the figures before recovery */
     struct fm_quality *after;     /* (masks.count) on merged, rounded weights */
-    int mask;                     /* the mask that was recovered */
+    int mask;                     /* the mask that was recovered; -1: several, in solving */
     int steps, resumed;           /* layers, if they were solved */
     struct fm_solving solving;    /* of a closed form; masks 0: trained */
     double loss_first, loss_last; /* of the first and the last step; they are of different text, so

@@ -13,19 +13,18 @@
 #include "lib/engine/adapter.h"
 #include "lib/engine/sweep.h"
 #include "lib/masks/masks.h"
+#include "lib/stage/lorafile.h"
 
 struct fm_recover_options;
 struct fm_task;
-
-#define FM_SOLVING_MASKS 4
 
 /* A recovery in closed form, while it is computed. */
 struct fm_solving {
     struct fm_task *task;
     const struct fm_masks *family;
     int masks,
-        mask[FM_SOLVING_MASKS]; /* the masks that it serves, and the weights of their errors */
-    double weight[FM_SOLVING_MASKS];
+        mask[FM_LORAFILE_SERVED]; /* the masks that it serves, and the weights of their errors */
+    double weight[FM_LORAFILE_SERVED];
     struct fm_adapter *adapter;
     uint64_t memory;                            /* for records */
     int64_t solved;                             /* layers, in order; the others are computed */

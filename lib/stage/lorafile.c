@@ -316,7 +316,7 @@ static int check_served(const cJSON *note, const struct fm_masks *f, const char 
     bool single = strcmp(strategy, "single") == 0;
     int64_t mask = -1;
     int n = cJSON_IsArray(list) ? cJSON_GetArraySize(list) : 0;
-    if (n < 1 || (single && n > 1))
+    if (n < 1 || n > (single ? 1 : FM_LORAFILE_SERVED))
         return fm_fail(err, FM_EFORMAT, "strategy %s, but 'served' has %d masks", strategy, n);
     cJSON_ArrayForEach(one, list)
     {
@@ -329,6 +329,18 @@ static int check_served(const cJSON *note, const struct fm_masks *f, const char 
                            weight);
     }
     return FM_OK;
+}
+
+/* The mask for which an adapter was made; -1 for down projections that serve several. */
+static int read_index(int64_t *index, const struct fm_adapter *a, const cJSON *note,
+                      const char *strategy, const struct fm_masks *f, struct fm_err *err)
+{
+    *index = -1;
+    if (!a->down || strcmp(strategy, "cross") != 0)
+        return fm_json_get_int(note, "budget_index", 0, f->count - 1, index, err);
+    return !cJSON_HasObjectItem(note, "budget_index")
+               ? FM_OK
+               : fm_fail(err, FM_EFORMAT, "'budget_index' must be absent with strategy cross");
 }
 
 static int check_note(const struct fm_adapter *a, const int16_t *moe, const cJSON *note,
@@ -345,8 +357,8 @@ static int check_note(const struct fm_adapter *a, const int16_t *moe, const cJSO
                        train ? train : "experts");
     if ((low_rank && (fm_json_get_int(note, "rank", 1, FM_LORA_RANK_MAX, &rank, err) ||
                       fm_json_opt_double(note, "alpha", -1e9, 1e9, &alpha, err))) ||
-        fm_json_get_int(note, "budget_index", 0, f->count - 1, &index, err) ||
-        fm_json_get_string(note, "strategy", &strategy, err))
+        fm_json_get_string(note, "strategy", &strategy, err) ||
+        read_index(&index, a, note, strategy, f, err))
         return err->code;
     if (rank != a->r || (float)alpha != a->alpha)
         return fm_fail(err, FM_EFORMAT, "rank %d, alpha %g; the manifest says %d, %g", a->r,

@@ -24,6 +24,7 @@ int fm_lorafile_pack(const struct fm_adapter *a, const int16_t *moe, void **data
 /* The values of "train" for routers and for down projections, in metadata and manifest. */
 #define FM_LORAFILE_ROUTER "router"
 #define FM_LORAFILE_DOWN "down"
+#define FM_LORAFILE_SERVED 4 /* most masks for which down projections are solved */
 
 /* Read an adapter from a stream and check its digest; release by fm_adapter_release.  FM_EFORMAT,
  * naming the tensor, if its shape does not fit the model or a value is not finite. */

@@ -45,6 +45,7 @@ for model in odd-mixtral odd-gptoss odd-dsv3; do
     fm-pack -q -m "$from" -f -o bare.fm trained >/dev/null
     solve "$from" solved
     fm-pack -q -m "$from" -f -o solved.fm solved | grep -o 'adapter merged'
+    fm-pack --list solved.fm | grep ^down
     compare bare.fm solved.fm
     fm-verify -q --model "$from" solved.fm | figures
     fm-verify -q --function -m "$from" -t "$from/tokens.npy" solved.fm | figures
@@ -88,4 +89,10 @@ for edit in 'pop("served")' '__setitem__("served", [])' '["served"][1].update(bu
     [[ $edit == \[* ]] || edit=.$edit
     python3 "$(dirname "$0")/forge.py" solved.fm liar.fm "b.manifest[\"adapter\"]$edit"
     said fm-verify -q liar.fm
+done
+echo "== another recovery in the history than in the adapter; an index for several masks"
+for edit in 'history"][-2]["options"].pop("train")' 'history"][-2]["options"].update(train="router")' \
+    'adapter"].pop("train")' 'adapter"].update(budget_index=1)'; do
+    python3 "$(dirname "$0")/forge.py" solved.fm liar.fm "b.manifest[\"$edit"
+    fm-verify -q liar.fm 2>/dev/null || echo "  status $?"
 done

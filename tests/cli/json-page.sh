@@ -20,6 +20,7 @@ yes no | head -n 99 | paste -sd ' ' | sed 's/.*/{"text": "&"}/' | fm-bench loops
 fm-pack -q -m "$odd" --json -o family.fm adapted >pack/pack
 fm-pack -q -m "$odd" --json -n --part-size 400kB -o parts.fm adapted >pack/parts
 fm-pack -q -l --json --coverage ranked family.fm >list/list
+fm-pack -q -l --json solved >list/solved
 fm-pack -q -x ragged -b 0.4 --json family.fm >export/ragged 2>/dev/null
 fm-pack -q -x fused -b 0.4 --layout layer --for vllm --json family.fm >export/fused 2>/dev/null
 fm-pack -q -x uniform --budget 0.2 --layout uniform --json family.fm >export/uniform
