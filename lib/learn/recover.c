@@ -680,14 +680,8 @@ static void forecast(void *self, struct fm_estimate *estimate)
 /* What a closed form does not support. */
 static int check_solving(const struct recovery *r, struct fm_err *err)
 {
-    const struct fm_task *task = &r->task;
     const char *name = r->options->train->name;
     uint64_t bytes = adapter_size(r).all + ADAPTER_FILE;
-    if (task->config->scheme.storage)
-        return fm_fail(
-            err, FM_ECONFIG,
-            "--train %s: the experts of '%s' are quantised; it needs unquantised weights", name,
-            task->run->inputs.model);
     if (bytes > FM_BUNDLE_READ_BYTES_MAX)
         return fm_fail(err, FM_ECONFIG,
                        "--train %s: the down projections have %llu bytes (limit %llu); train an "

@@ -82,7 +82,12 @@ python3 "$(dirname "$0")/recode.py" quantise "$GOLDEN/odd-qwen2" coded fp8:9x9
 fm-rank -q -m coded -t coded/tokens.npy --precision f32 -f -o ranked >/dev/null
 fm-train -q -m coded -t coded/tokens.npy --precision f32 --method saliency --budget-step 0.15 -f -o trained \
     ranked >/dev/null 2>&1
-said fm-recover -q -m coded -t coded/tokens.npy --train down -o none trained
+fm-recover -q -m coded -t coded/tokens.npy --precision f32 --train down -f -o solved-codes trained >/dev/null
+said fm-pack -q -m coded -o none solved-codes
+echo "== the values of a quantised checkpoint"
+fm-pack -q -m coded --weights bf16 -f -o coded.fm solved-codes | grep -o 'adapter merged'
+fm-verify -q --model coded coded.fm | figures
+fm-verify -q --function -m coded -t coded/tokens.npy coded.fm | figures
 echo "== another list of served masks than a run can have"
 for edit in 'pop("served")' '__setitem__("served", [])' '["served"][1].update(budget_index=99)' \
     '["served"][0].update(weight=-1)' '["served"][1].update(budget_index=0)' 'update(strategy="single")'; do
