@@ -101,3 +101,14 @@ for edit in 'history"][-2]["options"].pop("train")' 'history"][-2]["options"].up
     python3 "$(dirname "$0")/forge.py" solved.fm liar.fm "b.manifest[\"$edit"
     fm-verify -q liar.fm 2>/dev/null || echo "  status $?"
 done
+echo "== a member that the model's layers do not have"
+for edit in 'd = b"\377" * 4 + d[4:]' 't["layers.0.down"] = t.pop(k[0])' 'd = d[: t.pop(k[-1])["data_offsets"][0]]' \
+    't[k[0]]["shape"].reverse()' 't[k[0]]["dtype"] = {"F32": "I32", "BF16": "F16"}[t[k[0]]["dtype"]]' \
+    't["__metadata__"]["train"] = "up"'; do
+    python3 "$(dirname "$0")/forge.py" solved liar "m = 'adapter.safetensors'
+t, d = unpack_safetensors(b.member[m])
+k = [x for x in t if x != '__metadata__']
+$edit
+b.member[m] = pack_safetensors(t, d)"
+    said fm-pack -q -m "$from" -o none liar
+done
