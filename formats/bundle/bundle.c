@@ -739,7 +739,7 @@ int fm_bundle_read(const struct fm_bundle *b, const struct fm_member *m, void **
                    struct fm_err *err)
 {
     char *bytes;
-    if (read_text(b, m, FM_BUNDLE_READ_BYTES_MAX, &bytes, err))
+    if (read_text(b, m, FM_ARCHIVE_SIZE_MAX, &bytes, err))
         return fm_within(err, "%s", b->file.path);
     struct fm_digest digest = fm_digest_of(bytes, (size_t)m->size);
     if (m->known && !fm_digest_equal(&digest, &m->digest)) {

@@ -41,7 +41,6 @@
 #define FM_BUNDLE_SCHEMA 1
 #define FM_BUNDLE_MEMBERS_MAX 65536
 #define FM_BUNDLE_MANIFEST_BYTES_MAX (4u << 20)
-#define FM_BUNDLE_READ_BYTES_MAX (1ull << 33) /* limit for a member that is read as a whole */
 #define FM_BUNDLE_ALIGN 4096
 
 #define FM_MEMBER_MANIFEST "manifest.json"

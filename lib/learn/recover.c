@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "formats/bundle/archive.h"
 #include "formats/json/json.h"
 #include "lib/base/mem.h"
 #include "lib/data/provenance.h"
@@ -383,7 +384,8 @@ static struct fm_recovery_memory training_memory(const struct recovery *r)
 static struct fm_recovery_memory solving_memory(const struct recovery *r)
 {
     struct fm_recovery_memory memory = r->options->train->memory(&r->task);
-    memory.fixed += adapter_size(r).all;
+    uint64_t all = adapter_size(r).all; /* at the end, also as a member */
+    memory.fixed = all + (all > memory.fixed ? all : memory.fixed);
     return memory;
 }
 
@@ -682,12 +684,11 @@ static int check_solving(const struct recovery *r, struct fm_err *err)
 {
     const char *name = r->options->train->name;
     uint64_t bytes = adapter_size(r).all + ADAPTER_FILE;
-    if (bytes > FM_BUNDLE_READ_BYTES_MAX)
+    if (bytes > FM_ARCHIVE_SIZE_MAX)
         return fm_fail(err, FM_ECONFIG,
                        "--train %s: the down projections have %llu bytes (limit %llu); train an "
                        "adapter instead",
-                       name, (unsigned long long)bytes,
-                       (unsigned long long)FM_BUNDLE_READ_BYTES_MAX);
+                       name, (unsigned long long)bytes, (unsigned long long)FM_ARCHIVE_SIZE_MAX);
     return FM_OK;
 }
 
