@@ -82,7 +82,7 @@ static bool rounds_codes(const struct fm_exportplan *p)
         fm_storage_exact(&p->from->config.scheme, p->from->config.schemes))
         return false;
     for (size_t i = 0; i < p->tensors && !decoded; i++)
-        decoded = p->tensor[i].scale != NULL;
+        decoded = p->tensor[i].decoded;
     return decoded;
 }
 

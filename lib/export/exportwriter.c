@@ -112,7 +112,7 @@ static void hold(struct fm_fill_held *held, const struct fm_exportplan *p,
 
 /* Cut a file into *count pieces.  Those of a stream are in order of the file.  Those of a directory
  * are in order of the bundle, which is then read sequentially, and a tensor that is copied
- * (FM_FILL_COPY) is one piece, because it has one digest. */
+ * is one piece, because it has one digest. */
 static int cut(struct piece **piece, int *count, const struct fm_exportplan *p,
                const struct fm_planned_file *f, bool stream, struct fm_err *err)
 {
@@ -123,8 +123,8 @@ static int cut(struct piece **piece, int *count, const struct fm_exportplan *p,
         for (size_t i = f->tensor; i < f->tensor + f->tensors; i++) {
             const struct fm_planned_tensor *t = &p->tensor[i];
             for (uint64_t at = 0, next; at < t->t.size; at = next, n++) {
-                next = !stream && t->fill == FM_FILL_COPY ? t->t.size
-                                                          : fm_fill_cut(p, t, at, FM_FILL_PIECE);
+                next = !stream && fm_planned_copy(t) ? t->t.size
+                                                     : fm_fill_cut(p, t, at, FM_FILL_PIECE);
                 if (pass == 1)
                     (*piece)[n] = (struct piece){t, at, next - at, fm_fill_source(p, t, at), 0};
             }
@@ -149,23 +149,24 @@ static int cut(struct piece **piece, int *count, const struct fm_exportplan *p,
 static uint64_t filling_memory(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
                                uint64_t piece)
 {
-    const struct fm_tensor *scale = t->scale ? &t->scale->t : NULL;
+    const struct fm_tensor *scale = t->decoded ? t->from->at.scale : NULL;
     uint64_t most = 0, H = (uint64_t)p->from->config.H;
-    if (t->from && t->fill != FM_FILL_COPY)
+    if (t->from && !fm_planned_copy(t))
         return piece +
                (scale ? piece + scale->size + fm_tensor_count(scale) * sizeof(float) + FM_FILL_PIECE
                       : 0);
     for (size_t i = t->block; i < t->block + t->blocks; i++) {
         struct fm_planned_block b = p->block[i];
         uint64_t k = fm_exportplan_stored(p, &b), bytes = 0;
-        const struct fm_forms f = fm_exportplan_forms(p, &b, 0, k);
-        if (p->options.quantise && (t->fill != FM_FILL_EXPERTS || b.plane >= 0)) {
+        bool alone = fm_fill_alone(p, &b);
+        const struct fm_forms f = alone ? (struct fm_forms){0} : fm_exportplan_forms(p, &b, 0, k);
+        if (alone && p->options.quantise) {
             b.plane = -1;
             b.part = fm_expert_cut(p->from->config.expert, b.part).of;
             bytes = piece +
                     fm_exportplan_unit_bytes(p, &b, k) * (b.part == FM_PART_DOWN_T ? 2 : 1) +
                     (k + H) * (uint64_t)p->rounded.scheme.block_rows * sizeof(float);
-        } else if (t->fill == FM_FILL_EXPERTS && !fm_forms_same(&f)) {
+        } else if (!alone && !fm_forms_same(&f)) {
             bytes = 2 * (b.bytes < piece ? b.bytes : piece);
         }
         most = bytes > most ? bytes : most;
@@ -290,8 +291,8 @@ static void fill_group(void *arg, int i)
     for (int k = 0; k < p->group && !rc; k++)
         rc = f->bytes ? fm_fill_bytes(f->w->plan, p[k].tensor, p[k].from, p[k].size,
                                       f->bytes[i + k], &err)
-             : p->tensor->fill == FM_FILL_COPY ? write_whole(f, p, &err)
-                                               : write_part(f, &p[k], NULL, &err);
+             : fm_planned_copy(p->tensor) ? write_whole(f, p, &err)
+                                          : write_part(f, &p[k], NULL, &err);
     fm_fill_drop(&held);
     fm_scratch_release(mark);
     if (rc)
@@ -393,7 +394,7 @@ static int stream_piece(struct writer *w, const struct piece *p, const char *byt
 {
     const struct fm_planned_tensor *t = p->tensor;
     int rc = FM_OK;
-    if (t->fill == FM_FILL_COPY) {
+    if (fm_planned_copy(t)) {
         if (p->from == 0)
             fm_hasher_reset(w->hasher);
         fm_hasher_add(w->hasher, bytes, (size_t)p->size);

@@ -29,24 +29,24 @@ static int check_digest(const struct fm_exportplan *p, const struct fm_opened_te
                    fm_file_path_at(&p->from->bundle.file, from->t.offset), from->t.name);
 }
 
-/* True if the block is codes or scales to which the plan rounds the expert's values. */
-static bool is_rounded(const struct fm_exportplan *p, const struct fm_planned_block *b)
-{
-    return b->plane >= 0 && p->options.quantise;
-}
-
-/* True if the block is computed as a whole: it is rounded, or belongs to no channel. */
-static bool is_alone(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
-                     const struct fm_planned_block *b)
-{
-    return t->fill != FM_FILL_EXPERTS || is_rounded(p, b);
-}
-
 /* The form of the block's layer in the bundle. */
 static const struct fm_packed *packed_of(const struct fm_exportplan *p,
                                          const struct fm_planned_block *b)
 {
     return fm_packed_at(&p->from->packed, b->m);
+}
+
+/* The part of the bundle in which the block's channels are. */
+static enum fm_weight_part source_of(const struct fm_exportplan *p,
+                                     const struct fm_planned_block *b)
+{
+    return fm_expert_cut(p->from->config.expert, b->part).of;
+}
+
+bool fm_fill_alone(const struct fm_exportplan *p, const struct fm_planned_block *b)
+{
+    return b->plane >= 0 &&
+           (p->options.quantise || !fm_packed_find(packed_of(p, b), source_of(p, b), b->plane));
 }
 
 /* The last place after `from` where a block that begins at 0 can be cut: the last boundary of
@@ -78,8 +78,8 @@ uint64_t fm_fill_cut(const struct fm_exportplan *p, const struct fm_planned_tens
                      uint64_t from, uint64_t limit)
 {
     uint64_t left = t->t.size - from, at = from;
-    limit = t->fill == FM_FILL_DECODED ? limit / 16 * 16 : limit; /* whole bytes of codes */
-    if (t->fill == FM_FILL_WIDENED)
+    limit = t->decoded ? limit / 16 * 16 : limit; /* whole bytes of codes */
+    if (t->by)
         return t->t.size;
     if (t->blocks == 0)
         return from + (left < limit ? left : limit);
@@ -88,9 +88,9 @@ uint64_t fm_fill_cut(const struct fm_exportplan *p, const struct fm_planned_tens
         uint64_t end = b->at + b->bytes;
         if (end <= from)
             continue;
-        if (at > from && (end - from > limit || is_alone(p, t, b)))
-            return at; /* as many whole blocks as fit, or one rounded block */
-        at = is_alone(p, t, b) ? end : b->at + cut_block(p, b, at - b->at, limit - (at - from));
+        if (at > from && (end - from > limit || fm_fill_alone(p, b)))
+            return at; /* as many whole blocks as fit, or one that is computed as a whole */
+        at = fm_fill_alone(p, b) ? end : b->at + cut_block(p, b, at - b->at, limit - (at - from));
         if (at < end)
             return at;
     }
@@ -204,7 +204,7 @@ static bool find_shared(const struct fm_exportplan *p, const struct fm_planned_t
         return false;
     const struct fm_expert_cut cut = fm_expert_cut(form, b->part);
     *of = cut.of;
-    if (is_alone(p, t, b))
+    if (fm_fill_alone(p, b))
         return !p->codes;
     return !cut.columns && cut.rows < fm_expert_part_rows(form, cut.of);
 }
@@ -275,7 +275,7 @@ uint64_t fm_fill_source(const struct fm_exportplan *p, const struct fm_planned_t
     const struct fm_expert_form *form = p->from->config.expert;
     int64_t expert = fm_fill_expert(p, t, at), E = p->from->config.E;
     if (t->from)
-        return t->from->t.offset + (t->fill == FM_FILL_COPY ? at : 0);
+        return t->from->t.offset + (fm_planned_copy(t) ? at : 0);
     if (expert < 0)
         return 0;
     const struct fm_planned_block *b = &p->block[t->block];
@@ -286,7 +286,7 @@ uint64_t fm_fill_source(const struct fm_exportplan *p, const struct fm_planned_t
     int part = part_of(p, m, cut.of, p->options.quantise ? -1 : b->plane);
     part = part < 0 ? part_of(p, m, cut.of, 0) : part;
     return fm_volumes_expert(&p->from->volumes, m, part, (int)(expert % E)) +
-           (t->fill == FM_FILL_EXPERTS && !fm_fill_shares(p, t) ? at - b->at : 0);
+           (fm_fill_shares(p, t) ? 0 : at - b->at);
 }
 
 /* Read values of the block's expert that belong to no channel (fm_packed_read_apart). */
@@ -353,8 +353,7 @@ static int find_channels(const char **bytes, const struct fm_exportplan *p,
                          const struct fm_planned_block *b, uint64_t first, uint64_t count,
                          char *room, struct fm_err *err)
 {
-    const struct fm_config *c = &p->from->config;
-    enum fm_weight_part of = fm_expert_cut(c->expert, b->part).of;
+    enum fm_weight_part of = source_of(p, b);
     int part = part_of(p, b->m, of, b->plane);
     if (part >= 0)
         return find_part(bytes, p, b, part, first, count, room, err);
@@ -385,9 +384,9 @@ static int fill_moved(const struct fm_exportplan *p, const struct fm_planned_blo
 }
 
 /* FM_EFORMAT if a tensor of the bundle outside the experts does not match its checksum. */
-static int check_whole(const struct fm_exportplan *p, const struct fm_opened_tensor *from,
-                       struct fm_err *err)
+static int check_whole(const struct fm_exportplan *p, const struct fm_tensor *t, struct fm_err *err)
 {
+    const struct fm_opened_tensor *from = fm_opened_find(p->from, t->name);
     struct fm_hasher *hasher = from->digest ? fm_hasher_new() : NULL;
     if (from->digest && !hasher)
         return fm_fail(err, FM_ENOMEM, "no memory for a digest");
@@ -423,8 +422,8 @@ static int read_decoded(const struct fm_exportplan *p, const struct fm_planned_t
     int rc = FM_OK;
     if (fm_file_read(file, at->tensor->offset + first * bits / 8, raw, bytes, err) ||
         fm_file_read(file, at->scale->offset, scale, (size_t)at->scale->size, err) ||
-        (first == 0 && (check_whole(p, t->from, err) || check_whole(p, t->scale, err))) ||
-        (first == 0 && t->factor && check_whole(p, t->factor, err)))
+        (first == 0 && (check_whole(p, at->tensor, err) || check_whole(p, at->scale, err))) ||
+        (first == 0 && at->factor && check_whole(p, at->factor, err)))
         rc = err->code;
     float factor = 1;
     if (!rc && fm_stored_factor(&factor, at, err))
@@ -445,7 +444,7 @@ static int read_own(const struct fm_exportplan *p, const struct fm_planned_tenso
                     size_t size, struct fm_err *err)
 {
     size_t element = (size_t)fm_dtype_bits(t->t.dtype) / 8;
-    if (t->scale)
+    if (t->decoded)
         return read_decoded(p, t, 0, size / element, dst, err);
     int rc = fm_file_read(&p->from->bundle.file, t->from->t.offset, dst, size, err);
     struct fm_digest digest = fm_digest_of(dst, size);
@@ -495,10 +494,14 @@ static int fill_widened(const struct fm_exportplan *p, const struct fm_planned_t
     return rc;
 }
 
-static int fill_number(const struct fm_planned_tensor *t, uint64_t from, uint64_t size, char *dst)
+static int fill_numbers(const struct fm_planned_tensor *t, uint64_t from, uint64_t size, char *dst)
 {
     char value[sizeof t->number];
-    fm_dtype_from_f32(value, &t->number, t->t.dtype, 1);
+    const float number = (float)t->number[0];
+    if (t->t.dtype == FM_I64)
+        memcpy(value, t->number, sizeof value);
+    else
+        fm_dtype_from_f32(value, &number, t->t.dtype, 1);
     memcpy(dst, value + from, (size_t)size);
     return FM_OK;
 }
@@ -509,32 +512,30 @@ static int fill_number(const struct fm_planned_tensor *t, uint64_t from, uint64_
 static int read_rows(struct fm_quantise_matrix *all, const struct fm_exportplan *p,
                      const struct fm_planned_block *b, struct fm_err *err)
 {
-    const struct fm_config *c = &p->from->config;
     const struct fm_planned_block values = {.m = b->m, .e = b->e, .part = b->part, .plane = -1};
     size_t k = fm_exportplan_stored(p, &values);
-    enum fm_weight_part of = fm_expert_cut(c->expert, b->part).of;
     assert(fm_exportplan_kept(p, &values) == k);
     const char *part = NULL;
     int rc = k ? find_channels(&part, p, &values, 0, k, NULL, err) : FM_OK;
-    *all = fm_forms_rows(c, of, part, p->from->dtype, k);
+    *all = fm_forms_rows(&p->from->config, source_of(p, b), part, p->from->dtype, k);
     return rc;
 }
 
-/* Write codes, scales or the factor of a cut; gate and up have the same factor. */
+/* Write a plane of a cut, or the factor, which gate and up have in common. */
 static int round_cut(char *dst, const struct fm_exportplan *p, const struct fm_planned_block *b,
-                     enum fm_fill fill, const struct fm_quantise_matrix *all, struct fm_err *err)
+                     const struct fm_quantise_matrix *all, struct fm_err *err)
 {
     const struct fm_quantiser *q = p->options.quantise;
     const struct fm_expert_cut cut = fm_expert_cut(p->from->config.expert, b->part);
     float factor;
     bool finite = fm_quantise_factor(&factor, q, &p->rounded.scheme, all);
-    if (fill == FM_FILL_FACTOR) {
-        memcpy(dst, &factor, sizeof factor);
+    if (b->plane == FM_PLANES) {
+        for (uint64_t at = 0; at < b->bytes; at += sizeof factor)
+            memcpy(dst + at, &factor, sizeof factor);
     } else if (finite) {
         const struct fm_quantise_matrix w = fm_forms_matrix(&p->from->config, &cut, all);
-        finite =
-            fm_quantise(fill == FM_FILL_CODES ? dst : NULL, fill == FM_FILL_SCALES ? dst : NULL, q,
-                        &p->rounded.scheme, &w, factor);
+        finite = fm_quantise(b->plane == 0 ? dst : NULL, b->plane == 1 ? dst : NULL, q,
+                             &p->rounded.scheme, &w, factor);
     }
     if (finite)
         return FM_OK;
@@ -544,38 +545,25 @@ static int round_cut(char *dst, const struct fm_exportplan *p, const struct fm_p
                    p->from->bundle.file.path, p->from->config.moe[b->m], b->e, q->name);
 }
 
-/* Write a block of a rounded matrix. */
-static int fill_rounded(const struct fm_exportplan *p, enum fm_fill fill,
-                        const struct fm_planned_block *b, char *dst, struct fm_err *err)
-{
-    struct fm_mark mark = fm_scratch_mark();
-    struct fm_quantise_matrix all;
-    int rc = read_rows(&all, p, b, err);
-    if (!rc)
-        rc = round_cut(dst, p, b, fill, &all, err);
-    if (!rc && fill == FM_FILL_FACTOR && b->bytes > sizeof(float))
-        memcpy(dst + sizeof(float), dst, sizeof(float));
-    fm_scratch_release(mark);
-    return rc;
-}
-
-/* Write a block of codes or scales in the form of a bundle of codes (lib/model/packed.h): round
- * each of its cuts, and move the result there. */
-static int fill_planes(const struct fm_exportplan *p, const struct fm_planned_block *b, char *dst,
-                       struct fm_err *err)
+/* Round a block.  What has the form of a bundle of codes (lib/model/packed.h) is rounded cut by
+ * cut, and the result moved there. */
+static int fill_rounded(const struct fm_exportplan *p, const struct fm_planned_block *b, char *dst,
+                        struct fm_err *err)
 {
     static const enum fm_weight_part parts[] = {FM_PART_GATE, FM_PART_UP};
-    bool down = b->part == FM_PART_DOWN_T;
+    bool rows = b->part == FM_PART_GATE_UP, moved = rows || b->part == FM_PART_DOWN_T;
     uint32_t stored = fm_exportplan_stored(p, b);
     struct fm_mark mark = fm_scratch_mark();
     struct fm_quantise_matrix all;
-    int rc = stored > 0 ? read_rows(&all, p, b, err) : FM_OK;
-    for (int i = 0; i < (down ? 1 : 2) && stored > 0 && !rc; i++) {
+    int rc = read_rows(&all, p, b, err);
+    if (!rc && !moved)
+        rc = round_cut(dst, p, b, &all, err);
+    for (int i = 0; i < (rows ? 2 : 1) && moved && !rc; i++) {
         struct fm_planned_block cut = *b;
-        cut.part = down ? FM_PART_DOWN : parts[i];
+        cut.part = rows ? parts[i] : FM_PART_DOWN;
         const struct fm_forms f = fm_exportplan_forms(p, &cut, stored, stored);
         char *own = fm_scratch(f.file_bytes);
-        rc = round_cut(own, p, &cut, b->plane ? FM_FILL_SCALES : FM_FILL_CODES, &all, err);
+        rc = round_cut(own, p, &cut, &all, err);
         if (!rc)
             fm_move(dst + f.part_first, &f.part, own, &f.file, &f.box, NULL);
     }
@@ -584,30 +572,25 @@ static int fill_planes(const struct fm_exportplan *p, const struct fm_planned_bl
 }
 
 /* Write what belongs to one expert's matrices but to no channel: factors or scales. */
-static int fill_apart(const struct fm_exportplan *p, enum fm_fill fill,
-                      const struct fm_planned_block *b, char *dst, struct fm_err *err)
+static int fill_apart(const struct fm_exportplan *p, const struct fm_planned_block *b, char *dst,
+                      struct fm_err *err)
 {
-    enum fm_weight_part of = fm_expert_cut(p->from->config.expert, b->part).of;
     float factor[2];
-    if (fill != FM_FILL_FACTOR)
-        return read_apart(dst, p, b, of, -1, err);
-    int rc = read_factors(factor, p, b, of, err);
+    if (b->plane < FM_PLANES)
+        return read_apart(dst, p, b, source_of(p, b), -1, err);
+    int rc = read_factors(factor, p, b, source_of(p, b), err);
     if (!rc)
         memcpy(dst, factor, (size_t)b->bytes);
     return rc;
 }
 
-/* Write bytes [from, from + size) of a block of the tensor. */
-static int fill_block(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
-                      const struct fm_planned_block *b, uint64_t from, uint64_t size, char *dst,
-                      struct fm_err *err)
+/* Write bytes [from, from + size) of a block. */
+static int fill_block(const struct fm_exportplan *p, const struct fm_planned_block *b,
+                      uint64_t from, uint64_t size, char *dst, struct fm_err *err)
 {
-    assert(!is_alone(p, t, b) || (from == 0 && size == b->bytes));
-    if (t->fill != FM_FILL_EXPERTS)
-        return p->codes ? fill_apart(p, t->fill, b, dst, err)
-                        : fill_rounded(p, t->fill, b, dst, err);
-    if (is_rounded(p, b))
-        return fill_planes(p, b, dst, err);
+    assert(!fm_fill_alone(p, b) || (from == 0 && size == b->bytes));
+    if (fm_fill_alone(p, b))
+        return p->codes ? fill_apart(p, b, dst, err) : fill_rounded(p, b, dst, err);
     uint64_t group = (uint64_t)packed_of(p, b)->group, unit = fm_exportplan_unit_bytes(p, b, group);
     assert(from % unit == 0 && size % unit == 0);
     return fill_moved(p, b, from / unit * group, size / unit * group, dst, err);
@@ -623,7 +606,7 @@ static int fill_blocks(const struct fm_exportplan *p, const struct fm_planned_te
         uint64_t end = b->at + b->bytes;
         uint64_t lo = from > b->at ? from : b->at, hi = from + size < end ? from + size : end;
         if (lo < hi)
-            rc = fill_block(p, t, b, lo - b->at, hi - lo, dst + (lo - from), err);
+            rc = fill_block(p, b, lo - b->at, hi - lo, dst + (lo - from), err);
     }
     return rc;
 }
@@ -631,32 +614,16 @@ static int fill_blocks(const struct fm_exportplan *p, const struct fm_planned_te
 int fm_fill_bytes(const struct fm_exportplan *p, const struct fm_planned_tensor *t, uint64_t from,
                   uint64_t size, void *dst, struct fm_err *err)
 {
-    switch (t->fill) {
-    case FM_FILL_COPY:
-        return fm_file_read(&p->from->bundle.file, t->from->t.offset + from, dst, (size_t)size,
-                            err);
-    case FM_FILL_WIDENED:
-        assert(from == 0 && size == t->t.size);
-        return fill_widened(p, t, dst, err);
-    case FM_FILL_DECODED: {
-        uint64_t element = (uint64_t)fm_dtype_bits(t->t.dtype) / 8;
-        return read_decoded(p, t, from / element, size / element, dst, err);
-    }
-    case FM_FILL_EXPERTS:
-    case FM_FILL_CODES:
-    case FM_FILL_SCALES:
-    case FM_FILL_FACTOR:
+    uint64_t element = (uint64_t)fm_dtype_bits(t->t.dtype) / 8;
+    if (t->blocks > 0)
         return fill_blocks(p, t, from, size, dst, err);
-    case FM_FILL_SHAPE: {
-        const int64_t numbers[] = {t->rows, t->columns};
-        memcpy(dst, (const char *)numbers + from, (size_t)size);
-        return FM_OK;
-    }
-    case FM_FILL_NUMBER:
-        return fill_number(t, from, size, dst);
-    }
-    assert(!"unknown kind of fill");
-    return FM_EBUG;
+    if (!t->from)
+        return fill_numbers(t, from, size, dst);
+    if (t->by > 0)
+        return fill_widened(p, t, dst, err);
+    if (t->decoded)
+        return read_decoded(p, t, from / element, size / element, dst, err);
+    return fm_file_read(&p->from->bundle.file, t->from->t.offset + from, dst, (size_t)size, err);
 }
 
 int fm_fill_check(const struct fm_exportplan *p, const struct fm_planned_tensor *t,

@@ -9,10 +9,10 @@
 
 /*
  * Write bytes [from, from + size) of a tensor to dst; both ends are cuts.  The family is open with
- * FM_OPENED_WEIGHTS, unless the fill is FM_FILL_NUMBER or FM_FILL_SHAPE, which read no weights.  If
- * it is also open with FM_OPENED_CHECKSUMS, FM_EFORMAT names the expert and the channels that do
- * not match their digest.  A copied tensor (FM_FILL_COPY) has one digest for all its bytes, which
- * the caller compares (fm_fill_check).
+ * FM_OPENED_WEIGHTS, unless the tensor is numbers, which need no weights.  If it is also open with
+ * FM_OPENED_CHECKSUMS, FM_EFORMAT names the expert and the channels that do not match their digest.
+ * A copy (fm_planned_copy) has one digest for all its bytes, which the caller compares
+ * (fm_fill_check).
  */
 int fm_fill_bytes(const struct fm_exportplan *p, const struct fm_planned_tensor *t, uint64_t from,
                   uint64_t size, void *dst, struct fm_err *err);
@@ -21,7 +21,9 @@ int fm_fill_bytes(const struct fm_exportplan *p, const struct fm_planned_tensor 
  * is filled as a whole is not cut. */
 uint64_t fm_fill_cut(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
                      uint64_t from, uint64_t limit);
-/* A tensor that is wider in the export (FM_FILL_WIDENED): its own rows, one after another and with
+/* Whether a block is computed as a whole: it is rounded, or belongs to no channel. */
+bool fm_fill_alone(const struct fm_exportplan *p, const struct fm_planned_block *b);
+/* A tensor that is wider in the export: its own rows, one after another and with
  * padding after each.  The padding is the byte `blank`, or repeats the last `again` bytes. */
 struct fm_widened {
     struct fm_box own, padding; /* rows are groups */

@@ -29,17 +29,16 @@ static int add_apart(struct fm_exportplan *p, int m, enum fm_weight_part of, str
     const struct fm_packed *packed = fm_packed_at(&p->packed, m);
     const struct fm_config *c = &p->from->config;
     enum fm_weight_part cut = of == FM_PART_DOWN_T ? FM_PART_DOWN : FM_PART_GATE;
-    struct fm_planned_tensor t = {.fill = FM_FILL_SCALES, .m = m};
+    struct fm_planned_tensor t = {.m = m};
     t.t = (struct fm_tensor){
         .dtype = packed->scales, .dims = 2, .shape = {(uint64_t)c->E, (uint64_t)c->H}};
     if (!fm_packed_find(packed, of, 1) &&
-        fm_exportplan_add_flat(p, &t, of, FM_PACKED_SCALE, cut, -1, err))
+        fm_exportplan_add_flat(p, &t, of, FM_PACKED_SCALE, cut, 1, err))
         return err->code;
-    t.fill = FM_FILL_FACTOR;
     t.t.dtype = FM_F32;
     t.t.shape[1] = (uint64_t)fm_expert_part_rows(c->expert, of);
     return packed->scheme.storage->factor_end
-               ? fm_exportplan_add_flat(p, &t, of, FM_PACKED_FACTOR, cut, -1, err)
+               ? fm_exportplan_add_flat(p, &t, of, FM_PACKED_FACTOR, cut, FM_PLANES, err)
                : FM_OK;
 }
 
@@ -49,7 +48,7 @@ int fm_exportplan_flat(struct fm_exportplan *p, int m, struct fm_err *err)
     for (int i = 0; i < packed->parts; i++) {
         const struct fm_packed_part part =
             fm_packed_flat(packed, &packed->part[i], fm_exportplan_layer_channels(p, m));
-        struct fm_planned_tensor t = {.fill = FM_FILL_EXPERTS, .m = m};
+        struct fm_planned_tensor t = {.m = m};
         t.t = (struct fm_tensor){.dtype = part.dtype, .dims = part.dims};
         memcpy(t.t.shape, part.shape, sizeof part.shape);
         if (fm_exportplan_add_flat(p, &t, part.of, part.plane == 1 ? FM_PACKED_SCALE : "", part.of,

@@ -393,7 +393,8 @@ static int add_block(struct fm_exportplan *p, const struct fm_planned_block *lik
         return rc;
     struct fm_planned_block *b = &p->block[p->blocks++];
     *b = *like;
-    if (t->fill == FM_FILL_EXPERTS)
+    enum fm_weight_part of = fm_expert_cut(p->from->config.expert, b->part).of;
+    if (b->plane < 0 || fm_packed_find(fm_packed_at(&p->packed, b->m), of, b->plane))
         b->bytes = fm_exportplan_unit_bytes(p, b, fm_exportplan_stored(p, b));
     if (t->blocks++)
         b->at = b[-1].at + b[-1].bytes;
@@ -493,7 +494,7 @@ static bool is_tensor_sane(const struct fm_exportplan *p, size_t i)
             return false;
         bytes += p->block[b].bytes;
     }
-    return t->blocks ? bytes == t->t.size : t->fill != FM_FILL_EXPERTS;
+    return t->blocks ? bytes == t->t.size : t->from || fm_tensor_count(&t->t) <= 2;
 }
 
 static bool is_file_sane(const struct fm_exportplan *p, size_t i)

@@ -27,24 +27,10 @@
 #include "lib/model/forms.h"
 #include "lib/model/source.h"
 
-/* The source of a tensor's bytes. */
-enum fm_fill {
-    FM_FILL_COPY,    /* a copy of a tensor of the bundle outside the experts */
-    FM_FILL_WIDENED, /* a tensor of the shared expert, or its decoded values, with zeros after
-                        its channels */
-    FM_FILL_DECODED, /* the values of a tensor of codes, rounded once */
-    FM_FILL_EXPERTS, /* blocks, one after another */
-    FM_FILL_CODES,   /* blocks that are the codes of a rounded matrix */
-    FM_FILL_SCALES,  /* blocks that are the scales of such a matrix; or, if codes are kept, the
-                        scales  that belong to no channel */
-    FM_FILL_FACTOR,  /* blocks that are the factors of the scales of such a matrix */
-    FM_FILL_SHAPE,   /* two numbers, rows and columns of a matrix */
-    FM_FILL_NUMBER   /* one number */
-};
-
 /*
  * A block is one cut (lib/block/experts.h) of one expert: its first channels, followed by zeros. In
- * blocks of codes and scales the added channels have code zero and the expert's own scales.  The
+ * blocks of codes and scales the added channels have code zero and the expert's own scales.  Scales
+ * that belong to no channel, and the factors of scales, are a block as well.  The
  * source is a range of the bundle, every second row of a range (FM_PART_GATE and FM_PART_UP), or a
  * range transposed.  If gate and up have separate blocks, the block of up follows that of gate
  * directly, or, for codes and scales, FM_PLANES blocks later.
@@ -54,27 +40,31 @@ struct fm_planned_block {
     uint64_t at, bytes; /* offset in that tensor, and size */
     int m, e;           /* index of the layer in config.moe; expert */
     enum fm_weight_part part;
-    int plane; /* plane of the codes; -1: unquantised */
+    int plane; /* plane of the codes, or FM_PLANES: the factors of scales; -1: unquantised */
 };
 
+/* A tensor is the blocks of experts, one after another; or a tensor of the bundle outside the
+ * experts; or numbers. */
 struct fm_planned_tensor {
-    struct fm_tensor t; /* name owned; offset is that in its file */
-    enum fm_fill fill;
-    int m;                                 /* index of the layer in config.moe; -1: none */
-    const struct fm_opened_tensor *from;   /* for COPY, WIDENED, DECODED */
-    const struct fm_opened_tensor *scale;  /* the scales of codes that are decoded; else NULL */
-    const struct fm_opened_tensor *factor; /* the factor of these scales, or NULL */
-    int64_t rows, columns;                 /* for SHAPE */
-    float number;                          /* for NUMBER */
-    int wider;                             /* for WIDENED: the dimension that grows */
-    uint64_t by;                           /* for WIDENED: by how much that dimension grows */
-    size_t again; /* bytes of the last scale, which the padding repeats; 0: it repeats
-                     `blank` */
-    int blank;    /* the byte of the padding */
-    size_t block,
-        blocks; /* for EXPERTS, CODES, SCALES, FACTOR: the first block, and their number */
+    struct fm_tensor t;                  /* name owned; offset is that in its file */
+    int m;                               /* index of the layer in config.moe; -1: none */
+    size_t block, blocks;                /* the first of its blocks, and their number; 0: none */
+    const struct fm_opened_tensor *from; /* the tensor of the bundle; NULL: blocks or numbers */
+    bool decoded;      /* `from` is codes, whose values are written, rounded once */
+    uint64_t by;       /* `from` is of the shared expert, and grows by so many elements */
+    int wider;         /* the dimension that grows */
+    size_t again;      /* bytes of the last scale, which the padding repeats; 0: it repeats
+                          `blank` */
+    int blank;         /* the byte of the padding */
+    int64_t number[2]; /* the elements of a tensor of numbers */
     size_t file;
 };
+
+/* Whether the tensor has the bytes of one of the bundle. */
+static inline bool fm_planned_copy(const struct fm_planned_tensor *t)
+{
+    return t->from && !t->decoded && t->by == 0;
+}
 
 struct fm_planned_file {
     char name[128];
@@ -278,7 +268,7 @@ int fm_exportplan_shards(struct fm_exportplan *p, struct fm_err *err);
 
 /* ---- for layouts and texts: adding ---- */
 
-/* Add a tensor; `like` is copied, including its name.  Dtype, shape, fill and m must be set. */
+/* Add a tensor; `like` is copied, including its name.  Dtype, shape and m must be set. */
 int fm_exportplan_add_tensor(struct fm_exportplan *p, const struct fm_planned_tensor *like,
                              struct fm_err *err);
 /* Add a tensor of experts [first, first + n) of layer t->m: from each, the cuts of `part`, in a

@@ -33,13 +33,13 @@ struct matrix {
 
 static int add_stock(struct fm_exportplan *p, const struct matrix *x, struct fm_err *err)
 {
-    struct fm_planned_tensor t = {.t = x->values, .fill = FM_FILL_EXPERTS, .m = x->m};
+    struct fm_planned_tensor t = {.t = x->values, .m = x->m};
     t.t.name = x->name;
     t.t.dtype = p->from->dtype;
     return fm_exportplan_add_experts(p, &t, x->first, x->n, x->part, -1, err);
 }
 
-/* Add a tensor of codes, or one that belongs to them: the matrix's name with another ending. */
+/* Add a plane of codes, or numbers (-1): the matrix's name with another ending. */
 static int add_ending(struct fm_exportplan *p, struct fm_planned_tensor *t, const struct matrix *x,
                       const char *end, int plane, struct fm_err *err)
 {
@@ -47,7 +47,7 @@ static int add_ending(struct fm_exportplan *p, struct fm_planned_tensor *t, cons
     char name[FM_ST_NAME_BYTES_MAX + 1];
     fm_stored_name(name, storage, x->name, end);
     t->t.name = name;
-    if (t->fill == FM_FILL_NUMBER || t->fill == FM_FILL_SHAPE)
+    if (plane < 0)
         return fm_exportplan_add_tensor(p, t, err);
     return fm_exportplan_add_experts(p, t, x->first, x->n, fm_stored_part(storage, x->part), plane,
                                      err);
@@ -58,15 +58,14 @@ static int add_numbers(struct fm_exportplan *p, const struct matrix *x, struct f
 {
     const struct fm_storage *storage = p->rounded.scheme.storage;
     const struct fm_quantiser *q = p->options.quantise;
-    struct fm_planned_tensor factor = {.fill = FM_FILL_FACTOR, .m = x->m};
+    struct fm_planned_tensor factor = {.m = x->m}, shape = factor;
     factor.t = (struct fm_tensor){.dtype = FM_F32, .dims = q->factor_dims, .shape = {1, 1}};
-    struct fm_planned_tensor unit = factor, shape = {.fill = FM_FILL_SHAPE, .m = x->m};
-    unit.fill = FM_FILL_NUMBER;
-    unit.number = 1;
+    struct fm_planned_tensor unit = factor;
+    unit.number[0] = 1;
     shape.t = (struct fm_tensor){.dtype = FM_I64, .dims = 1, .shape = {2}};
-    shape.rows = (int64_t)x->values.shape[0];
-    shape.columns = (int64_t)x->values.shape[1];
-    if ((storage->factor_end && add_ending(p, &factor, x, storage->factor_end, -1, err)) ||
+    shape.number[0] = (int64_t)x->values.shape[0];
+    shape.number[1] = (int64_t)x->values.shape[1];
+    if ((storage->factor_end && add_ending(p, &factor, x, storage->factor_end, FM_PLANES, err)) ||
         (q->unit_end && add_ending(p, &unit, x, q->unit_end, -1, err)) ||
         (storage->shape_end && add_ending(p, &shape, x, storage->shape_end, -1, err)))
         return err->code;
@@ -83,12 +82,10 @@ static int add_codes(struct fm_exportplan *p, const struct matrix *x, struct fm_
     fm_expert_cuts(cut, p->from->config.expert, fm_stored_part(storage, x->part));
     for (int plane = 0; plane < FM_PLANES; plane++) {
         struct fm_planned_tensor t = {.m = x->m};
-        t.fill = !rounded ? FM_FILL_EXPERTS : plane ? FM_FILL_SCALES : FM_FILL_CODES;
         t.t.dtype = plane ? packed->scales : storage->codes;
         t.t.dims = fm_stored_shape(t.t.shape, &packed->scheme, &x->values, plane);
         if ((fm_packed_find(packed, cut->of, plane) || rounded) &&
-            add_ending(p, &t, x, plane ? storage->scale_end : storage->codes_end,
-                       rounded ? -1 : plane, err))
+            add_ending(p, &t, x, plane ? storage->scale_end : storage->codes_end, plane, err))
             return err->code;
     }
     return rounded ? add_numbers(p, x, err) : FM_OK;
@@ -147,7 +144,7 @@ static int widen_shared(struct fm_planned_tensor *t, const struct fm_exportplan 
     bool scales = fm_stored_belongs(at);
     if (scales && fm_tensor_count(&t->from->t) == 1)
         return FM_OK; /* a number for the whole matrix */
-    if (scales || (fm_stored_is_codes(at) && !t->scale)) {
+    if (scales || (fm_stored_is_codes(at) && !t->decoded)) {
         fm_stored_shape(plain.shape, &at->scheme, &plain, scales);
         fm_stored_shape(grown.shape, &at->scheme, &grown, scales);
         t->again = scales ? (size_t)fm_dtype_bits(t->t.dtype) / 8 : 0;
@@ -157,7 +154,6 @@ static int widen_shared(struct fm_planned_tensor *t, const struct fm_exportplan 
         return fm_fail(err, FM_EFORMAT,
                        "%s: tensor '%s' does not have the shape that config.json requires",
                        p->from->bundle.file.path, t->from->t.name);
-    t->fill = FM_FILL_WIDENED;
     t->wider = d;
     t->by = grown.shape[d] - plain.shape[d];
     t->t.shape[d] = grown.shape[d];
@@ -179,9 +175,9 @@ static void shape_rest(struct fm_planned_tensor *t, const struct fm_exportplan *
         plain = stock_shape(
             c, at->weight,
             p->widths.stored[(size_t)fm_config_moe(c, at->l) * (size_t)c->E + (size_t)at->e]);
-    t->fill = FM_FILL_SHAPE;
-    t->rows = (int64_t)plain.shape[0];
-    t->columns = (int64_t)plain.shape[1];
+    t->from = NULL;
+    t->number[0] = (int64_t)plain.shape[0];
+    t->number[1] = (int64_t)plain.shape[1];
 }
 
 /* Replace a tensor of codes with its values; *scales is true for a tensor of scales, which is
@@ -205,9 +201,7 @@ static int decode_rest(struct fm_planned_tensor *t, bool *scales, char *name,
     if (fm_stored_check(&stored, err))
         return fm_within(err, "%s", p->from->bundle.file.path);
     fm_stored_values(&t->t, name, at);
-    t->fill = FM_FILL_DECODED;
-    t->scale = at->scale ? fm_opened_find(p->from, at->scale->name) : NULL;
-    t->factor = at->factor ? fm_opened_find(p->from, at->factor->name) : NULL;
+    t->decoded = true;
     return FM_OK;
 }
 
@@ -219,14 +213,14 @@ int fm_exportplan_rest(struct fm_exportplan *p, struct fm_err *err)
         bool scales;
         if (from->extra && !p->options.keep_extra)
             continue;
-        struct fm_planned_tensor like = {.t = from->t, .fill = FM_FILL_COPY, .m = -1, .from = from};
+        struct fm_planned_tensor like = {.t = from->t, .m = -1, .from = from};
         if (decode_rest(&like, &scales, values, p, err))
             return err->code;
         if (scales)
             continue;
         fm_checkpoint_rename(name, &p->from->config, p->options.layout->names, like.t.name);
         like.t.name = name;
-        if (widen_shared(&like, p, err) || fm_exportplan_add_tensor(p, &like, err))
+        if ((like.from && widen_shared(&like, p, err)) || fm_exportplan_add_tensor(p, &like, err))
             return err->code;
     }
     return FM_OK;

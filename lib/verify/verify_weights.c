@@ -307,12 +307,14 @@ static int check_block(struct place *p, uint64_t *bytes, struct fm_err *err)
     const struct fm_packed *packed = packed_of(p);
     const struct fm_packed_part *part = fm_packed_find(packed, cut.of, p->b->plane);
     *bytes = p->b->bytes;
-    if (p->b->plane >= 0 && p->j->options.quantise)
+    bool rounded = p->b->plane >= 0 && p->j->options.quantise;
+    if (rounded || !part)
         return check_filled(p, p->b->at, p->b->at + *bytes,
-                            "differs from the bundle's weights, rounded to this format", err);
-    if (!part)
-        return check_filled(p, p->b->at, p->b->at + *bytes,
-                            "differs from the decoded values of the bundle's codes", err);
+                            rounded ? "differs from the bundle's weights, rounded to this format"
+                            : p->b->plane >= 0
+                                ? "differs from the value computed with the bundle's scales"
+                                : "differs from the decoded values of the bundle's codes",
+                            err);
     p->of = part;
     p->part = (int)(part - packed->part);
     uint32_t stored = fm_exportplan_stored(&p->j->plan, p->b);
@@ -337,20 +339,14 @@ static void check_unit(void *arg, int i)
         return;
     if (p.b)
         rc = check_block(&p, &bytes, &err);
-    else if (p.t->fill == FM_FILL_NUMBER)
+    else if (!p.t->from)
         rc = check_filled(&p, 0, have->size, "differs from the expected value", &err);
-    else if (p.t->m >= 0) /* of experts */
-        rc = check_filled(&p, 0, have->size,
-                          j->plan.codes
-                              ? "differs from the value computed with the bundle's scales"
-                              : "differs from the bundle's weights, rounded to this format",
-                          &err);
-    else if (p.t->scale || p.t->fill == FM_FILL_SHAPE)
+    else if (p.t->decoded)
         rc = check_filled(&p, 0, have->size,
                           "differs from the value computed with the bundle's codes and scales",
                           &err);
     else
-        rc = p.t->fill == FM_FILL_COPY ? check_copy(&p, have, &err) : check_widened(&p, have, &err);
+        rc = p.t->by ? check_widened(&p, have, &err) : check_copy(&p, have, &err);
     fm_scratch_release(mark);
     if (rc)
         fm_taskgroup_fail(&j->v->tasks, &err);
@@ -361,7 +357,8 @@ static void check_unit(void *arg, int i)
 /* Up rows are checked with their gate rows if both exist and are the bundle's bytes. */
 static bool is_unit(const struct fm_verify_job *j, const struct fm_planned_block *b)
 {
-    if (fm_packed_at(&j->opened.packed, b->m)->scheme.storage && b->plane < 0)
+    bool values = fm_packed_at(&j->opened.packed, b->m)->scheme.storage && b->plane < 0;
+    if (values || fm_fill_alone(&j->plan, b))
         return true;
     return b->part != FM_PART_UP && (b->part != FM_PART_GATE || j->have[up_of(b)->tensor]);
 }
@@ -374,10 +371,9 @@ static int plan_units(struct fm_verify_job *j, struct fm_err *err)
         return err->code;
     for (size_t i = 0; i < p->tensors; i++) {
         const struct fm_planned_tensor *t = &p->tensor[i];
-        bool moved = t->fill == FM_FILL_EXPERTS; /* checked block by block */
-        if (j->have[i] && !moved)
+        if (j->have[i] && t->blocks == 0)
             j->unit[j->units++] = (struct fm_verify_unit){i, NULL};
-        for (size_t b = t->block; j->have[i] && moved && b < t->block + t->blocks; b++)
+        for (size_t b = t->block; j->have[i] && b < t->block + t->blocks; b++)
             if (is_unit(j, &p->block[b]))
                 j->unit[j->units++] = (struct fm_verify_unit){i, &p->block[b]};
     }

@@ -48,9 +48,9 @@ static void check_tensor(const struct fm_exportplan *p, size_t i)
 {
     const struct fm_planned_tensor *t = &p->tensor[i];
     uint64_t at = 0;
-    assert_true(t->blocks > 0 || t->fill != FM_FILL_EXPERTS);
-    assert_true((t->fill == FM_FILL_COPY) == (t->from != NULL));
-    assert_true(t->m >= 0 || t->fill == FM_FILL_COPY);
+    assert_true(t->blocks == 0 || t->from == NULL);
+    assert_true(fm_planned_copy(t) == (t->from != NULL));
+    assert_true(t->m >= 0 || fm_planned_copy(t));
     for (size_t n = t->block; n < t->block + t->blocks; n++) {
         const struct fm_planned_block *b = &p->block[n];
         assert_int_equal(b->tensor, i);
@@ -223,10 +223,11 @@ TEST(rounded_experts_are_planes_of_whole_groups)
             for (size_t k = 0; k < fm_opened_experts(&opened); k++)
                 assert_int_equal(p.widths.kept[k] % (uint32_t)p.packed.group, 0);
             for (size_t t = 0; t < p.tensors; t++) {
-                bool scales = p.tensor[t].fill == FM_FILL_SCALES;
-                bool factor = p.tensor[t].fill == FM_FILL_FACTOR;
-                codes += scales || factor ? 0 : p.tensor[t].t.size * (p.tensor[t].blocks > 0);
-                apart += scales || factor;
+                const struct fm_planned_block *b = &p.block[p.tensor[t].block];
+                bool has = p.tensor[t].blocks > 0;
+                bool in = has && fm_packed_find(&p.packed.form[0], b->part, b->plane);
+                codes += in ? p.tensor[t].t.size : 0;
+                apart += has && !in;
                 /* One piece for each expert, whatever the limit. */
                 assert_true(!p.tensor[t].blocks || fm_fill_cut(&p, &p.tensor[t], 0, 1) ==
                                                        p.block[p.tensor[t].block].bytes);

@@ -34,7 +34,7 @@ static int plan_fused(struct fm_exportplan *p, int m, struct fm_err *err)
 {
     uint64_t E = (uint64_t)p->from->config.E, H = (uint64_t)p->from->config.H;
     uint64_t k = p->widths.stored[(size_t)m * (size_t)E];
-    struct fm_planned_tensor t = {.fill = FM_FILL_EXPERTS, .m = m};
+    struct fm_planned_tensor t = {.m = m};
     if (p->from->config.expert->bias)
         return fm_fail(
             err, FM_ECONFIG,
