@@ -3,7 +3,7 @@
  * parallel.  In a directory each piece is written at its offset, in the order of the bundle, so
  * that the bundle is read sequentially; in a stream they are written in the order of the file, in
  * rounds of one group of pieces per thread.  The digests of a stream's files are computed as the
- * stream is written. A directory's files are not written in order, so each is read once after it
+ * stream is written.  A directory's files are not written in order, so each is read once after it
  * has been written, mostly from the page cache.  fm-export.json, which has the digests of all other
  * files, is written last.
  */
@@ -26,18 +26,22 @@
 struct writer {
     const struct fm_exportplan *plan;
     const struct fm_run_options *run;
-    uint64_t scratch; /* of a thread */
+    uint64_t scratch; /* of a thread that writes into a directory */
     struct fm_taskgroup tasks;
-    struct fm_outdir dir;             /* of a directory */
-    struct fm_output out;             /* of a stream */
-    struct fm_hasher *hasher, *whole; /* of a tensor and of the file in the stream */
+    struct fm_outdir dir;
+    struct fm_hasher *whole; /* of the file in the stream; NULL: a directory */
+    struct fm_output out;    /* the stream */
     struct fm_filetable table;
 };
 
-static struct fm_filetable_entry *entry_of(const struct writer *w, size_t i)
-{
-    return fm_filetable_find(&w->table, w->plan->file[i].name);
-}
+/* A file while it is written. */
+struct filework {
+    struct writer *w;
+    const struct fm_planned_file *planned;
+    struct fm_output out; /* in a directory */
+    struct piece *piece;
+    char **bytes; /* in a stream: of each piece of a round */
+};
 
 /* The digest of a text in the table: of the card only the part between its marks, because its owner
  * may edit the rest. */
@@ -53,14 +57,13 @@ static struct fm_digest digest_of_text(const char *name, const char *text, size_
 }
 
 /* fm-export.json, the last file of the plan, with the table of files; malloced. */
-static int last_text(const struct writer *w, char **text, struct fm_err *err)
+static int last_text(const struct writer *w, char **text, size_t *size, struct fm_err *err)
 {
     const struct fm_planned_file *f = &w->plan->file[w->plan->files - 1];
-    size_t size = (size_t)f->header_bytes;
     assert(strcmp(f->name, FM_EXPORT_JSON) == 0);
     *text = fm_strdup(f->header, err);
-    int rc = *text ? fm_filetable_write(&w->table, text, &size, err) : err->code;
-    assert(rc || size == f->bytes);
+    int rc = *text ? fm_filetable_write(&w->table, text, size, err) : err->code;
+    assert(rc || *size == f->bytes);
     return rc;
 }
 
@@ -110,29 +113,21 @@ static void hold(struct fm_fill_held *held, const struct fm_exportplan *p,
     fm_fill_hold(held);
 }
 
-/* Cut a file into *count pieces.  Those of a stream are in order of the file.  Those of a directory
- * are in order of the bundle, which is then read sequentially, and a tensor that is copied
- * is one piece, because it has one digest. */
+/* Cut a file into *count pieces.  Those of a stream are in order of the file; those of a directory
+ * are in order of the bundle, which is then read sequentially.  A copy is one piece, because it has
+ * one digest. */
 static int cut(struct piece **piece, int *count, const struct fm_exportplan *p,
                const struct fm_planned_file *f, bool stream, struct fm_err *err)
 {
-    size_t n = 0;
-    *piece = NULL;
-    for (int pass = 0; pass < 2; pass++) {
-        n = 0;
-        for (size_t i = f->tensor; i < f->tensor + f->tensors; i++) {
-            const struct fm_planned_tensor *t = &p->tensor[i];
-            for (uint64_t at = 0, next; at < t->t.size; at = next, n++) {
-                next = !stream && fm_planned_copy(t) ? t->t.size
-                                                     : fm_fill_cut(p, t, at, FM_FILL_PIECE);
-                if (pass == 1)
-                    (*piece)[n] = (struct piece){t, at, next - at, fm_fill_source(p, t, at), 0};
-            }
+    size_t n = 0, room = 0;
+    for (size_t i = f->tensor; i < f->tensor + f->tensors; i++) {
+        const struct fm_planned_tensor *t = &p->tensor[i];
+        for (uint64_t at = 0, next; at < t->t.size; at = next) {
+            next = fm_planned_copy(t) ? t->t.size : fm_fill_cut(p, t, at, FM_FILL_PIECE);
+            if (FM_GROW(*piece, room, n + 1, "the pieces of a file", err))
+                return err->code;
+            (*piece)[n++] = (struct piece){t, at, next - at, fm_fill_source(p, t, at), 0};
         }
-        if (pass == 0)
-            *piece = fm_alloc(n, sizeof **piece, "the pieces of a file", err);
-        if (!*piece)
-            return err->code;
     }
     *count = (int)n;
     if (!stream && n > 0)
@@ -227,34 +222,28 @@ uint64_t fm_exportwriter_memory(const struct fm_exportplan *p, bool stream)
            plan_memory(p);
 }
 
-/* ---- a directory ---- */
+/* ---- the bytes of a file ---- */
 
-struct filework {
-    struct writer *w;
-    struct fm_output out;
-    struct piece *piece;
-    char **bytes; /* of a stream, for each piece */
-};
-
-static int write_part(struct filework *f, const struct piece *p, struct fm_hasher *hasher,
-                      struct fm_err *err)
+/* Write bytes of a file; those of a stream are given in order. */
+static int put(struct filework *f, uint64_t at, const void *bytes, size_t size, struct fm_err *err)
 {
-    struct fm_mark mark = fm_scratch_mark();
-    void *bytes = fm_scratch((size_t)p->size);
-    uint64_t at = p->tensor->t.offset + p->from;
-    int rc = fm_fill_bytes(f->w->plan, p->tensor, p->from, p->size, bytes, err);
-    if (!rc && hasher)
-        fm_hasher_add(hasher, bytes, (size_t)p->size);
-    if (!rc)
-        rc = fm_output_write_at(&f->out, at, bytes, (size_t)p->size, err);
-    fm_scratch_release(mark);
+    if (!f->w->whole)
+        return fm_output_write_at(&f->out, at, bytes, size, err);
+    fm_hasher_add(f->w->whole, bytes, size);
+    return fm_output_write(&f->w->out, bytes, size, err);
+}
+
+static int put_piece(struct filework *f, const struct piece *p, const char *bytes,
+                     struct fm_err *err)
+{
+    int rc = put(f, p->tensor->t.offset + p->from, bytes, (size_t)p->size, err);
     if (!rc)
         fm_taskgroup_add(&f->w->tasks, p->size);
     return rc;
 }
 
-/* Write a whole tensor outside the experts, in order, and check its digest. */
-static int write_whole(struct filework *f, const struct piece *p, struct fm_err *err)
+/* Write a tensor that is copied, in order, and check its digest. */
+static int put_copy(struct filework *f, const struct piece *p, struct fm_err *err)
 {
     const struct fm_planned_tensor *t = p->tensor;
     struct fm_hasher *hasher = fm_hasher_new();
@@ -262,8 +251,14 @@ static int write_whole(struct filework *f, const struct piece *p, struct fm_err 
     for (uint64_t at = 0, next; at < t->t.size && !rc && fm_taskgroup_going(&f->w->tasks);
          at = next) {
         next = fm_fill_cut(f->w->plan, t, at, FM_FILL_PIECE);
-        rc =
-            write_part(f, &(struct piece){.tensor = t, .from = at, .size = next - at}, hasher, err);
+        struct fm_mark mark = fm_scratch_mark();
+        const struct piece some = {.tensor = t, .from = at, .size = next - at};
+        char *bytes = fm_scratch((size_t)some.size);
+        rc = fm_fill_bytes(f->w->plan, t, at, some.size, bytes, err);
+        fm_hasher_add(hasher, bytes, (size_t)some.size);
+        if (!rc)
+            rc = put_piece(f, &some, bytes, err);
+        fm_scratch_release(mark);
     }
     if (!rc && fm_taskgroup_going(&f->w->tasks)) {
         struct fm_digest digest = fm_hasher_done(hasher);
@@ -273,8 +268,19 @@ static int write_whole(struct filework *f, const struct piece *p, struct fm_err 
     return rc;
 }
 
-/* Fill the pieces of a group, of which i is the first, and write them to the file or, in a stream,
- * to f->bytes. */
+/* Fill a piece and write it; in a stream, keep it in `bytes`. */
+static int fill_piece(struct filework *f, const struct piece *p, char *bytes, struct fm_err *err)
+{
+    struct fm_mark mark = fm_scratch_mark();
+    char *to = bytes ? bytes : fm_scratch((size_t)p->size);
+    int rc = fm_fill_bytes(f->w->plan, p->tensor, p->from, p->size, to, err);
+    if (!rc && !bytes)
+        rc = put_piece(f, p, to, err);
+    fm_scratch_release(mark);
+    return rc;
+}
+
+/* Fill the pieces of a group, of which i is the first. */
 static void fill_group(void *arg, int i)
 {
     struct filework *f = arg;
@@ -289,228 +295,172 @@ static void fill_group(void *arg, int i)
     struct fm_mark mark = fm_scratch_mark();
     hold(&held, f->w->plan, p);
     for (int k = 0; k < p->group && !rc; k++)
-        rc = f->bytes ? fm_fill_bytes(f->w->plan, p[k].tensor, p[k].from, p[k].size,
-                                      f->bytes[i + k], &err)
-             : fm_planned_copy(p->tensor) ? write_whole(f, p, &err)
-                                          : write_part(f, &p[k], NULL, &err);
+        rc = fm_planned_copy(p->tensor)
+                 ? put_copy(f, p, &err)
+                 : fill_piece(f, &p[k], f->bytes ? f->bytes[i + k] : NULL, &err);
     fm_fill_drop(&held);
     fm_scratch_release(mark);
     if (rc)
         fm_taskgroup_fail(&f->w->tasks, &err);
 }
 
-/* Write the bytes before the tensors; for a text, the whole file. */
-static int write_head(const struct writer *w, size_t i, struct fm_output *out, struct fm_err *err)
-{
-    size_t size = (size_t)w->plan->file[i].header_bytes;
-    const char *header = NULL;
-    char *owned = NULL;
-    int rc = fm_exportplan_header(w->plan, i, &header, &owned, err);
-    if (!rc)
-        rc = fm_output_write_at(out, 0, header, size, err);
-    if (!rc && !w->plan->file[i].weights)
-        entry_of(w, i)->digest = digest_of_text(w->plan->file[i].name, header, size);
-    free(owned);
-    return rc;
-}
-
-/* The digest of a weight file whose pieces have been written; most are still in the page cache. */
-static int hash_written(struct filework *f, size_t i, struct fm_err *err)
-{
-    const struct fm_planned_file *planned = &f->w->plan->file[i];
-    const struct fm_file written = {
-        .fd = f->out.fd, .size = planned->bytes, .path = (char *)planned->name};
-    if (!planned->weights)
-        return FM_OK;
-    return fm_filetable_hash(&entry_of(f->w, i)->digest, &written, &f->w->tasks, false, err);
-}
-
-static void write_file(void *arg, int i)
-{
-    struct writer *w = arg;
-    const struct fm_planned_file *planned = &w->plan->file[i];
-    struct filework f = {.w = w};
-    struct fm_err err = {0};
-    int pieces = 0;
-    if (!fm_taskgroup_going(&w->tasks))
-        return;
-    if (fm_outdir_file(&w->dir, &f.out, planned->name, &err) ||
-        cut(&f.piece, &pieces, w->plan, planned, false, &err) ||
-        fm_output_reserve(&f.out, planned->bytes, &err) || write_head(w, (size_t)i, &f.out, &err))
-        goto out;
-    fm_pool_for(pieces, fill_group, &f);
-    if (fm_taskgroup_going(&w->tasks) && !hash_written(&f, (size_t)i, &err) &&
-        fm_taskgroup_going(&w->tasks))
-        fm_output_commit(&f.out, &err);
-out:
-    fm_output_abandon(&f.out);
-    free(f.piece);
-    if (err.code)
-        fm_taskgroup_fail(&w->tasks, &err);
-}
-
-static int write_last(struct writer *w, struct fm_err *err)
-{
-    struct fm_output out;
-    char *text = NULL;
-    int rc = last_text(w, &text, err);
-    if (!rc)
-        rc = fm_outdir_file(&w->dir, &out, FM_EXPORT_JSON, err);
-    if (!rc) {
-        rc = fm_output_write_at(&out, 0, text, strlen(text), err);
-        rc = fm_output_end(&out, rc, err);
-    }
-    free(text);
-    return rc;
-}
-
-static int write_directory(struct writer *w, struct fm_err *err)
-{
-    struct fm_ownexport old = {0};
-    int rc = w->run->outputs.force ? fm_ownexport_open(&old, w->run->outputs.path, err) : FM_OK;
-    if (!rc)
-        rc = fm_outdir_open(&w->dir, w->run->outputs.path,
-                            w->run->outputs.force ? &old.listed : NULL, err);
-    if (rc) {
-        fm_ownexport_close(&old);
-        return rc;
-    }
-    fm_taskgroup_init(&w->tasks, w->run, "export", fm_exportplan_weight_bytes(w->plan));
-    fm_pool_for((int)w->plan->files - 1, write_file, w);
-    if (fm_taskgroup_end(&w->tasks, err) || write_last(w, err) ||
-        fm_file_unchanged(&w->plan->from->bundle.file, err) || fm_run_announce(w->run, err) ||
-        fm_outdir_commit(&w->dir, err))
-        rc = err->code;
-    fm_outdir_abandon(&w->dir);
-    fm_ownexport_close(&old);
-    return rc;
-}
-
-/* ---- a tar stream ---- */
-
-/* Write a filled piece; with the last one of a tensor outside the experts, check its digest. */
-static int stream_piece(struct writer *w, const struct piece *p, const char *bytes,
-                        struct fm_err *err)
-{
-    const struct fm_planned_tensor *t = p->tensor;
-    int rc = FM_OK;
-    if (fm_planned_copy(t)) {
-        if (p->from == 0)
-            fm_hasher_reset(w->hasher);
-        fm_hasher_add(w->hasher, bytes, (size_t)p->size);
-        if (p->from + p->size == t->t.size) {
-            struct fm_digest digest = fm_hasher_done(w->hasher);
-            rc = fm_fill_check(w->plan, t, &digest, err);
-        }
-    }
-    fm_hasher_add(w->whole, bytes, (size_t)p->size);
-    if (!rc)
-        rc = fm_output_write(&w->out, bytes, (size_t)p->size, err);
-    fm_taskgroup_add(&w->tasks, p->size);
-    return rc;
-}
-
 /* Groups are filled in parallel, one per thread, and written in order. */
-static int stream_pieces(struct writer *w, struct piece *piece, int pieces, struct fm_err *err)
+static int stream_pieces(struct filework *f, int pieces, struct fm_err *err)
 {
+    struct piece *piece = f->piece;
     int most = fm_pool_threads(), rc = FM_OK;
-    for (int first = 0, n; first < pieces && !rc && fm_taskgroup_going(&w->tasks); first += n) {
+    for (int first = 0, n; first < pieces && !rc && fm_taskgroup_going(&f->w->tasks); first += n) {
+        if (fm_planned_copy(piece[first].tensor)) {
+            n = 1;
+            rc = put_copy(f, &piece[first], err);
+            continue;
+        }
         struct fm_mark mark = fm_scratch_mark();
         n = 0;
-        for (int groups = 0; groups < most && first + n < pieces; groups++)
+        for (int groups = 0;
+             groups < most && first + n < pieces && !fm_planned_copy(piece[first + n].tensor);
+             groups++)
             n += piece[first + n].group;
         char **bytes = fm_scratch((size_t)n * sizeof *bytes);
         for (int i = 0; i < n; i++)
             bytes[i] = fm_scratch((size_t)piece[first + i].size);
-        struct filework f = {.w = w, .piece = piece + first, .bytes = bytes};
-        fm_pool_for(n, fill_group, &f);
-        for (int i = 0; i < n && !rc && fm_taskgroup_going(&w->tasks); i++)
-            rc = stream_piece(w, &piece[first + i], bytes[i], err);
+        struct filework round = {.w = f->w, .piece = piece + first, .bytes = bytes};
+        fm_pool_for(n, fill_group, &round);
+        for (int i = 0; i < n && !rc && fm_taskgroup_going(&f->w->tasks); i++)
+            rc = put_piece(f, &piece[first + i], bytes[i], err);
         fm_scratch_release(mark);
     }
     return rc;
 }
 
-/* Write the tar header of file i, and the bytes before the tensors. */
-static int stream_header(struct writer *w, size_t i, struct fm_err *err)
+/* ---- files ---- */
+
+static struct fm_filetable_entry *entry_of(const struct filework *f)
 {
-    const struct fm_planned_file *f = &w->plan->file[i];
-    char member[FM_ARCHIVE_HEADER_MAX], *owned = NULL;
-    const char *header = NULL;
-    size_t member_bytes = 0, size = (size_t)f->header_bytes;
-    bool last = i + 1 == w->plan->files;
-    int rc = FM_OK;
-    if (fm_archive_header(member, &member_bytes, f->name, f->bytes, err) ||
-        fm_output_write(&w->out, member, member_bytes, err) ||
-        (last ? last_text(w, &owned, err) : fm_exportplan_header(w->plan, i, &header, &owned, err)))
-        rc = err->code;
-    if (!rc && last) {
-        header = owned;
-        size = (size_t)f->bytes;
-    } else if (!rc && f->weights) {
-        fm_hasher_reset(w->whole);
-        fm_hasher_add(w->whole, header, size);
-    } else if (!rc) {
-        entry_of(w, i)->digest = digest_of_text(f->name, header, size);
+    return fm_filetable_find(&f->w->table, f->planned->name);
+}
+
+static int begin_file(struct filework *f, struct fm_err *err)
+{
+    const struct fm_planned_file *planned = f->planned;
+    char member[FM_ARCHIVE_HEADER_MAX];
+    size_t size = 0;
+    if (!f->w->whole) {
+        int rc = fm_outdir_file(&f->w->dir, &f->out, planned->name, err);
+        return rc ? rc : fm_output_reserve(&f->out, planned->bytes, err);
     }
+    if (!fm_archive_name_ok(planned->name))
+        return fm_fail(err, FM_ECONFIG, "file name '%s' cannot be written to a tar stream",
+                       planned->name);
+    fm_hasher_reset(f->w->whole);
+    int rc = fm_archive_header(member, &size, planned->name, planned->bytes, err);
+    return rc ? rc : fm_output_write(&f->w->out, member, size, err);
+}
+
+/* Write the bytes before the tensors; for a text, the whole file. */
+static int put_head(struct filework *f, struct fm_err *err)
+{
+    const struct fm_exportplan *p = f->w->plan;
+    size_t i = (size_t)(f->planned - p->file), size = (size_t)f->planned->header_bytes;
+    const char *header = NULL;
+    char *owned = NULL;
+    bool last = i + 1 == p->files;
+    int rc = last ? last_text(f->w, &owned, &size, err)
+                  : fm_exportplan_header(p, i, &header, &owned, err);
+    header = last ? owned : header;
     if (!rc)
-        rc = fm_output_write(&w->out, header, size, err);
+        rc = put(f, 0, header, size, err);
+    if (!rc && !f->planned->weights && !last)
+        entry_of(f)->digest = digest_of_text(f->planned->name, header, size);
     free(owned);
     return rc;
 }
 
-static int stream_file(struct writer *w, size_t i, struct fm_err *err)
+/* The bytes of a weight file that has been written to a directory are still in the page cache,
+ * most of them. */
+static int end_file(struct filework *f, struct fm_err *err)
 {
     static const char zeros[FM_ARCHIVE_END_BYTES];
-    const struct fm_planned_file *f = &w->plan->file[i];
-    struct piece *piece = NULL;
-    int pieces = 0;
-    if (!fm_archive_name_ok(f->name))
-        return fm_fail(err, FM_ECONFIG, "file name '%s' cannot be written to a tar stream",
-                       f->name);
-    int rc = FM_OK;
-    if (cut(&piece, &pieces, w->plan, f, true, err) || stream_header(w, i, err) ||
-        stream_pieces(w, piece, pieces, err))
-        rc = err->code;
-    if (!rc && f->weights)
-        entry_of(w, i)->digest = fm_hasher_done(w->whole);
-    if (!rc)
-        rc = fm_output_write(&w->out, zeros, (size_t)(fm_archive_padded(f->bytes) - f->bytes), err);
-    free(piece);
-    return rc;
+    uint64_t size = f->planned->bytes;
+    struct writer *w = f->w;
+    if (w->whole) {
+        if (f->planned->weights)
+            entry_of(f)->digest = fm_hasher_done(w->whole);
+        return fm_output_write(&w->out, zeros, (size_t)(fm_archive_padded(size) - size), err);
+    }
+    const struct fm_file written = {
+        .fd = f->out.fd, .size = size, .path = (char *)f->planned->name};
+    if (f->planned->weights &&
+        fm_filetable_hash(&entry_of(f)->digest, &written, &w->tasks, false, err))
+        return err->code;
+    return fm_taskgroup_going(&w->tasks) ? fm_output_commit(&f->out, err) : FM_OK;
 }
 
-/* Small files that describe the rest come first, except for fm-export.json. */
-static int stream_files(struct writer *w, struct fm_err *err)
+static void write_file(void *arg, int i)
 {
-    for (int weights = 0; weights < 2; weights++)
-        for (size_t i = 0; i + 1 < w->plan->files && fm_taskgroup_going(&w->tasks); i++)
-            if (w->plan->file[i].weights == (weights == 1) && stream_file(w, i, err))
-                return err->code;
-    return fm_taskgroup_going(&w->tasks) ? stream_file(w, w->plan->files - 1, err) : FM_OK;
+    struct writer *w = arg;
+    struct filework f = {.w = w, .planned = &w->plan->file[i]};
+    struct fm_err err = {0};
+    int pieces = 0, rc = FM_OK;
+    if (!fm_taskgroup_going(&w->tasks))
+        return;
+    if (begin_file(&f, &err) || cut(&f.piece, &pieces, w->plan, f.planned, w->whole, &err) ||
+        put_head(&f, &err))
+        rc = err.code;
+    if (!rc && w->whole)
+        rc = stream_pieces(&f, pieces, &err);
+    else if (!rc)
+        fm_pool_for(pieces, fill_group, &f);
+    if (!rc && fm_taskgroup_going(&w->tasks))
+        rc = end_file(&f, &err);
+    fm_output_abandon(&f.out);
+    free(f.piece);
+    if (rc)
+        fm_taskgroup_fail(&w->tasks, &err);
+}
+
+/* The files of a directory are written at the same time.  In a stream, small files that describe
+ * the rest come first, except for fm-export.json. */
+static int write_files(struct writer *w, struct fm_err *err)
+{
+    int last = (int)w->plan->files - 1;
+    fm_taskgroup_init(&w->tasks, w->run, "export", fm_exportplan_weight_bytes(w->plan));
+    if (!w->whole)
+        fm_pool_for(last, write_file, w);
+    for (int weights = 0; w->whole && weights < 2; weights++)
+        for (int i = 0; i < last; i++)
+            if (w->plan->file[i].weights == (weights == 1))
+                write_file(w, i);
+    write_file(w, last);
+    return fm_taskgroup_end(&w->tasks, err);
+}
+
+static int write_directory(struct writer *w, struct fm_err *err)
+{
+    const char *path = w->run->outputs.path;
+    bool force = w->run->outputs.force;
+    struct fm_ownexport old = {0};
+    int rc = force ? fm_ownexport_open(&old, path, err) : FM_OK;
+    if (!rc && !(rc = fm_outdir_open(&w->dir, path, force ? &old.listed : NULL, err))) {
+        if (write_files(w, err) || fm_file_unchanged(&w->plan->from->bundle.file, err) ||
+            fm_run_announce(w->run, err) || fm_outdir_commit(&w->dir, err))
+            rc = err->code;
+        fm_outdir_abandon(&w->dir);
+    }
+    fm_ownexport_close(&old);
+    return rc;
 }
 
 static int write_stream(struct writer *w, struct fm_err *err)
 {
     static const char zeros[FM_ARCHIVE_END_BYTES];
-    int rc = fm_output_open(&w->out, "-", true, false, err);
-    if (rc)
-        return rc;
-    w->hasher = fm_hasher_new();
     w->whole = fm_hasher_new();
-    if (!w->hasher || !w->whole) {
-        rc = fm_fail(err, FM_ENOMEM, "no memory for a digest");
-        goto out;
-    }
-    fm_taskgroup_init(&w->tasks, w->run, "export", fm_exportplan_weight_bytes(w->plan));
-    rc = stream_files(w, err);
-    int parallel = fm_taskgroup_end(&w->tasks, !rc ? err : &(struct fm_err){0});
-    if (rc || parallel || fm_output_write(&w->out, zeros, sizeof zeros, err) ||
-        fm_output_commit(&w->out, err) || fm_run_announce(w->run, err))
+    int rc = w->whole ? fm_output_open(&w->out, "-", true, false, err)
+                      : fm_fail(err, FM_ENOMEM, "no memory for a digest");
+    if (!rc && (write_files(w, err) || fm_output_write(&w->out, zeros, sizeof zeros, err) ||
+                fm_output_commit(&w->out, err) || fm_run_announce(w->run, err)))
         rc = err->code;
-out:
     fm_output_abandon(&w->out);
-    fm_hasher_free(w->hasher);
     fm_hasher_free(w->whole);
     return rc;
 }
