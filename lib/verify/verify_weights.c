@@ -1,8 +1,8 @@
 /*
  * Compares the bytes of an export's tensors with the golden segment checksums of its bundle.  A
- * task checks one block of the plan, which is one expert in one tensor.  A block that is a prefix
- * of the expert's bytes in the bundle is hashed segment by segment.  A block in any other form is
- * first moved back to the bundle's form in memory, gate and up rows together.
+ * task checks one block of the plan, which is one expert in one tensor.  Its bytes are moved back
+ * to the bundle's form, gate and up rows together, in pieces that fit the cache, and digested there
+ * segment by segment.  What is computed from several tensors of the bundle is computed again.
  */
 #include "lib/verify/verify_parts.h"
 
@@ -15,15 +15,6 @@
 #include "lib/export/fill.h"
 #include "lib/move/move.h"
 
-/* Number of segments that end at or before a width. */
-static size_t segments_below(const struct fm_segments *seg, uint32_t width)
-{
-    size_t s = 0;
-    while (s < (size_t)seg->S && (uint32_t)seg->bound[s + 1] <= width)
-        s++;
-    return s;
-}
-
 /* A tensor while it, or one block of it, is checked. */
 struct place {
     struct fm_verify_job *j;
@@ -31,7 +22,9 @@ struct place {
     const struct fm_planned_block *b; /* NULL: not from the bundle */
     const struct fm_packed_part *of;  /* the layer's tensor in the bundle */
     int part;                         /* the index of that tensor */
-    bool reported[2]; /* a difference and a value that is not finite are each reported once */
+    struct fm_hasher *hasher;         /* of the bytes of a segment */
+    bool reported[3]; /* a difference, a value that is not finite, and padding that is not blank
+                         are each reported once */
 };
 
 /* How the bundle stores the block's layer. */
@@ -52,18 +45,12 @@ static const struct fm_digest *digests(const struct place *p)
     return fm_segments_expert(&p->j->opened.seg, p->b->m, p->part, p->b->e);
 }
 
-/* Offset of the block in its file. */
-static uint64_t begin_of(const struct fm_verify_job *j, const struct fm_planned_block *b)
-{
-    return j->have[b->tensor]->offset + b->at;
-}
-
 static int layer_of(const struct place *p)
 {
     return p->j->opened.config.moe[p->b->m];
 }
 
-static void say_differs(struct place *p, size_t s)
+static void say_differs(struct place *p, int s)
 {
     const struct fm_segments *seg = &p->j->opened.seg;
     if (p->reported[0])
@@ -90,163 +77,26 @@ static void say_not_finite(struct place *p)
                          "layer %d, expert %d: a value is not finite", layer_of(p), p->b->e);
 }
 
-/* ---- in the bundle's form ---- */
-
-/* Scan the spans of the tensor, or of one of its experts. */
-static int scan(struct place *p, struct fm_scan *s, struct fm_err *err)
-{
-    s->file = &p->j->shard[p->t->file].file;
-    bool extra = p->t->from && p->t->from->extra; /* a copy, whose values are not checked */
-    s->dtype = !extra && fm_dtype_is_weight(p->t->t.dtype) ? (int)p->t->t.dtype : -1;
-    s->found = fm_scratch(s->spans + 1);
-    memset(s->found, 0, s->spans);
-    int rc = fm_verifier_scan(p->j->v, s, err);
-    for (size_t i = 0; i < s->spans; i++) {
-        if (s->found[i] & FM_SCAN_NOT_FINITE)
-            say_not_finite(p);
-        if (s->found[i] & FM_SCAN_DIFFERS)
-            say_differs(p, i);
-    }
-    return rc;
-}
+/* ---- tensors outside the experts ---- */
 
 static int check_copy(struct place *p, const struct fm_tensor *have, struct fm_err *err)
 {
-    struct fm_scan s = {
-        .at = have->offset, .size = have->size, .digest = p->t->from->digest, .spans = 1};
-    return scan(p, &s, err);
-}
-
-/*
- * Check `rows`, channels [bound of segment s, k) of an expert, where k is inside the segment, so no
- * checksum covers exactly these bytes.  The whole segment in the bundle must match its checksum,
- * and must begin with these bytes.
- */
-static int check_inside(struct place *p, size_t s, uint32_t k, const char *rows, struct fm_err *err)
-{
-    const struct fm_verify_job *j = p->j;
-    const struct fm_segments *seg = &j->opened.seg;
-    uint32_t first = (uint32_t)seg->bound[s];
-    size_t size = bytes_of(p, (uint32_t)seg->bound[s + 1] - first), kept = bytes_of(p, k - first);
-    struct fm_mark mark = fm_scratch_mark();
-    char *whole = fm_scratch(size);
-    uint64_t at = fm_volumes_expert(&j->weights, p->b->m, p->part, p->b->e);
-    int rc = fm_file_read(&j->opened.bundle.file, at + bytes_of(p, first), whole, size, err);
-    struct fm_digest digest = fm_digest_of(whole, size);
-    if (!rc && !fm_digest_equal(&digest, &digests(p)[s]))
-        rc = fm_fail(err, FM_EFORMAT,
-                     "%s: layer %d, expert %d: its weights do not match its checksums",
-                     j->v->options->against, layer_of(p), p->b->e);
-    if (!rc && memcmp(whole, rows, kept) != 0)
-        say_differs(p, s);
-    fm_scratch_release(mark);
-    return rc;
-}
-
-/* True if all bytes are `blank`: the first one is, and memcmp finds each byte equal to the next. */
-static bool is_blank(const char *bytes, size_t n, int blank)
-{
-    return n == 0 || (bytes[0] == (char)blank && memcmp(bytes, bytes + 1, n - 1) == 0);
-}
-
-/* Check that the padding after the kept channels is blank. */
-static void check_blank(struct place *p, const char *bytes, size_t n)
-{
-    if (!is_blank(bytes, n, fm_exportplan_blank(&p->j->plan, p->b)))
-        fm_verifier_find(p->j->v, p->t->file, FM_EDIFF, p->t->t.name,
-                         "layer %d, expert %d: channels from %" PRIu32 " on are not all zero",
-                         layer_of(p), p->b->e, fm_exportplan_kept(&p->j->plan, p->b));
-}
-
-/* Check a prefix of an expert in the bundle's order, segment by segment. */
-static int check_prefix(struct place *p, struct fm_err *err)
-{
-    const struct fm_segments *seg = &p->j->opened.seg;
-    uint32_t k = fm_exportplan_kept(&p->j->plan, p->b);
-    size_t whole = segments_below(seg, k), checked = bytes_of(p, (uint32_t)seg->bound[whole]);
-    size_t rest = bytes_of(p, k) - checked;
-    struct fm_scan s = {.at = begin_of(p->j, p->b),
-                        .size = checked,
-                        .digest = digests(p),
-                        .spans = whole,
-                        .bound = seg->bound,
-                        .bounds = (size_t)seg->S,
-                        .group = packed_of(p)->group,
-                        .unit_bytes = fm_packed_group_bytes(p->of)};
-    int rc = scan(p, &s, err);
-    size_t blank = bytes_of(p, fm_exportplan_stored(&p->j->plan, p->b) - k);
-    if (rc || rest + blank == 0)
-        return rc;
-    char *rows = fm_scratch(rest + blank);
-    rc = fm_file_read(s.file, s.at + checked, rows, rest + blank, err);
-    if (!rc)
-        check_blank(p, rows + rest, blank);
-    return rc || rest == 0 ? rc : check_inside(p, whole, k, rows, err);
-}
-
-/* ---- in another form ---- */
-
-/* Check an expert rebuilt in memory: the digests of the kept segments, and the blank bytes after
- * them. */
-static int check_rebuilt(struct place *p, const char *rows, struct fm_err *err)
-{
-    const struct fm_segments *seg = &p->j->opened.seg;
-    uint32_t k = fm_exportplan_kept(&p->j->plan, p->b);
-    uint32_t stored = fm_exportplan_stored(&p->j->plan, p->b);
-    size_t n = segments_below(seg, k), kept = bytes_of(p, k);
-    size_t values = kept / ((size_t)fm_dtype_bits(p->t->t.dtype) / 8);
-    struct fm_digest *digest = fm_alloc((size_t)seg->S, sizeof *digest, "digests", err);
-    if (!digest)
-        return err->code;
-    fm_segments_digest(digest, seg, p->b->m, (int)n, rows, fm_packed_group_bytes(p->of));
-    for (size_t s = 0; s < n; s++)
-        if (!fm_digest_equal(&digest[s], &digests(p)[s]))
-            say_differs(p, s);
-    free(digest);
-    if (fm_dtype_is_weight(p->t->t.dtype) &&
-        fm_dtype_nonfinite(rows, p->t->t.dtype, values) < values)
+    unsigned char found = 0;
+    bool extra = p->t->from->extra; /* its values are not checked */
+    const struct fm_scan s = {.file = &p->j->shard[p->t->file].file,
+                              .at = have->offset,
+                              .size = have->size,
+                              .dtype =
+                                  !extra && fm_dtype_is_weight(have->dtype) ? (int)have->dtype : -1,
+                              .digest = p->t->from->digest,
+                              .spans = 1,
+                              .found = &found};
+    int rc = fm_verifier_scan(p->j->v, &s, err);
+    if (found & FM_SCAN_NOT_FINITE)
         say_not_finite(p);
-    check_blank(p, rows + kept, bytes_of(p, stored - k));
-    if ((uint32_t)seg->bound[n] == k)
-        return FM_OK;
-    return check_inside(p, n, k, rows + bytes_of(p, (uint32_t)seg->bound[n]), err);
-}
-
-/* Read the bytes of a block from its file; *bytes is scratch. */
-static int read_block(const struct fm_verify_job *j, const struct fm_planned_block *b, char **bytes,
-                      struct fm_err *err)
-{
-    size_t size = (size_t)b->bytes;
-    *bytes = fm_scratch(size);
-    return fm_file_read(&j->shard[j->plan.tensor[b->tensor].file].file, begin_of(j, b), *bytes,
-                        size, err);
-}
-
-/* The block of up rows that belongs to a block of gate rows: the next one of its plane. */
-static const struct fm_planned_block *up_of(const struct fm_planned_block *gate)
-{
-    return gate + (gate[1].plane == gate->plane ? 1 : FM_PLANES);
-}
-
-/* Move the block back to the bundle's form, with the block of up rows if it has gate rows, and
- * check it there. */
-static int check_moved(struct place *p, struct fm_err *err)
-{
-    const struct fm_verify_job *j = p->j;
-    const struct fm_planned_block *block[] = {p->b, up_of(p->b)};
-    uint32_t stored = fm_exportplan_stored(&j->plan, p->b);
-    char *rows = fm_scratch(bytes_of(p, stored));
-    int rc = FM_OK;
-    for (int i = 0; i < (p->b->part == FM_PART_GATE ? 2 : 1) && !rc; i++) {
-        struct fm_forms f = fm_exportplan_forms(&j->plan, block[i], stored, stored);
-        struct fm_mark mark = fm_scratch_mark();
-        char *bytes;
-        rc = read_block(j, block[i], &bytes, err);
-        if (!rc)
-            fm_move(rows + f.part_first, &f.part, bytes, &f.file, &f.box, NULL);
-        fm_scratch_release(mark);
-    }
-    return rc ? rc : check_rebuilt(p, rows, err);
+    if (found & FM_SCAN_DIFFERS)
+        say_differs(p, 0);
+    return rc;
 }
 
 /* Check a tensor wider than the bundle's: the digest of the bytes that the bundle has, which
@@ -274,6 +124,142 @@ static int check_widened(struct place *p, const struct fm_tensor *have, struct f
                         : "channels after those of the shared expert are not all zero");
     return FM_OK;
 }
+
+/* ---- experts, in the bundle's form ---- */
+
+/*
+ * The export's bytes of segment s have the digest `have`, and end at channel k, inside the segment,
+ * so no checksum covers exactly these.  The whole segment in the bundle must match its checksum,
+ * and must begin with the same bytes.
+ */
+static int check_inside(struct place *p, int s, uint32_t k, const struct fm_digest *have,
+                        struct fm_err *err)
+{
+    const struct fm_verify_job *j = p->j;
+    const struct fm_segments *seg = &j->opened.seg;
+    uint32_t first = (uint32_t)seg->bound[s];
+    size_t size = bytes_of(p, (uint32_t)seg->bound[s + 1] - first);
+    struct fm_mark mark = fm_scratch_mark();
+    char *whole = fm_scratch(size);
+    uint64_t at = fm_volumes_expert(&j->weights, p->b->m, p->part, p->b->e);
+    int rc = fm_file_read(&j->opened.bundle.file, at + bytes_of(p, first), whole, size, err);
+    struct fm_digest digest = fm_digest_of(whole, size),
+                     kept = fm_digest_of(whole, bytes_of(p, k - first));
+    if (!rc && !fm_digest_equal(&digest, &digests(p)[s]))
+        rc = fm_fail(err, FM_EFORMAT,
+                     "%s: layer %d, expert %d: its weights do not match its checksums",
+                     j->v->options->against, layer_of(p), p->b->e);
+    if (!rc && !fm_digest_equal(have, &kept))
+        say_differs(p, s);
+    fm_scratch_release(mark);
+    return rc;
+}
+
+/* True if all bytes are `blank`: the first one is, and memcmp finds each byte equal to the next. */
+static bool is_blank(const char *bytes, size_t n, int blank)
+{
+    return n == 0 || (bytes[0] == (char)blank && memcmp(bytes, bytes + 1, n - 1) == 0);
+}
+
+/* Check that the padding after the kept channels is blank. */
+static void check_blank(struct place *p, const char *bytes, size_t n)
+{
+    if (p->reported[2] || is_blank(bytes, n, fm_exportplan_blank(&p->j->plan, p->b)))
+        return;
+    p->reported[2] = true;
+    fm_verifier_find(p->j->v, p->t->file, FM_EDIFF, p->t->t.name,
+                     "layer %d, expert %d: channels from %" PRIu32 " on are not all zero",
+                     layer_of(p), p->b->e, fm_exportplan_kept(&p->j->plan, p->b));
+}
+
+static uint32_t smaller(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Digest channels [at, end) of the part, which are given in order; compare every segment that
+ * ends with them. */
+static int add_channels(struct place *p, const char *rows, uint32_t at, uint32_t end,
+                        struct fm_err *err)
+{
+    const struct fm_segments *seg = &p->j->opened.seg;
+    uint32_t k = fm_exportplan_kept(&p->j->plan, p->b);
+    enum fm_dtype dtype = p->t->t.dtype;
+    int rc = FM_OK, s = 0;
+    for (uint32_t next; at < smaller(end, k) && !rc; at = next) {
+        while ((uint32_t)seg->bound[s + 1] <= at)
+            s++;
+        uint32_t bound = (uint32_t)seg->bound[s + 1];
+        next = smaller(smaller(bound, k), end);
+        size_t size = bytes_of(p, next - at), values = size / ((size_t)fm_dtype_bits(dtype) / 8);
+        if (at == (uint32_t)seg->bound[s])
+            fm_hasher_reset(p->hasher);
+        fm_hasher_add(p->hasher, rows, size);
+        if (fm_dtype_is_weight(dtype) && fm_dtype_nonfinite(rows, dtype, values) < values)
+            say_not_finite(p);
+        struct fm_digest digest = fm_hasher_done(p->hasher);
+        if (next == bound && !fm_digest_equal(&digest, &digests(p)[s]))
+            say_differs(p, s);
+        if (next == k && k < bound)
+            rc = check_inside(p, s, k, &digest, err);
+        rows += size;
+    }
+    check_blank(p, rows, bytes_of(p, end - at));
+    return rc;
+}
+
+/* The block of up rows that belongs to a block of gate rows: the next one of its plane. */
+static const struct fm_planned_block *up_of(const struct fm_planned_block *gate)
+{
+    return gate + (gate[1].plane == gate->plane ? 1 : FM_PLANES);
+}
+
+/* Read channels [first, first + n) of a block, and move them to their place in the part. */
+static int read_channels(struct place *p, const struct fm_planned_block *b, uint32_t first,
+                         uint32_t n, char *rows, struct fm_err *err)
+{
+    const struct fm_verify_job *j = p->j;
+    const struct fm_forms f = fm_exportplan_forms(&j->plan, b, n, n);
+    struct fm_mark mark = fm_scratch_mark();
+    char *bytes = fm_forms_same(&f) ? rows : fm_scratch(f.file_bytes);
+    uint64_t at = j->have[b->tensor]->offset + b->at + fm_exportplan_unit_bytes(&j->plan, b, first);
+    int rc =
+        fm_file_read(&j->shard[j->plan.tensor[b->tensor].file].file, at, bytes, f.file_bytes, err);
+    if (!rc && bytes != rows)
+        fm_move(rows + f.part_first, &f.part, bytes, &f.file, &f.box, NULL);
+    fm_scratch_release(mark);
+    return rc;
+}
+
+/* Bytes of a part that are digested at a time, so that they stay in the cache. */
+#define SOME ((size_t)256 << 10)
+
+/* Move the block back to the bundle's form, with the block of up rows if it has gate rows, and
+ * check it there.  A block of columns is moved as a whole. */
+static int check_moved(struct place *p, struct fm_err *err)
+{
+    const struct fm_exportplan *plan = &p->j->plan;
+    uint32_t stored = fm_exportplan_stored(plan, p->b), group = (uint32_t)packed_of(p)->group;
+    uint32_t some = (uint32_t)(SOME / bytes_of(p, group) + 1) * group;
+    some = fm_expert_cut(plan->from->config.expert, p->b->part).columns ? stored : some;
+    p->hasher = fm_hasher_new();
+    int rc = p->hasher ? FM_OK : fm_fail(err, FM_ENOMEM, "no memory for a digest");
+    for (uint32_t at = 0, n; at < stored && !rc && fm_taskgroup_going(&p->j->v->tasks); at += n) {
+        n = smaller(some, stored - at);
+        struct fm_mark mark = fm_scratch_mark();
+        char *rows = fm_scratch(bytes_of(p, n));
+        rc = read_channels(p, p->b, at, n, rows, err);
+        if (!rc && p->b->part == FM_PART_GATE)
+            rc = read_channels(p, up_of(p->b), at, n, rows, err);
+        if (!rc)
+            rc = add_channels(p, rows, at, at + n, err);
+        fm_scratch_release(mark);
+    }
+    fm_hasher_free(p->hasher);
+    return rc;
+}
+
+/* ---- what is computed again ---- */
 
 /* Compare bytes [from, to) of the tensor with those that the plan writes. */
 static int check_filled(struct place *p, uint64_t from, uint64_t to, const char *what,
@@ -317,10 +303,6 @@ static int check_block(struct place *p, uint64_t *bytes, struct fm_err *err)
                             err);
     p->of = part;
     p->part = (int)(part - packed->part);
-    uint32_t stored = fm_exportplan_stored(&p->j->plan, p->b);
-    const struct fm_forms f = fm_exportplan_forms(&p->j->plan, p->b, stored, stored);
-    if (fm_forms_same(&f))
-        return check_prefix(p, err);
     *bytes *= p->b->part == FM_PART_GATE ? 2 : 1;
     return check_moved(p, err);
 }
