@@ -254,10 +254,11 @@ static int make_masks(struct fm_opened *o, struct fm_err *err)
     return o->budgets.budget ? FM_OK : err->code;
 }
 
-static int list_rest(struct fm_opened *o, const struct fm_checkpoint *cp, struct fm_err *err)
+static int list_rest(struct fm_opened *o, struct fm_checkpoint *cp, struct fm_err *err)
 {
-    size_t most = cp->rests + cp->asides + cp->extras + 1;
-    o->rest = fm_alloc(most, sizeof *o->rest, "the list of tensors", err);
+    if (o->packed.storage)
+        fm_checkpoint_keep(cp, &o->packed);
+    o->rest = fm_alloc(cp->rests + cp->extras + 1, sizeof *o->rest, "the list of tensors", err);
     if (!o->rest)
         return err->code;
     for (size_t i = 0; i < cp->rests; i++) {
@@ -268,9 +269,6 @@ static int list_rest(struct fm_opened *o, const struct fm_checkpoint *cp, struct
             fm_stored_values(&to->t, unused, &cp->rest[i]);
         to->t.name = cp->rest[i].tensor->name;
     }
-    for (size_t i = 0; i < cp->asides && o->packed.storage; i++)
-        if (!fm_checkpoint_is_plane(cp, &o->packed, &cp->aside[i]))
-            o->rest[o->rests++].t = *cp->aside[i].tensor;
     for (size_t i = 0; i < cp->extras; i++)
         o->rest[o->rests++] = (struct fm_opened_tensor){.t = *cp->extra[i].tensor, .extra = true};
     o->extra = cp->sum;

@@ -102,6 +102,31 @@ static int sort_tensors(struct fm_checkpoint *cp, struct fm_err *err)
     return FM_OK;
 }
 
+/* Whether the tensor holds scales of experts' channels, so that it is a layer's tensor. */
+static bool is_plane(const struct fm_checkpoint *cp, const struct fm_packed_layers *layers,
+                     const struct fm_stored *s)
+{
+    const struct fm_config *c = &cp->config;
+    if (s->role != FM_STORED_SCALE || !fm_stored_is_expert(s))
+        return false;
+    struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
+    int m = fm_config_moe(c, s->l);
+    fm_expert_cuts(cut, c->expert, fm_stored_part(s->scheme.storage, s->weight->part));
+    return m >= 0 && fm_packed_find(fm_packed_at(layers, m), cut[0].of, 1);
+}
+
+void fm_checkpoint_keep(struct fm_checkpoint *cp, const struct fm_packed_layers *layers)
+{
+    size_t asides = 0;
+    for (size_t i = 0; i < cp->asides; i++)
+        if (is_plane(cp, layers, &cp->aside[i]))
+            cp->aside[asides++] = cp->aside[i];
+        else
+            cp->rest[cp->rests++] = cp->aside[i];
+    cp->asides = asides;
+    qsort(cp->rest, cp->rests, sizeof *cp->rest, compare_wheres);
+}
+
 int fm_checkpoint_open(struct fm_checkpoint *cp, const char *path, struct fm_err *err)
 {
     *cp = (struct fm_checkpoint){0};
@@ -152,16 +177,4 @@ void fm_checkpoint_rename(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_c
         fm_weights_name(name, w->name[naming], l, e);
     else
         snprintf(name, FM_ST_NAME_BYTES_MAX + 1, "%s", stock);
-}
-
-bool fm_checkpoint_is_plane(const struct fm_checkpoint *cp, const struct fm_packed_layers *layers,
-                            const struct fm_stored *s)
-{
-    const struct fm_config *c = &cp->config;
-    if (s->role != FM_STORED_SCALE || !fm_stored_is_expert(s))
-        return false;
-    struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
-    int m = fm_config_moe(c, s->l);
-    fm_expert_cuts(cut, c->expert, fm_stored_part(s->scheme.storage, s->weight->part));
-    return m >= 0 && fm_packed_find(fm_packed_at(layers, m), cut[0].of, 1);
 }

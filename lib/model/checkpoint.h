@@ -53,9 +53,9 @@ void fm_checkpoint_close(struct fm_checkpoint *cp); /* zeroed struct is fine */
 /* The shares of expert e of the m-th layer with experts, one in each of `tensors` tensors. */
 const struct fm_share *fm_checkpoint_expert(const struct fm_checkpoint *cp, int m, int e);
 
-/* Whether the tensor holds scales of experts' channels, so that it is a layer's tensor. */
-bool fm_checkpoint_is_plane(const struct fm_checkpoint *cp, const struct fm_packed_layers *layers,
-                            const struct fm_stored *s);
+/* For a bundle whose layers keep codes: move what belongs to codes and is in no layer to the rest.
+ */
+void fm_checkpoint_keep(struct fm_checkpoint *cp, const struct fm_packed_layers *layers);
 
 /*
  * Names in exports: the first function gives the name of the table's row with that part, for layer

@@ -144,6 +144,7 @@ static int choose_form(struct fm_packing *p, struct fm_err *err)
                        "--weights bf16",
                        router->name);
     p->packed = layers;
+    fm_checkpoint_keep(&p->cp, &layers);
     r->kept = true;
     return FM_OK;
 }
@@ -159,30 +160,6 @@ static struct fm_tensor written(char name[FM_ST_NAME_BYTES_MAX + 1], const struc
     return t;
 }
 
-static int compare_stored(const void *a, const void *b)
-{
-    return strcmp(((const struct fm_stored *)a)->tensor->name,
-                  ((const struct fm_stored *)b)->tensor->name);
-}
-
-/* List the tensors outside the experts; if codes are kept, also the tensors that belong to the
- * codes and have no channels. */
-static int list_rest(struct fm_packing *p, struct fm_err *err)
-{
-    const struct fm_checkpoint *cp = &p->cp;
-    bool kept = p->packed.storage != NULL;
-    p->rest = fm_alloc(cp->rests + cp->asides + 1, sizeof *p->rest, "the list of tensors", err);
-    if (!p->rest)
-        return err->code;
-    for (size_t i = 0; i < cp->rests; i++)
-        p->rest[p->rests++] = cp->rest[i];
-    for (size_t i = 0; kept && i < cp->asides; i++)
-        if (!fm_checkpoint_is_plane(cp, &p->packed, &cp->aside[i]))
-            p->rest[p->rests++] = cp->aside[i];
-    qsort(p->rest, p->rests, sizeof *p->rest, compare_stored);
-    return FM_OK;
-}
-
 /* Plan segments with boundaries at every action width and at the uniform width of every budget. */
 static int plan_segments(struct fm_packing *p, struct fm_err *err)
 {
@@ -191,9 +168,9 @@ static int plan_segments(struct fm_packing *p, struct fm_err *err)
     const struct fm_masks *f = &p->budgets.masks;
     size_t n = 0;
     uint32_t *width = fm_alloc((size_t)a->count + (size_t)f->count, sizeof *width, "widths", err);
-    size_t rests = p->rests + p->cp.extras;
+    size_t rests = p->cp.rests + p->cp.extras;
     struct fm_tensor *rest = fm_alloc(rests, sizeof *rest, "the list of tensors", err);
-    char(*name)[FM_ST_NAME_BYTES_MAX + 1] = fm_alloc(p->rests, sizeof *name, "names", err);
+    char(*name)[FM_ST_NAME_BYTES_MAX + 1] = fm_alloc(p->cp.rests, sizeof *name, "names", err);
     int rc = width && rest && name ? FM_OK : err->code;
     if (!rc) {
         for (int i = 0; i < a->count; i++)
@@ -201,10 +178,10 @@ static int plan_segments(struct fm_packing *p, struct fm_err *err)
         for (int i = 0; i < f->count; i++)
             width[n++] =
                 fm_actions_uniform_export(f->mask[i].removed, c->M, c->E, c->I, a->multiple);
-        for (size_t i = 0; i < p->rests; i++)
-            rest[i] = written(name[i], p, &p->rest[i]);
+        for (size_t i = 0; i < p->cp.rests; i++)
+            rest[i] = written(name[i], p, &p->cp.rest[i]);
         for (size_t i = 0; i < p->cp.extras; i++)
-            rest[p->rests + i] = *p->cp.extra[i].tensor;
+            rest[p->cp.rests + i] = *p->cp.extra[i].tensor;
         rc = fm_segments_init(&p->seg, c, &p->packed, p->cp.dtype, width, n, rest, rests, err);
     }
     /* All digests are still zero, but the size is that of the finished member. */
@@ -279,7 +256,7 @@ static int plan_volumes(struct fm_packing *p, struct fm_err *err)
         if (i < M)
             rc = plan_layer(p, v, err);
         else if (i == M)
-            rc = plan_others(v, p, FM_VOLUMES_REST, p->rest, p->rests, err);
+            rc = plan_others(v, p, FM_VOLUMES_REST, p->cp.rest, p->cp.rests, err);
         else
             rc = plan_others(v, p, FM_VOLUMES_EXTRA, p->cp.extra, p->cp.extras, err);
         if (!rc)
@@ -491,7 +468,7 @@ static int fill_report(struct fm_packing *p, struct fm_err *err)
 
 static int plan(struct fm_packing *p, struct fm_err *err)
 {
-    if (choose_form(p, err) || list_rest(p, err) || plan_segments(p, err) || plan_volumes(p, err) ||
+    if (choose_form(p, err) || plan_segments(p, err) || plan_volumes(p, err) ||
         plan_parts(p, false, err))
         return err->code;
     return fill_report(p, err);
@@ -634,7 +611,6 @@ static void release(struct fm_packing *p)
     }
     free(p->volume);
     free(p->segments);
-    free(p->rest);
     fm_stage_parts_release(&p->parts);
     fm_segments_release(&p->seg);
     fm_adapter_release(&p->adapter);
@@ -746,8 +722,7 @@ int fm_pack_compare(const struct fm_run_options *run, struct fm_pack_compared *c
         goto out;
     if (p.cp.config.scheme.storage)
         options.weights = fm_packed_in(&p.in) ? FM_WEIGHTS_KEEP : FM_WEIGHTS_BF16;
-    if (choose_form(&p, err) || list_rest(&p, err) || plan_segments(&p, err) ||
-        plan_volumes(&p, err)) {
+    if (choose_form(&p, err) || plan_segments(&p, err) || plan_volumes(&p, err)) {
         rc = err->code;
         goto out;
     }

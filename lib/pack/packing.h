@@ -50,9 +50,6 @@ struct fm_packing {
     struct fm_adapter adapter;
     const struct fm_ops *ops; /* NULL: no adapter of experts; without any adapter, adapter.M is 0 */
     struct fm_packed_layers packed; /* the tensors of each layer */
-    struct fm_stored *rest; /* (rests) tensors outside the experts, sorted by name; if codes are
-                               kept, some of them are scales */
-    size_t rests;
     struct fm_segments seg;
     struct fm_packing_volume *volume; /* layers, the other tensors, extra tensors */
     int volumes;
