@@ -30,12 +30,22 @@ int fm_reading_bytes(void *dst, const struct fm_reading *r, int plane, uint64_t 
     return FM_OK;
 }
 
+size_t fm_reading_size(const struct fm_reading *r, int plane)
+{
+    return (size_t)tensor_of(r, plane)->size / (size_t)(r->e < 0 ? 1 : r->E);
+}
+
+int fm_reading_share(void *dst, const struct fm_reading *r, int plane, struct fm_err *err)
+{
+    size_t size = fm_reading_size(r, plane);
+    return fm_reading_bytes(dst, r, plane, r->e < 0 ? 0 : (uint64_t)r->e * size, size, err);
+}
+
 int fm_reading_plane(const void **bytes, const struct fm_reading *r, int plane, struct fm_err *err)
 {
-    size_t size = (size_t)tensor_of(r, plane)->size / (size_t)(r->e < 0 ? 1 : r->E);
-    void *dst = fm_scratch(size);
+    void *dst = fm_scratch(fm_reading_size(r, plane));
     *bytes = dst;
-    return fm_reading_bytes(dst, r, plane, r->e < 0 ? 0 : (uint64_t)r->e * size, size, err);
+    return fm_reading_share(dst, r, plane, err);
 }
 
 void fm_reading_join(const struct fm_reading *r, int plane)

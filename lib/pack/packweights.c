@@ -100,47 +100,27 @@ static int check_finite(const struct fm_reading *r, const void *raw, size_t n, s
     return FM_OK;
 }
 
-/* Read share i of expert e as `dtype`, and check that every value is finite. */
+/* Read share i of expert e: a plane, or the values as `dtype`.  FM_EFORMAT if it has a code, scale
+ * or value that is not valid.  Scales without a channel dimension have no part and are read and
+ * checked with the codes. */
 static int read_share(struct run *w, int e, int i, void *dst, enum fm_dtype dtype,
                       struct fm_err *err)
 {
     const struct fm_reading r = share_of(w, e, i);
     const struct fm_tensor *t = r.at->tensor;
-    size_t size = (size_t)t->size / (size_t)(r.e < 0 ? 1 : r.E);
-    size_t n = 8 * size / (size_t)fm_stored_bits(r.at);
+    const struct fm_packed *packed = fm_packed_at(&w->p->packed, w->layer);
+    int plane = part_of(w)->plane;
+    size_t n = (size_t)fm_stored_count(r.at) / (size_t)(r.e < 0 ? 1 : r.E);
     struct fm_mark mark = fm_scratch_mark();
-    void *raw = t->dtype == dtype ? dst : fm_scratch(size);
+    void *raw = plane < 0 && t->dtype != dtype ? fm_scratch(fm_reading_size(&r, 0)) : dst;
     struct fm_scales scales;
-    int rc = fm_reading_bytes(raw, &r, 0, r.e < 0 ? 0 : (uint64_t)r.e * size, size, err);
+    int rc = fm_reading_share(raw, &r, plane > 0, err);
     if (!rc)
-        rc = check_finite(&r, raw, n, err);
-    if (!rc)
+        rc = plane > 0 ? widen_scales(w->p, &r, dst, &scales, err) : check_finite(&r, raw, n, err);
+    if (!rc && plane <= 0 && (plane < 0 || !fm_packed_find(packed, part_of(w)->of, 1)))
         rc = read_scales(w->p, &r, &scales, err);
     if (!rc && raw != dst)
         fm_stored_write(dst, dtype, raw, t->dtype, scales.scale ? &scales : NULL, n);
-    fm_scratch_release(mark);
-    return rc;
-}
-
-/* Read a plane of share i of expert e.  FM_EFORMAT if it has a code or scale that is not valid.
- * Scales without a channel dimension have no part and are read and checked with the codes. */
-static int read_plane(struct run *w, int e, int i, void *dst, struct fm_err *err)
-{
-    const struct fm_packed_part *part = part_of(w);
-    const struct fm_reading r = share_of(w, e, i);
-    const struct fm_tensor *t = part->plane ? r.at->scale : r.at->tensor;
-    uint64_t shares = r.e < 0 ? 1 : (uint64_t)r.E, size = t->size / shares;
-    struct fm_scales scales;
-    struct fm_mark mark = fm_scratch_mark();
-    int rc = fm_reading_bytes(dst, &r, part->plane, r.e < 0 ? 0 : (uint64_t)r.e * size,
-                              (size_t)size, err);
-    if (!rc && part->plane > 0)
-        rc = widen_scales(w->p, &r, dst, &scales, err);
-    else if (!rc)
-        rc = check_finite(&r, dst, (size_t)(fm_stored_count(r.at) / shares), err);
-    if (!rc && part->plane == 0 &&
-        !fm_packed_find(fm_packed_at(&w->p->packed, w->layer), part->of, 1))
-        rc = read_scales(w->p, &r, &scales, err);
     fm_scratch_release(mark);
     return rc;
 }
@@ -180,8 +160,7 @@ static int order_part(struct run *w, int e, char *rows, enum fm_dtype dtype, str
                                (uint64_t)c->I);
         struct fm_mark mark = fm_scratch_mark();
         char *from = fm_scratch(all);
-        rc = part_of(w)->plane < 0 ? read_share(w, e, i, from, dtype, err)
-                                   : read_plane(w, e, i, from, err);
+        rc = read_share(w, e, i, from, dtype, err);
         for (int k = 0; k < cuts && !rc; from += f[k++].file_bytes)
             fm_move(rows + f[k].part_first, &f[k].part, from, &f[k].file, &f[k].box, order);
         fm_scratch_release(mark);
