@@ -216,18 +216,20 @@ static int read_end(struct fm_model *m, const struct fm_model_tensor *p, struct 
     return err->code;
 }
 
-/* Whether a piece of two tensors has the same bytes; false with *err if it cannot be read. */
-static bool is_same_piece(const struct fm_stored *a, const struct fm_stored *b, uint64_t at,
-                          struct fm_err *err)
+/* Set *same to whether a piece of two tensors has the same bytes. */
+static int compare_piece(bool *same, const struct fm_stored *a, const struct fm_stored *b,
+                         uint64_t at, struct fm_err *err)
 {
     uint64_t left = a->tensor->size - at;
     size_t bytes = left < FM_WEIGHTSUM_PIECE ? (size_t)left : FM_WEIGHTSUM_PIECE;
     struct fm_mark mark = fm_scratch_mark();
     void *x = fm_scratch(bytes), *y = fm_scratch(bytes);
-    bool same = !fm_tensor_read(a->tensor, a->file, at, x, bytes, err) &&
-                !fm_tensor_read(b->tensor, b->file, at, y, bytes, err) && memcmp(x, y, bytes) == 0;
+    int rc = fm_tensor_read(a->tensor, a->file, at, x, bytes, err);
+    if (!rc)
+        rc = fm_tensor_read(b->tensor, b->file, at, y, bytes, err);
+    *same = !rc && memcmp(x, y, bytes) == 0;
     fm_scratch_release(mark);
-    return same;
+    return rc;
 }
 
 /* FM_ECONFIG if config.json ties the LM head to the embedding, but the checkpoint has an LM head of
@@ -243,10 +245,11 @@ static int check_tied(const struct fm_model *m, struct fm_err *err)
         return FM_OK;
     bool same =
         head->tensor->dtype == embed->tensor->dtype && head->tensor->size == embed->tensor->size;
+    int rc = FM_OK;
     for (uint64_t at = 0; same && at < head->tensor->size; at += FM_WEIGHTSUM_PIECE)
-        same = is_same_piece(head, embed, at, err);
-    if (same || err->code)
-        return err->code;
+        rc = compare_piece(&same, head, embed, at, err);
+    if (rc || same)
+        return rc;
     const char *key = m->config.family->tied_key;
     return fm_fail(err, FM_ECONFIG,
                    "%s: tensor '%s' differs from '%s' in type or values, but %s is true in "

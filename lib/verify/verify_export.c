@@ -279,20 +279,23 @@ static void compare_bytes(struct fm_verify_job *j, size_t i, const char *text, s
 }
 
 /* Compare fm-export.json, except for the table of files. */
-static void compare_claims(struct fm_verify_job *j, size_t i, char **text, size_t size,
-                           const char *want, struct fm_err *err)
+static int compare_claims(struct fm_verify_job *j, size_t i, char **text, size_t size,
+                          const char *want, struct fm_err *err)
 {
     const struct fm_jsonedit away = {FM_EXPORT_FILES, NULL};
     struct fm_err wrong = {0};
     int rc = fm_jsonedit_set(text, &size, &away, 1, &wrong);
-    if (rc == FM_ENOMEM)
+    if (rc == FM_ENOMEM) {
         *err = wrong;
-    else if (rc)
+        return rc;
+    }
+    if (rc) {
         fm_verifier_find(j->v, i, FM_EFORMAT, j->plan.file[i].name, "%s", wrong.text);
-    if (rc)
-        return;
+        return FM_OK;
+    }
     skip(j->v, FM_EXPORT_FILES " in " FM_EXPORT_JSON);
     compare_bytes(j, i, *text, size, want);
+    return FM_OK;
 }
 
 static int compare_text(struct fm_verify_job *j, size_t i, const char *want, struct fm_err *err)
@@ -317,12 +320,11 @@ static int compare_text(struct fm_verify_job *j, size_t i, const char *want, str
                          missing.text);
     else if (card)
         compare_card(j, i, text, size, want);
-    else if (claims)
-        compare_claims(j, i, &text, size, want, err);
-    else
+    else if (!claims)
         compare_bytes(j, i, text, size, want);
+    rc = !rc && claims ? compare_claims(j, i, &text, size, want, err) : FM_OK;
     free(text);
-    return err->code;
+    return rc;
 }
 
 static int check_text(struct fm_verify_job *j, size_t i, struct fm_err *err)
