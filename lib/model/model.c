@@ -308,9 +308,10 @@ static int find_nonlayer(struct fm_model *m, struct fm_err *err)
         if (w->part != FM_PART_NONLAYER || !fm_weights_exists(&m->config, w, -1))
             continue;
         assert(m->nonlayer_count < (int)(sizeof m->nonlayer_tensor / sizeof *m->nonlayer_tensor));
-        int rc = find_place(m, &m->nonlayer_tensor[m->nonlayer_count++], w, -1, -1, err);
+        int rc = find_place(m, &m->nonlayer_tensor[m->nonlayer_count], w, -1, -1, err);
         if (rc)
             return rc;
+        m->nonlayer_count++;
     }
     return FM_OK;
 }

@@ -222,6 +222,7 @@ def directories():
             ("matrix-missing", {k: s for k, s in t.items() if k != w1}),
             ("shape-transposed", t | {w1: [4, 3]}),
             ("gate-narrower-than-up", t | {w1: [2, 4]}),
+            ("norm-missing", {k: s for k, s in t.items() if k != "model.norm.weight"}),
             ("norm-too-long", t | {"model.norm.weight": [5]}),
             ("embedding-too-short", t | {"model.embed_tokens.weight": [4, 4]})):
         put(model(why) + "model.safetensors", weights(changed))
