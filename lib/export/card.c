@@ -68,7 +68,7 @@ static void say_front_matter(struct fm_text *t, const struct fm_exportplan *p)
     if (fm_exportplan_base_model(p)[0])
         fm_text_printf(t, "base_model: %s\n", fm_exportplan_base_model(p));
     fm_text_printf(t, "library_name: %s\npipeline_tag: text-generation\n",
-                   p->options.layout->split == FM_SPLIT_NONE ? "fm" : "transformers");
+                   p->options.layout->served ? "transformers" : "fm");
     fm_text_printf(t, "tags:\n- moe\n- pruned\n- expert-pruning\n- safetensors\n---\n");
 }
 
@@ -268,16 +268,18 @@ static void say_family(struct fm_text *t, const struct fm_exportplan *p)
 static void say_servers(struct fm_text *t, const struct fm_exportplan *p)
 {
     const struct fm_layout *layout = p->options.layout;
-    fm_text_printf(t, "vLLM:\n\n    vllm serve .%s\n\nSGLang%s:\n\n", layout->vllm_options,
+    const char *code = layout->code ? " --trust-remote-code" : "";
+    fm_text_printf(t, "vLLM:\n\n    vllm serve .%s%s\n\nSGLang%s:\n\n", code,
+                   layout->vllm_options ? layout->vllm_options : "",
                    layout->sglang_package ? ", with the suite's package" : "");
     if (layout->sglang_package)
         fm_text_printf(t, "    PYTHONPATH=PREFIX/share/fm SGLANG_EXTERNAL_MODEL_PACKAGE=fm_sglang "
                           "\\\n    ");
     fm_text_printf(t,
-                   "    python -m sglang.launch_server --model-path .%s\n\n"
+                   "    python -m sglang.launch_server --model-path .%s%s\n\n"
                    "fm-clients(7) lists the models that a server does not run or runs wrongly, and "
                    "those for which\nSGLang needs the suite's package.\n\n",
-                   layout->sglang_options);
+                   code, layout->sglang_options ? layout->sglang_options : "");
 }
 
 static bool has_tokenizer(const struct fm_exportplan *p)
@@ -336,10 +338,9 @@ static void say_transformers(struct fm_text *t, const struct fm_exportplan *p)
 static void say_runtimes(struct fm_text *t, const struct fm_exportplan *p)
 {
     const struct fm_layout *layout = p->options.layout;
-    bool served = layout->split != FM_SPLIT_NONE;
     const char *unread = p->coded == FM_CODED_ROUNDED ? p->options.quantise->unread : NULL;
     fm_text_printf(t, "## Running it\n\n");
-    if (served) {
+    if (layout->served) {
         fm_text_printf(t, "Run the commands below in this directory, or replace `.` by its path "
                           "or its name on a hub.\n\n");
         if (unread)
@@ -350,7 +351,7 @@ static void say_runtimes(struct fm_text *t, const struct fm_exportplan *p)
     }
     if (layout->running)
         say(t, layout->running);
-    if (served && !unread)
+    if (layout->served && !unread)
         fm_text_printf(t,
                        "Measuring it:\n\n    lm_eval --model hf --model_args "
                        "pretrained=.,dtype=auto%s \\\n        --tasks "
@@ -404,7 +405,7 @@ static void say_command(struct fm_text *t, const struct fm_exportplan *p)
     if (o->quantise)
         fm_text_printf(t, " --weights %s%s%s", o->quantise->name, o->server ? " --for " : "",
                        o->server ? fm_server_name(o->server) : "");
-    else if (p->from->packed.storage && !o->layout->plain && !p->codes)
+    else if (p->from->packed.storage && !o->layout->cannot[FM_WITH_CODES] && !p->codes)
         fm_text_printf(t, " --weights bf16");
     fm_text_printf(t, " --budget %.4f", p->from->budgets.budget[p->index].budget);
     if (o->load_cap) {

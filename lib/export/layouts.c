@@ -60,20 +60,3 @@ int fm_layouts_vllm(const struct fm_layout **layout, struct fm_err *err)
     *layout = (*layout)->vllm;
     return FM_OK;
 }
-
-void fm_layouts_extra(char *text, size_t size)
-{
-    size_t used = 0;
-    for (int i = 0; fm_layouts[i] && used < size; i++)
-        if (fm_layouts[i]->extra)
-            used += (size_t)snprintf(text + used, size - used, "%s%s", used ? " or " : "",
-                                     fm_layouts[i]->name);
-}
-
-const char *fm_layouts_capped(void)
-{
-    for (int i = 0; fm_layouts[i]; i++)
-        if (fm_layouts[i]->capped)
-            return fm_layouts[i]->name;
-    return "";
-}

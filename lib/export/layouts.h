@@ -21,28 +21,38 @@
 struct fm_exportplan;
 struct fm_texts_edit;
 
-/* What servers do with experts when a model is split over devices. */
-enum fm_split {
-    FM_SPLIT_NONE,   /* only the fm tools can read it */
-    FM_SPLIT_HEADS,  /* every device has whole experts; attention is split */
-    FM_SPLIT_EXPERTS /* every device also has a part of each expert's channels */
+/* What exports in some layouts cannot have, and the usual reasons. */
+enum fm_layout_option {
+    FM_WITH_FIT,      /* --fit */
+    FM_WITH_LOAD_CAP, /* --load-cap */
+    FM_WITH_SHARDS,   /* --shard-size */
+    FM_WITH_CODES,    /* codes and scales of a quantised checkpoint */
+    FM_WITH_ROUNDED,  /* experts rounded to a format */
+    FM_WITH_TP,       /* --tp: servers give every device a part of each expert's channels */
+    FM_WITH_EXTRA,    /* --keep-extra */
+    FM_WITH_KEYS,     /* --keep-config */
+    FM_WITH_OPTIONS
 };
+#define FM_WHY_SINGLE "has a single member, and no wider channels to drop"
+#define FM_WHY_PLAIN "has no form for rounded experts"
+#define FM_WHY_WHOLE                                                                               \
+    "has whole experts on every device, so the width does not depend on their number"
+#define FM_WHY_NARROW "cannot give layers for multi-token prediction the width of the original"
+#define FM_WHY_ALL_KEYS "keeps all keys of config.json except those that load code or another model"
 
 struct fm_layout {
-    const char *name;             /* of --layout */
-    const char *runtime;          /* --for: "any", "vllm"; NULL: one form for all */
-    const struct fm_layout *vllm; /* the form for --for vllm, or NULL */
-    const char *listed;           /* in the form for vLLM: its name in lists */
+    const char *name;                    /* of --layout */
+    const char *runtime;                 /* --for: "any", "vllm"; NULL: one form for all */
+    const struct fm_layout *vllm;        /* the form for --for vllm, or NULL */
+    const char *listed;                  /* in the form for vLLM: its name in lists */
+    const char *cannot[FM_WITH_OPTIONS]; /* after its name: the reason; NULL: it can */
 
     /* ---- widths ---- */
 
     bool all_members;   /* it holds all members, or those that --load-cap keeps: --budget selects
-                           the default one, and --fit does not apply */
-    const char *capped; /* all_members: its name in lists with a load cap; NULL: it does not
-                           support one */
+                           the default one */
+    const char *capped; /* its name in lists with a load cap; NULL: none */
     bool one_width;     /* one width for all experts of the model, whatever the mask says */
-    const char *plain;  /* the reason why it cannot hold the codes and scales of a quantised
-                           checkpoint; NULL: it can, with `code` only those of experts */
     uint32_t multiple;  /* its kernels require widths that are multiples of it; 1: any */
     /* Replace the mask's widths, p->widths.kept; NULL: they are used unchanged. */
     void (*level)(struct fm_exportplan *p);
@@ -56,25 +66,22 @@ struct fm_layout {
     enum fm_naming names;
     /* Plan the tensors of the experts of the m-th layer of experts. */
     int (*experts)(struct fm_exportplan *p, int m, struct fm_err *err);
-    bool extra;   /* it supports --keep-extra: loaders read layers for multi-token prediction at the
-                     original width */
-    bool sharded; /* --shard-size applies; otherwise the layout determines the files */
-    /* Put all tensors into files. */
+    /* Put all tensors into files; NULL: into shards. */
     int (*files)(struct fm_exportplan *p, struct fm_err *err);
 
     /* ---- texts ---- */
 
-    bool code; /* it includes modeling_fm.py, so loading requires trust_remote_code */
+    bool served; /* servers and transformers read it; otherwise only the fm tools do */
+    bool code;   /* it includes modeling_fm.py, so loading requires trust_remote_code; codes are
+                    those of experts */
     /* Edit the checkpoint's config.json; NULL: leave it unchanged. */
     void (*config)(struct fm_texts_edit *edit, struct fm_exportplan *p);
     const char *about;        /* description for the model card */
     const char *about_capped; /* the same with a load cap */
-    /* Options for the servers' commands, with a leading blank. */
+    /* Further options for the servers' commands, with a leading blank; NULL: none. */
     const char *vllm_options, *sglang_options;
     bool sglang_package; /* SGLang needs the suite's package to run it */
     const char *running; /* further ways to run it, for the card; or NULL */
-
-    enum fm_split split;
 };
 
 /* The list, in the order of output: a row NAME for each layout, whose file defines fm_layout_NAME.
@@ -117,9 +124,5 @@ const char *fm_layouts_masks(const char *name, uint32_t *multiple);
 void fm_layouts_choices(char *text, size_t size);
 /* Replace *layout with its form for vLLM; FM_EUSAGE if it has one form for all. */
 int fm_layouts_vllm(const struct fm_layout **layout, struct fm_err *err);
-/* For messages: the name of the first layout that supports a load cap; "native or padded", the
- * layouts that can keep extra tensors. */
-const char *fm_layouts_capped(void);
-void fm_layouts_extra(char *text, size_t size);
 
 #endif

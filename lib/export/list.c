@@ -362,7 +362,7 @@ static void add_forms(cJSON *object, const struct fm_list *list, const struct fm
             fm_json_add_uint(form, "files", row->form[i].files);
         fm_json_add_bool(form, "as_measured", row->form[i].as_measured);
         if (list->codes)
-            fm_json_add_bool(form, "codes", !list->kind[i].layout->plain);
+            fm_json_add_bool(form, "codes", !list->kind[i].layout->cannot[FM_WITH_CODES]);
     }
 }
 

@@ -25,54 +25,41 @@
 
 int fm_exportplan_check(const struct fm_export_options *o, struct fm_err *err)
 {
-    if (o->by == FM_BY_FIT && o->layout->all_members)
-        return fm_fail(err, FM_EUSAGE,
-                       "--fit selects one member, but layout %s has all of them; use --budget R "
-                       "for the one to start with",
-                       o->layout->name);
-    if (o->load_cap && !o->layout->capped)
-        return fm_fail(err, FM_EUSAGE,
-                       "--load-cap needs layout %s; layout %s has a single member, and no wider "
-                       "channels to drop",
-                       fm_layouts_capped(), o->layout->name);
+    const struct {
+        bool asked;
+        enum fm_layout_option what;
+        const char *option, *value, *remedy;
+    } use[] = {
+        {o->by == FM_BY_FIT, FM_WITH_FIT, "--fit", "", "use --budget R for the one to start with"},
+        {o->load_cap, FM_WITH_LOAD_CAP, "--load-cap", "", "omit it"},
+        {o->keep_config[0], FM_WITH_KEYS, "--keep-config", "", "omit it"},
+        {o->shard_bytes > 0, FM_WITH_SHARDS, "--shard-size", "", "omit it"},
+        {o->quantise, FM_WITH_ROUNDED, "--weights ", o->quantise ? o->quantise->name : "",
+         "use another layout"},
+        {o->devices > 1, FM_WITH_TP, "--tp", "", "omit it"},
+    };
+    for (size_t i = 0; i < sizeof use / sizeof *use; i++)
+        if (use[i].asked && o->layout->cannot[use[i].what])
+            return fm_fail(err, FM_EUSAGE, "%s%s: layout %s %s; %s", use[i].option, use[i].value,
+                           o->layout->name, o->layout->cannot[use[i].what], use[i].remedy);
+    if (o->by == FM_BY_DEFAULT && !o->layout->all_members)
+        return fm_fail(err, FM_EUSAGE, "--export needs one of --budget R and --fit SIZE");
     if (o->load_cap && !(o->load_low >= 0 && o->load_low <= o->load_high && o->load_high <= 1))
         return fm_fail(err, FM_EUSAGE,
                        "--load-cap %g:%g: give two shares from 0 to 1, the lower one first",
                        o->load_low, o->load_high);
-    if (o->by == FM_BY_DEFAULT && !o->layout->all_members)
-        return fm_fail(err, FM_EUSAGE, "--export needs one of --budget R and --fit SIZE");
-    if (fm_trust_check(o, err))
-        return err->code;
-    if (o->shard_bytes && !o->layout->sharded)
-        return fm_fail(err, FM_EUSAGE,
-                       "--shard-size: layout %s has a file for every layer, not shards",
-                       o->layout->name);
-    if (o->quantise && (o->layout->plain || (!o->layout->one_width && !o->layout->code)))
-        return fm_fail(err, FM_EUSAGE, "--weights %s: layout %s %s; use another layout",
-                       o->quantise->name, o->layout->name,
-                       o->layout->plain ? o->layout->plain : "has no form for rounded experts");
-    if (o->devices > 1 && o->layout->split != FM_SPLIT_EXPERTS)
-        return fm_fail(err, FM_EUSAGE, "--tp: %s layout %s%s; omit it",
-                       o->layout->split == FM_SPLIT_NONE ? "servers do not read" : "with",
-                       o->layout->name,
-                       o->layout->split == FM_SPLIT_NONE ? ""
-                                                         : " every device has whole experts, so "
-                                                           "the width does not depend on it");
-    return FM_OK;
+    return fm_trust_check(o, err);
 }
 
 int fm_exportplan_check_parts(const struct fm_export_options *o, const struct fm_opened *from,
                               struct fm_err *err)
 {
-    char able[64];
     bool whole = from->config.family->wrapper_form && !from->config.fused &&
                  o->layout->names == FM_NAMING_STOCK;
-    fm_layouts_extra(able, sizeof able);
-    if (o->keep_extra && !o->layout->extra && !whole)
-        return fm_fail(err, FM_EUSAGE,
-                       "--keep-extra: layout %s cannot give layers for multi-token prediction the "
-                       "width of the original; use --layout %s",
-                       o->layout->name, able);
+    const char *cannot = o->layout->cannot[FM_WITH_EXTRA];
+    if (o->keep_extra && cannot && !whole)
+        return fm_fail(err, FM_EUSAGE, "--keep-extra: layout %s %s; use another layout",
+                       o->layout->name, cannot);
     if (!o->keep_extra && whole)
         return fm_fail(
             err, FM_ECONFIG,
@@ -224,10 +211,11 @@ static int choose_codes(struct fm_exportplan *p, struct fm_err *err)
     if (keep && !has)
         return fm_fail(err, FM_ECONFIG, "--weights keep: %s has no codes to keep; omit the option",
                        p->from->bundle.file.path);
-    if (keep && layout->plain)
+    const char *cannot = layout->cannot[FM_WITH_CODES];
+    if (keep && cannot)
         return fm_fail(err, FM_ECONFIG,
                        "--weights keep: layout %s %s; use another layout, or --weights bf16",
-                       layout->name, layout->plain);
+                       layout->name, cannot);
     bool one = layout->names == FM_NAMING_STOCK || p->from->packed.forms == 1;
     if (keep && !one)
         return fm_fail(err, FM_ECONFIG,
@@ -238,7 +226,7 @@ static int choose_codes(struct fm_exportplan *p, struct fm_err *err)
         p->coded = layout->code ? FM_CODED_EXPERTS : FM_CODED_ROUNDED;
         return choose_format(p, err);
     }
-    p->codes = has && one && !layout->plain && p->options.weights != FM_WEIGHTS_BF16;
+    p->codes = has && one && !cannot && p->options.weights != FM_WEIGHTS_BF16;
     if (p->codes)
         p->coded = layout->code ? FM_CODED_EXPERTS : FM_CODED_ALL;
     p->packed = p->from->packed;
@@ -549,7 +537,9 @@ static int add_files(struct fm_exportplan *p, struct fm_hfwriter *w, struct fm_e
     return rc;
 }
 
-int fm_exportplan_shards(struct fm_exportplan *p, struct fm_err *err)
+/* Distribute all tensors over files of at most --shard-size, with the names that transformers
+ * gives them, and an index. */
+static int add_shards(struct fm_exportplan *p, struct fm_err *err)
 {
     uint64_t shard_bytes = p->options.shard_bytes;
     struct fm_hfwriter w = {0};
@@ -609,7 +599,7 @@ static int plan_weights(struct fm_exportplan *p, struct fm_err *err)
     if (rc)
         return rc;
     fm_names_sort(p->tensor, p->tensors, sizeof *p->tensor);
-    rc = layout->files(p, err);
+    rc = layout->files ? layout->files(p, err) : add_shards(p, err);
     const char *twin = rc ? NULL : fm_names_twin(p->tensor, p->tensors, sizeof *p->tensor);
     if (twin)
         rc = refuse_twins(p, "tensors", twin, err);

@@ -262,10 +262,6 @@ int fm_exportplan_stock(struct fm_exportplan *p, int m, struct fm_err *err);
 /* All tensors outside the experts, under the names of the layout. */
 int fm_exportplan_rest(struct fm_exportplan *p, struct fm_err *err);
 
-/* Distribute all tensors over files of at most --shard-size, with the names that transformers
- * gives them, and an index. */
-int fm_exportplan_shards(struct fm_exportplan *p, struct fm_err *err);
-
 /* ---- for layouts and texts: adding ---- */
 
 /* Add a tensor; `like` is copied, including its name.  Dtype, shape and m must be set. */

@@ -365,7 +365,7 @@ static void say_digest(struct fm_text *t, const struct fm_exportplan *p, const c
 
 static uint64_t shard_size(const struct fm_export_options *o)
 {
-    if (!o->layout->sharded)
+    if (o->layout->cannot[FM_WITH_SHARDS])
         return 0;
     return o->shard_bytes ? o->shard_bytes : FM_EXPORT_SHARD_BYTES;
 }

@@ -164,11 +164,6 @@ int fm_trust_check(const struct fm_export_options *o, struct fm_err *err)
 {
     if (!o->keep_config[0])
         return FM_OK;
-    if (!o->layout->code)
-        return fm_fail(err, FM_EUSAGE,
-                       "--keep-config: layout %s keeps all keys of config.json except those that "
-                       "load code or another model; omit it",
-                       o->layout->name);
     if (o->allow_code)
         return fm_fail(err, FM_EUSAGE, "--keep-config: --allow-code keeps all keys; omit it");
     for (const char *const *key = o->keep_config; *key; key++)

@@ -203,7 +203,7 @@ TEST(choices_outside_of_the_cap_are_refused)
         const char *what;
     } bad[3] = {{capped(LOW, HIGH), "--budget 0.4 is outside of --load-cap 0.2:0.35"},
                 {capped(0.25, 0.3), "contains none of the family's 7 budgets"},
-                {capped(LOW, HIGH), "--load-cap needs layout elastic"}};
+                {capped(LOW, HIGH), "--load-cap: layout layer has a single member"}};
     bad[0].o.by = FM_BY_BUDGET;
     bad[0].o.budget = 0.4;
     bad[2].o.layout = &fm_layout_layer;

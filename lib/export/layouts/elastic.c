@@ -116,14 +116,15 @@ static void set_config(struct fm_texts_edit *edit, struct fm_exportplan *p)
 
 const struct fm_layout fm_layout_elastic = {
     .name = "elastic",
+    .cannot = {[FM_WITH_FIT] = "has all members",
+               [FM_WITH_TP] = FM_WHY_WHOLE,
+               [FM_WITH_EXTRA] = FM_WHY_NARROW},
     .all_members = true,
     .capped = "load-cap",
     .multiple = 1,
     .store = store_all,
     .names = FM_NAMING_RAGGED,
     .experts = plan_experts,
-    .sharded = true,
-    .files = fm_exportplan_shards,
     .code = true,
     .config = set_config,
     .about = "Layout `elastic`: the whole family in one directory.  Experts have full width and\n"
@@ -133,8 +134,8 @@ const struct fm_layout fm_layout_elastic = {
         "Layout `elastic`, capped: some budgets of the family in one directory.  Experts have the\n"
         "largest width that these budgets use and their channels in ranked order; a budget uses a\n"
         "prefix of each, and is chosen when the model is loaded or while it is served.",
-    .vllm_options = " --trust-remote-code --no-enable-prefix-caching",
-    .sglang_options = " --trust-remote-code --disable-radix-cache",
+    .vllm_options = " --no-enable-prefix-caching",
+    .sglang_options = " --disable-radix-cache",
     .running =
         "Set the budget as `fm_budget` in config.json, or as `FM_BUDGET=0.4` in the\n"
         "environment of the program; in transformers, `model.set_budget(0.4)` changes it at any "
@@ -143,5 +144,5 @@ const struct fm_layout fm_layout_elastic = {
         "`update_weights_from_tensor`).  Prefixes cached at one budget\nare wrong for another, so "
         "the commands above disable prefix caching.  fm-clients(7) has the\ncalls, also over HTTP, "
         "and explains how to keep the caches.\n\n",
-    .split = FM_SPLIT_HEADS,
+    .served = true,
 };

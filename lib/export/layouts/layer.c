@@ -70,47 +70,47 @@ static void set_config(struct fm_texts_edit *edit, struct fm_exportplan *p)
     }
 }
 
+#define NO_CODES "for vllm uses vLLM's fused kernels, which cannot get codes from a modelling file"
+
 static const struct fm_layout fused = {
     .name = "layer",
     .runtime = "vllm",
     .listed = "layer-vllm",
-    .plain = "for vllm uses vLLM's fused kernels, which cannot get codes from a modelling file",
+    .cannot = {[FM_WITH_LOAD_CAP] = FM_WHY_SINGLE,
+               [FM_WITH_CODES] = NO_CODES,
+               [FM_WITH_ROUNDED] = NO_CODES,
+               [FM_WITH_EXTRA] = FM_WHY_NARROW},
     .multiple = FM_UNIFORM_MULTIPLE,
     .level = level_layers,
     .leveled = "one width per layer",
     .granularity = "layer",
     .names = FM_NAMING_RAGGED,
     .experts = plan_fused,
-    .sharded = true,
-    .files = fm_exportplan_shards,
     .code = true,
     .config = set_config,
     .about =
         "Layout `layer` for vLLM: all experts of a layer have the same width, in the form that\n"
         "vLLM's fused kernels read.",
-    .vllm_options = " --trust-remote-code",
-    .sglang_options = " --trust-remote-code",
     .sglang_package = true,
-    .split = FM_SPLIT_EXPERTS,
+    .served = true,
 };
 
 const struct fm_layout fm_layout_layer = {
     .name = "layer",
     .runtime = "any",
     .vllm = &fused,
+    .cannot = {[FM_WITH_LOAD_CAP] = FM_WHY_SINGLE,
+               [FM_WITH_TP] = FM_WHY_WHOLE,
+               [FM_WITH_EXTRA] = FM_WHY_NARROW},
     .multiple = 1,
     .level = level_layers,
     .leveled = "one width per layer",
     .granularity = "layer",
     .names = FM_NAMING_RAGGED,
     .experts = fm_exportplan_flat,
-    .sharded = true,
-    .files = fm_exportplan_shards,
     .code = true,
     .config = fm_texts_ours,
     .about = "Layout `layer`: all experts of a layer have the same width (`fm_widths` in "
              "config.json).",
-    .vllm_options = " --trust-remote-code",
-    .sglang_options = " --trust-remote-code",
-    .split = FM_SPLIT_HEADS,
+    .served = true,
 };

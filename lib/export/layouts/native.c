@@ -47,12 +47,15 @@ static int plan_files(struct fm_exportplan *p, struct fm_err *err)
 
 const struct fm_layout fm_layout_native = {
     .name = "native",
+    .cannot = {[FM_WITH_LOAD_CAP] = FM_WHY_SINGLE,
+               [FM_WITH_SHARDS] = "has a file for every layer, not shards",
+               [FM_WITH_ROUNDED] = FM_WHY_PLAIN,
+               [FM_WITH_TP] = "is not read by servers",
+               [FM_WITH_KEYS] = FM_WHY_ALL_KEYS},
     .multiple = 1,
     .names = FM_NAMING_ONLINE,
     .experts = fm_exportplan_flat,
-    .extra = true,
     .files = plan_files,
     .about = "Layout `native`: prefixes of the ranked weights, readable only by the fm tools.",
     .running = "The fm tools read it as a model: `--model DIR`.\n\n",
-    .split = FM_SPLIT_NONE,
 };

@@ -15,18 +15,16 @@ static void store_all(struct fm_exportplan *p)
 
 const struct fm_layout fm_layout_padded = {
     .name = "padded",
+    .cannot = {[FM_WITH_LOAD_CAP] = FM_WHY_SINGLE,
+               [FM_WITH_ROUNDED] = FM_WHY_PLAIN,
+               [FM_WITH_KEYS] = FM_WHY_ALL_KEYS},
     .multiple = 1,
     .store = store_all,
     .names = FM_NAMING_STOCK,
     .experts = fm_exportplan_stock,
-    .sharded = true,
-    .extra = true,
-    .files = fm_exportplan_shards,
     .config = fm_texts_stock,
     .about = "Layout `padded`: stock names and shapes; removed channels are zeros.  It computes "
              "what the\n"
              "smaller model computes and is as large as the full one.",
-    .vllm_options = "",
-    .sglang_options = "",
-    .split = FM_SPLIT_EXPERTS,
+    .served = true,
 };

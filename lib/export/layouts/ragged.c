@@ -8,15 +8,14 @@
 
 const struct fm_layout fm_layout_ragged = {
     .name = "ragged",
+    .cannot = {[FM_WITH_LOAD_CAP] = FM_WHY_SINGLE,
+               [FM_WITH_TP] = FM_WHY_WHOLE,
+               [FM_WITH_EXTRA] = FM_WHY_NARROW},
     .multiple = 1,
     .names = FM_NAMING_RAGGED,
     .experts = fm_exportplan_flat,
-    .sharded = true,
-    .files = fm_exportplan_shards,
     .code = true,
     .config = fm_texts_ours,
     .about = "Layout `ragged`: every expert has its own width (`fm_widths` in config.json).",
-    .vllm_options = " --trust-remote-code",
-    .sglang_options = " --trust-remote-code",
-    .split = FM_SPLIT_HEADS,
+    .served = true,
 };

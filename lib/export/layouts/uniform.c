@@ -51,6 +51,9 @@ static void set_config(struct fm_texts_edit *edit, struct fm_exportplan *p)
 
 const struct fm_layout fm_layout_uniform = {
     .name = "uniform",
+    .cannot = {[FM_WITH_LOAD_CAP] = FM_WHY_SINGLE,
+               [FM_WITH_EXTRA] = FM_WHY_NARROW,
+               [FM_WITH_KEYS] = FM_WHY_ALL_KEYS},
     .one_width = true,
     .multiple = FM_UNIFORM_MULTIPLE,
     .level = level_model,
@@ -59,12 +62,8 @@ const struct fm_layout fm_layout_uniform = {
     .granularity = "model",
     .names = FM_NAMING_STOCK,
     .experts = plan_experts,
-    .sharded = true,
-    .files = fm_exportplan_shards,
     .config = set_config,
     .about = "Layout `uniform`: stock names, all experts of the same width; any program that runs\n"
              "the original architecture can load it.",
-    .vllm_options = "",
-    .sglang_options = "",
-    .split = FM_SPLIT_EXPERTS,
+    .served = true,
 };
