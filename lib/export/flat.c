@@ -5,6 +5,7 @@
  *     gate_up     | e0: gate, up of channel 0 | gate, up of channel 1 | ... | e1: ...
  *     down        | e0: channel 0 | channel 1 | ... | e1: ...
  */
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -45,6 +46,7 @@ static int add_apart(struct fm_exportplan *p, int m, enum fm_weight_part of, str
 int fm_exportplan_flat(struct fm_exportplan *p, int m, struct fm_err *err)
 {
     const struct fm_packed *packed = fm_packed_at(&p->packed, m);
+    assert(fm_exportplan_layer_channels(p, m) % (uint64_t)packed->group == 0);
     for (int i = 0; i < packed->parts; i++) {
         const struct fm_packed_part part =
             fm_packed_flat(packed, &packed->part[i], fm_exportplan_layer_channels(p, m));

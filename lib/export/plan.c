@@ -2,6 +2,29 @@
  * The plan of an export, made in this order: check the options; then determine the widths from the
  * member, tensors and files from the widths, and the texts from all of these.  A layout adds its
  * experts' tensors by the functions of flat.c and stock.c, and its files by those here.
+ *
+ *     member --level, round, store--> widths: kept <= stored <= I        of every expert
+ *                                        |  layout->experts, fm_exportplan_rest
+ *                                        v
+ *     file      | header | tensor | tensor | tensor | ...                layout->files, or shards
+ *                             |
+ *     tensor    | block | block | block | ...                            or no blocks: see fm_fill
+ *                    |
+ *     block     | kept channels | stored, but not kept: blank |          a cut of one expert
+ *
+ * Tensors are in the order in which they were added until all are known; then by name, for
+ * fm_exportplan_place; then by file and offset, the order in which the writer goes through them.
+ *
+ * Invariants:
+ *   1. Of every expert, kept <= stored <= I.
+ *   2. packed describes the experts of all layers as they are in the files, and stored is a whole
+ *      number of its groups.
+ *   3. The blocks of a tensor are contiguous, in the list and in the tensor, and fill it.
+ *   4. Every tensor is in one weight file, whose tensors are contiguous in the list; their bytes
+ *      fill the file after its header.
+ *   5. If weight_files > 0, tensors and these files are those of the widths planned_for; a member
+ *      with other widths plans them again.
+ *   6. No two tensors and no two files have the same name.
  */
 #include "lib/export/plan.h"
 
@@ -281,6 +304,8 @@ int fm_exportplan_begin(struct fm_exportplan *p, const struct fm_opened *from,
     p->planned_for = fm_alloc(n, sizeof *p->planned_for, "widths", err);
     if (!p->widths.kept || !p->widths.stored || !p->planned_for)
         return err->code;
+    assert(p->packed.M == from->config.M &&
+           from->config.I % p->packed.group == 0); /* invariant 2 */
     if (check_values(p, err) || check_extra(p, err) || keep_members(p, err) || check_pad(p, err))
         return err->code;
     if (options->keep_extra && options->layout->names == FM_NAMING_STOCK)
@@ -317,6 +342,7 @@ void fm_exportplan_widths(struct fm_exportplan *p, int index)
     size_t n = fm_opened_experts(p->from);
     struct fm_planned_widths *w = &p->widths;
     uint32_t *kept = w->kept;
+    assert(index >= 0 && index < p->from->budgets.masks.count);
     p->index = index;
     if (p->options.load_cap)
         cover_members(p);
@@ -336,8 +362,12 @@ void fm_exportplan_widths(struct fm_exportplan *p, int index)
     if (layout->store)
         layout->store(p);
     w->widest = 0;
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++) {
         w->widest = w->stored[i] > w->widest ? w->stored[i] : w->widest;
+        assert(kept[i] <= w->stored[i]);                       /* invariant 1 */
+        assert(w->stored[i] % (uint32_t)p->packed.group == 0); /* invariant 2 */
+    }
+    assert(w->widest <= (uint32_t)p->from->config.I);
 }
 
 /* ---- lists that grow ---- */
@@ -435,7 +465,7 @@ void fm_exportplan_place(struct fm_exportplan *p, const struct fm_tensor *placed
 {
     struct fm_planned_tensor *found =
         bsearch(placed->name, p->tensor, p->tensors, sizeof *p->tensor, compare_with_name);
-    assert(found);
+    assert(found); /* invariant 4 */
     found->t.offset = placed->offset;
     found->t.size = placed->size;
     found->file = file;
@@ -577,6 +607,11 @@ static void sort_tensors(struct fm_exportplan *p)
         const struct fm_planned_tensor *t = &p->tensor[i];
         struct fm_planned_file *f = &p->file[t->file];
         f->tensor = f->tensors++ ? f->tensor : i;
+        assert(f->weights && f->tensor + f->tensors == i + 1); /* invariant 4 */
+        if (t->blocks) {
+            const struct fm_planned_block *last = &p->block[t->block + t->blocks - 1];
+            assert(last->at + last->bytes == t->t.size); /* invariant 3 */
+        }
         for (size_t b = t->block; b < t->block + t->blocks; b++)
             p->block[b].tensor = i;
     }
@@ -629,7 +664,7 @@ static int check_files(const struct fm_exportplan *p, struct fm_err *err)
 int fm_exportplan_member(struct fm_exportplan *p, int index, struct fm_err *err)
 {
     fm_exportplan_widths(p, index);
-    bool fits =
+    bool fits = /* invariant 5 */
         p->weight_files > 0 && memcmp(p->planned_for, p->widths.stored,
                                       fm_opened_experts(p->from) * sizeof *p->planned_for) == 0;
     forget(p, fits ? p->weight_files : 0);

@@ -1,7 +1,16 @@
 /*
  * The checkpoint's own tensors: those of experts with the names and shapes of the family's table,
- * for experts of one width; and those outside the experts, which every export has.
+ * for experts of one width k; and those outside the experts, which every export has.
+ *
+ *     row of the table      experts    a tensor of values         of codes
+ *     ...experts.{e}.up     1          (k, H)                     codes, scales, factor, unit,
+ * shape
+ *     ...experts.gate_up    all E      (E, 2 k, H) or transposed  blocks, scales
+ *
+ * A tensor has the cuts of its row's part (lib/block/experts.h), expert by expert.  The names of
+ * codes and of what belongs to them are the row's with another ending.
  */
+#include <assert.h>
 #include <string.h>
 
 #include "lib/export/plan.h"
@@ -105,6 +114,8 @@ int fm_exportplan_stock(struct fm_exportplan *p, int m, struct fm_err *err)
             struct matrix x = {.part = w->part, .m = m, .first = e, .n = each ? 1 : c->E};
             x.values = stock_shape(c, w, p->widths.stored[(size_t)m * (size_t)c->E + (size_t)e]);
             fm_checkpoint_name(x.name, c, FM_NAMING_STOCK, w->part, c->moe[m], e);
+            assert(each || fm_exportplan_layer_channels(p, m) ==
+                               (uint64_t)c->E * p->widths.stored[(size_t)m * (size_t)c->E]);
             if (each || e == 0)
                 rc = (codes && w->part != FM_PART_BIAS ? add_codes : add_stock)(p, &x, err);
         }

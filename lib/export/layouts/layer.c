@@ -8,6 +8,7 @@
  * moe_intermediate_size. fm_shared is the width of the shared expert, if the checkpoint's
  * config.json gives it as a multiple of that key.
  */
+#include <assert.h>
 #include <inttypes.h>
 
 #include "lib/export/plan.h"
@@ -41,6 +42,7 @@ static int plan_fused(struct fm_exportplan *p, int m, struct fm_err *err)
             "--for vllm: vLLM's fused kernels do not support biases of experts with several "
             "widths, and %s has such biases; use --layout ragged, or layer without --for",
             p->from->config.family->name);
+    assert(fm_exportplan_layer_channels(p, m) == E * k);
     t.t = (struct fm_tensor){.dtype = p->from->dtype, .dims = 3, .shape = {E, 2 * k, H}};
     if (fm_exportplan_add_flat(p, &t, FM_PART_GATE_UP, "_proj", FM_PART_GATE_THEN_UP, -1, err))
         return err->code;
