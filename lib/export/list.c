@@ -130,31 +130,20 @@ static int fill_form(struct fm_list *list, const struct fm_opened *opened, int f
     return rc;
 }
 
-/*
- * Compute the size of every member in a format.  Tensors are planned only for the first member; the
- * others differ by whole channels.
- */
+/* Compute the size of every member in a format. */
 static int fill_format(struct fm_list *list, const struct fm_opened *o, int format,
                        struct fm_err *err)
 {
     const struct fm_export_options options = {.layout = FM_LAYOUT_ROUNDED,
                                               .quantise = fm_quantisers[format]};
-    uint64_t shared = fm_mlp_channel_params(o->config.H) * (uint64_t)o->config.M *
-                      (uint64_t)fm_dtype_bits(o->dtype) / 8;
     struct fm_exportplan p = {0};
-    uint64_t tensors = 0, channels = 0, beside = 0;
     int rc = fm_exportplan_begin(&p, o, &options, err);
     for (int i = 0; i < list->rows && !rc; i++) {
         struct fm_list_format *f = &list->row[i].format[format];
         fm_exportplan_widths(&p, i);
         f->width = p.widths.widest;
-        uint64_t has = fm_exportplan_channel_bytes(&p, fm_exportplan_channels_all(&p));
-        if (i == 0 && !(rc = fm_exportplan_same_layers(&p, i, &tensors, err))) {
-            channels = has;
-            beside = shared * (uint64_t)p.widths.shared;
-        }
-        if (!rc && f->width > 0)
-            f->tensors = tensors - channels + has + shared * (uint64_t)p.widths.shared - beside;
+        if (f->width > 0)
+            rc = fm_exportplan_same_layers(&p, i, &f->tensors, err);
     }
     fm_exportplan_release(&p);
     if (rc == FM_ECONFIG) { /* the model cannot have the format */
