@@ -68,7 +68,7 @@ static void say_front_matter(struct fm_text *t, const struct fm_exportplan *p)
     if (fm_exportplan_base_model(p)[0])
         fm_text_printf(t, "base_model: %s\n", fm_exportplan_base_model(p));
     fm_text_printf(t, "library_name: %s\npipeline_tag: text-generation\n",
-                   p->options.layout->served ? "transformers" : "fm");
+                   p->options.layout->config ? "transformers" : "fm");
     fm_text_printf(t, "tags:\n- moe\n- pruned\n- expert-pruning\n- safetensors\n---\n");
 }
 
@@ -340,7 +340,7 @@ static void say_runtimes(struct fm_text *t, const struct fm_exportplan *p)
     const struct fm_layout *layout = p->options.layout;
     const char *unread = p->coded == FM_CODED_ROUNDED ? p->options.quantise->unread : NULL;
     fm_text_printf(t, "## Running it\n\n");
-    if (layout->served) {
+    if (layout->config) {
         fm_text_printf(t, "Run the commands below in this directory, or replace `.` by its path "
                           "or its name on a hub.\n\n");
         if (unread)
@@ -351,7 +351,7 @@ static void say_runtimes(struct fm_text *t, const struct fm_exportplan *p)
     }
     if (layout->running)
         say(t, layout->running);
-    if (layout->served && !unread)
+    if (layout->config && !unread)
         fm_text_printf(t,
                        "Measuring it:\n\n    lm_eval --model hf --model_args "
                        "pretrained=.,dtype=auto%s \\\n        --tasks "

@@ -36,7 +36,7 @@ bool fm_layouts_holds_all(const char *name)
 const char *fm_layouts_masks(const char *name, uint32_t *multiple)
 {
     const struct fm_layout *layout = fm_layouts_find(name);
-    *multiple = layout ? layout->multiple : 1;
+    *multiple = layout ? layout->multiple : 0;
     return layout ? layout->granularity : NULL;
 }
 

@@ -53,7 +53,7 @@ struct fm_layout {
                            the default one */
     const char *capped; /* its name in lists with a load cap; NULL: none */
     bool one_width;     /* one width for all experts of the model, whatever the mask says */
-    uint32_t multiple;  /* its kernels require widths that are multiples of it; 1: any */
+    uint32_t multiple;  /* its kernels require widths that are multiples of it; 0: any */
     /* Replace the mask's widths, p->widths.kept; NULL: they are used unchanged. */
     void (*level)(struct fm_exportplan *p);
     /* After these are rounded up: change the widths in the files, p->widths, if they are others. */
@@ -71,10 +71,10 @@ struct fm_layout {
 
     /* ---- texts ---- */
 
-    bool served; /* servers and transformers read it; otherwise only the fm tools do */
-    bool code;   /* it includes modeling_fm.py, so loading requires trust_remote_code; codes are
-                    those of experts */
-    /* Edit the checkpoint's config.json; NULL: leave it unchanged. */
+    bool code; /* it includes modeling_fm.py, so loading requires trust_remote_code; codes are those
+                  of experts */
+    /* Edit the checkpoint's config.json; NULL: it is unchanged, because only the fm tools read the
+     * export. */
     void (*config)(struct fm_texts_edit *edit, struct fm_exportplan *p);
     const char *about;        /* description for the model card */
     const char *about_capped; /* the same with a load cap */
@@ -118,7 +118,7 @@ const struct fm_layout *fm_layouts_find(const char *name);
 /* Whether exports in the layout of that name hold all members; false for an unknown name. */
 bool fm_layouts_holds_all(const char *name);
 /* What masks must have for exports in the layout of that name to have their widths: the granularity
- * (NULL: any), and the multiple of widths (1: any). */
+ * (NULL: any), and the multiple of widths (0: any). */
 const char *fm_layouts_masks(const char *name, uint32_t *multiple);
 /* "native|ragged|...", the choices of an option. */
 void fm_layouts_choices(char *text, size_t size);

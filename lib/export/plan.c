@@ -219,13 +219,6 @@ static int choose_format(struct fm_exportplan *p, struct fm_err *err)
     return rc ? rc : check_hidden(p->options.quantise, &p->rounded, err);
 }
 
-/* Set p->packed for rounded experts whose channels are whole groups. */
-static void pack_rounded(struct fm_exportplan *p)
-{
-    fm_packed_codes(&p->packed, &p->rounded, p->from->dtype,
-                    fm_quantiser_scales(p->options.quantise, p->from->dtype));
-}
-
 /* Choose between the codes of the bundle and their values. */
 static int choose_codes(struct fm_exportplan *p, struct fm_err *err)
 {
@@ -264,9 +257,10 @@ static int choose_multiple(struct fm_exportplan *p, struct fm_err *err)
     const struct fm_layout *layout = p->options.layout;
     const struct fm_quantiser *q = p->options.quantise;
     uint32_t training = p->from->budgets.actions.multiple, n = p->options.devices;
-    uint32_t part = fm_actions_both(training, layout->multiple);
     uint32_t I = (uint32_t)p->from->config.I, each = fm_exportplan_quantum(p);
     n = n > 1 ? n : 1;
+    p->multiple = fm_actions_both(training, layout->multiple ? layout->multiple : 1);
+    p->multiple = fm_actions_both(p->multiple, each);
     if (q && n > 1 && I % each == 0 && I % (each * n) != 0)
         return fm_fail(
             err, FM_ECONFIG,
@@ -279,16 +273,16 @@ static int choose_multiple(struct fm_exportplan *p, struct fm_err *err)
                        "choose another format",
                        q->name, I, each);
     if (q)
-        pack_rounded(p);
+        fm_packed_codes(&p->packed, &p->rounded, p->from->dtype,
+                        fm_quantiser_scales(q, p->from->dtype));
     if (n == 1)
         return FM_OK;
-    part = fm_actions_both(part, each);
-    if (part > UINT32_MAX / n || part * n > I)
+    if (p->multiple > UINT32_MAX / n || p->multiple * n > I)
         return fm_fail(err, FM_ECONFIG,
                        "--tp %u: experts have %u channels, and each device needs a multiple of %u",
-                       n, I, part);
+                       n, I, p->multiple);
     uint32_t pad = p->options.pad_multiple;
-    p->options.pad_multiple = pad > 1 ? fm_actions_both(pad, part * n) : part * n;
+    p->options.pad_multiple = fm_actions_both(pad > 1 ? pad : 1, p->multiple * n);
     return FM_OK;
 }
 
@@ -850,12 +844,11 @@ double fm_exportplan_break_even(const struct fm_exportplan *p, uint64_t source)
 
 uint32_t fm_exportplan_round(const struct fm_exportplan *p, uint32_t width)
 {
-    uint32_t pad = p->options.pad_multiple, training = p->from->budgets.actions.multiple;
-    uint32_t needed = fm_actions_both(training, p->options.layout->multiple);
+    uint32_t pad = p->options.pad_multiple;
     if (pad <= 1 && !p->options.quantise)
         return width;
-    needed = fm_actions_both(needed, fm_exportplan_quantum(p));
-    return fm_actions_round(width, fm_actions_both(pad > 1 ? pad : 1, needed), p->from->config.I);
+    return fm_actions_round(width, fm_actions_both(pad > 1 ? pad : 1, p->multiple),
+                            p->from->config.I);
 }
 
 uint32_t fm_exportplan_quantum(const struct fm_exportplan *p)

@@ -132,7 +132,8 @@ struct fm_exportplan {
     uint32_t *planned_for; /* (M, E): widths.stored when the weight files were planned */
     struct fm_planned_code code;
     enum fm_coded coded;
-    bool codes;                     /* experts keep the codes and scales of the bundle */
+    uint32_t multiple; /* of widths: as training, the layout's kernels and the codes require */
+    bool codes;        /* experts keep the codes and scales of the bundle */
     struct fm_packed_layers packed; /* the experts of the export: values or codes */
     struct fm_config rounded;       /* with options.quantise: the model of the export; the values it
                                        points to are borrowed */
@@ -224,8 +225,8 @@ bool fm_exportplan_larger(const struct fm_exportplan *p, uint64_t source);
 /* The fraction of removed channels from which weight files are smaller than `source` bytes: at
  * most 0 if they always are, more than 1 if they never are. */
 double fm_exportplan_break_even(const struct fm_exportplan *p, uint64_t source);
-/* `width` rounded up to a multiple of pad_multiple and of the multiples that training, the layout's
- * kernels and the codes require; unchanged without options.pad_multiple and options.quantise. */
+/* `width` rounded up to a multiple of pad_multiple and of p->multiple; unchanged without
+ * options.pad_multiple and options.quantise. */
 uint32_t fm_exportplan_round(const struct fm_exportplan *p, uint32_t width);
 /* The number of which an expert's channels on each device must be a multiple: the channel group
  * of the codes, the multiple that a format of rounded experts requires, or 1. */

@@ -7,6 +7,7 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -77,21 +78,29 @@ void fm_texts_set(struct fm_texts_edit *e, const char *key, struct fm_text *valu
     *value = (struct fm_text){0};
 }
 
+void fm_texts_setf(struct fm_texts_edit *e, const char *key, const char *fmt, ...)
+{
+    struct fm_text t = {0};
+    char *value = NULL;
+    va_list list;
+    va_start(list, fmt);
+    t.failed = vasprintf(&value, fmt, list) < 0;
+    va_end(list);
+    t.data = t.failed ? NULL : value;
+    fm_texts_set(e, key, &t);
+}
+
 /* Set the architecture and the classes of our modelling file. */
 static void set_classes(struct fm_texts_edit *e, const struct fm_exportplan *p)
 {
     const char *stock = p->from->config.family->class_name;
-    struct fm_text t = {0};
-    fm_text_printf(&t, "[\n    \"Fm%sForCausalLM\"\n  ]", stock);
-    fm_texts_set(e, "architectures", &t);
-    fm_text_printf(&t, "\"fm_%s\"", p->from->config.family->name);
-    fm_texts_set(e, "model_type", &t);
-    fm_text_printf(&t,
-                   "{\n    \"AutoConfig\": \"modeling_fm.Fm%sConfig\",\n"
-                   "    \"AutoModel\": \"modeling_fm.Fm%sModel\",\n"
-                   "    \"AutoModelForCausalLM\": \"modeling_fm.Fm%sForCausalLM\"\n  }",
-                   stock, stock, stock);
-    fm_texts_set(e, "auto_map", &t);
+    fm_texts_setf(e, "architectures", "[\n    \"Fm%sForCausalLM\"\n  ]", stock);
+    fm_texts_setf(e, "model_type", "\"fm_%s\"", p->from->config.family->name);
+    fm_texts_setf(e, "auto_map",
+                  "{\n    \"AutoConfig\": \"modeling_fm.Fm%sConfig\",\n"
+                  "    \"AutoModel\": \"modeling_fm.Fm%sModel\",\n"
+                  "    \"AutoModelForCausalLM\": \"modeling_fm.Fm%sForCausalLM\"\n  }",
+                  stock, stock, stock);
 }
 
 void fm_texts_ours(struct fm_texts_edit *e, struct fm_exportplan *p)
@@ -135,39 +144,25 @@ static void set_architecture(struct fm_texts_edit *e, const struct fm_exportplan
     const char *served = family->served_as;
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, "architectures");
     const char *have = cJSON_GetStringValue(cJSON_GetArrayItem(list, 0));
-    struct fm_text saved = {0}, t = {0};
+    struct fm_text saved = {0};
     fm_text_printf(&saved, "%sForCausalLM", family->class_name);
     bool missing = !list && cJSON_HasObjectItem(config, FM_HFTEXT_WRAPPER);
-    if (!saved.failed && (missing || (served && have && strcmp(have, saved.data) == 0))) {
-        fm_text_printf(&t, "[\n    \"%s\"\n  ]", served ? served : saved.data);
-        fm_texts_set(e, "architectures", &t);
-    }
+    if (!saved.failed && (missing || (served && have && strcmp(have, saved.data) == 0)))
+        fm_texts_setf(e, "architectures", "[\n    \"%s\"\n  ]", served ? served : saved.data);
     free(saved.data);
 }
 
 void fm_texts_stock(struct fm_texts_edit *e, struct fm_exportplan *p)
 {
     cJSON *json = NULL;
-    struct fm_text t = {0};
     e->rc = fm_json_tree(&json, p->from->config_text, p->from->config_bytes, e->err);
     if (p->options.allow_code &&
-        !has_modules(p, cJSON_GetObjectItemCaseSensitive(json, "auto_map"))) {
-        fm_text_printf(&t, "{}");
-        fm_texts_set(e, "auto_map", &t);
-    }
+        !has_modules(p, cJSON_GetObjectItemCaseSensitive(json, "auto_map")))
+        fm_texts_setf(e, "auto_map", "{}");
     set_architecture(e, p, json);
-    if (p->from->config.family->width_twin) {
-        fm_text_printf(&t, "%d", (int)p->widths.widest);
-        fm_texts_set(e, p->from->config.family->width_twin, &t);
-    }
+    if (p->from->config.family->width_twin)
+        fm_texts_setf(e, p->from->config.family->width_twin, "%d", (int)p->widths.widest);
     cJSON_Delete(json);
-}
-
-static void set_number(struct fm_texts_edit *e, const char *key, const char *value)
-{
-    struct fm_text t = {0};
-    fm_text_printf(&t, "%s", value);
-    fm_texts_set(e, key, &t);
 }
 
 /*
@@ -186,13 +181,13 @@ static void leave_extra(struct fm_texts_edit *e, const struct fm_exportplan *p)
     for (const char *const *key = form->count; key && *key && !e->rc; key++) {
         if (!cJSON_GetObjectItemCaseSensitive(json, *key))
             continue;
-        set_number(e, *key, "0");
+        fm_texts_setf(e, *key, "0");
         said = true;
     }
     if (form->flag && cJSON_GetObjectItemCaseSensitive(json, form->flag))
-        set_number(e, form->flag, "false");
+        fm_texts_setf(e, form->flag, "false");
     if (!said && form->count && p->from->extra.tensors > 0)
-        set_number(e, form->count[0], "0");
+        fm_texts_setf(e, form->count[0], "0");
     cJSON_Delete(json);
 }
 
@@ -208,13 +203,9 @@ static void set_plain(struct fm_texts_edit *e, const struct fm_exportplan *p)
     bool five = cJSON_GetObjectItemCaseSensitive(json, "dtype") != NULL;
     bool four = cJSON_GetObjectItemCaseSensitive(json, "torch_dtype") != NULL;
     const char *const key[] = {"dtype", "torch_dtype"}; /* for transformers 5 and 4 */
-    for (int i = 0; i < 2; i++) {
-        struct fm_text t = {0};
-        if (i == 0 ? !five : five && !four)
-            continue;
-        fm_text_printf(&t, "\"%s\"", fm_dtype_torch(p->from->dtype));
-        fm_texts_set(e, key[i], &t);
-    }
+    for (int i = 0; i < 2; i++)
+        if (i == 0 ? five : !five || four)
+            fm_texts_setf(e, key[i], "\"%s\"", fm_dtype_torch(p->from->dtype));
     cJSON_Delete(json);
     if (!e->rc && p->coded != FM_CODED_ROUNDED)
         e->key[e->keys++] = (struct fm_jsonedit){"quantization_config", NULL};

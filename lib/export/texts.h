@@ -34,6 +34,8 @@ struct fm_texts_edit {
 
 /* Set a key, which must stay valid, to a text that was just built; takes ownership of the text. */
 void fm_texts_set(struct fm_texts_edit *edit, const char *key, struct fm_text *value);
+void fm_texts_setf(struct fm_texts_edit *edit, const char *key, const char *fmt, ...)
+    FM_PRINTF(3, 4);
 /* With our modelling file: set its architecture and classes, and the widths. */
 void fm_texts_ours(struct fm_texts_edit *edit, struct fm_exportplan *p);
 /* Under stock names: set the architecture name that servers use and the second key of the width, if

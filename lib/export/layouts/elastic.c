@@ -121,7 +121,6 @@ const struct fm_layout fm_layout_elastic = {
                [FM_WITH_EXTRA] = FM_WHY_NARROW},
     .all_members = true,
     .capped = "load-cap",
-    .multiple = 1,
     .store = store_all,
     .names = FM_NAMING_RAGGED,
     .experts = plan_experts,
@@ -144,5 +143,4 @@ const struct fm_layout fm_layout_elastic = {
         "`update_weights_from_tensor`).  Prefixes cached at one budget\nare wrong for another, so "
         "the commands above disable prefix caching.  fm-clients(7) has the\ncalls, also over HTTP, "
         "and explains how to keep the caches.\n\n",
-    .served = true,
 };

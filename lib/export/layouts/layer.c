@@ -56,8 +56,7 @@ static void set_config(struct fm_texts_edit *edit, struct fm_exportplan *p)
 {
     struct fm_text t = {0};
     fm_texts_ours(edit, p);
-    fm_text_printf(&t, "\"layer\"");
-    fm_texts_set(edit, "fm_layout", &t);
+    fm_texts_setf(edit, "fm_layout", "\"layer\"");
     fm_text_printf(&t, "[");
     for (int l = 0; l < p->from->config.L; l++) {
         int m = fm_config_moe(&p->from->config, l);
@@ -66,10 +65,8 @@ static void set_config(struct fm_texts_edit *edit, struct fm_exportplan *p)
     }
     fm_text_printf(&t, "]");
     fm_texts_set(edit, "moe_intermediate_size", &t);
-    if (p->from->config.family->shared_key && p->from->config.shared > 0) {
-        fm_text_printf(&t, "%d", p->from->config.shared);
-        fm_texts_set(edit, "fm_shared", &t);
-    }
+    if (p->from->config.family->shared_key && p->from->config.shared > 0)
+        fm_texts_setf(edit, "fm_shared", "%d", p->from->config.shared);
 }
 
 #define NO_CODES "for vllm uses vLLM's fused kernels, which cannot get codes from a modelling file"
@@ -94,7 +91,6 @@ static const struct fm_layout fused = {
         "Layout `layer` for vLLM: all experts of a layer have the same width, in the form that\n"
         "vLLM's fused kernels read.",
     .sglang_package = true,
-    .served = true,
 };
 
 const struct fm_layout fm_layout_layer = {
@@ -104,7 +100,6 @@ const struct fm_layout fm_layout_layer = {
     .cannot = {[FM_WITH_LOAD_CAP] = FM_WHY_SINGLE,
                [FM_WITH_TP] = FM_WHY_WHOLE,
                [FM_WITH_EXTRA] = FM_WHY_NARROW},
-    .multiple = 1,
     .level = level_layers,
     .leveled = "one width per layer",
     .granularity = "layer",
@@ -114,5 +109,4 @@ const struct fm_layout fm_layout_layer = {
     .config = fm_texts_ours,
     .about = "Layout `layer`: all experts of a layer have the same width (`fm_widths` in "
              "config.json).",
-    .served = true,
 };

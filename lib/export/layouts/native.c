@@ -52,7 +52,6 @@ const struct fm_layout fm_layout_native = {
                [FM_WITH_ROUNDED] = FM_WHY_PLAIN,
                [FM_WITH_TP] = "is not read by servers",
                [FM_WITH_KEYS] = FM_WHY_ALL_KEYS},
-    .multiple = 1,
     .names = FM_NAMING_ONLINE,
     .experts = fm_exportplan_flat,
     .files = plan_files,

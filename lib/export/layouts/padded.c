@@ -18,7 +18,6 @@ const struct fm_layout fm_layout_padded = {
     .cannot = {[FM_WITH_LOAD_CAP] = FM_WHY_SINGLE,
                [FM_WITH_ROUNDED] = FM_WHY_PLAIN,
                [FM_WITH_KEYS] = FM_WHY_ALL_KEYS},
-    .multiple = 1,
     .store = store_all,
     .names = FM_NAMING_STOCK,
     .experts = fm_exportplan_stock,
@@ -26,5 +25,4 @@ const struct fm_layout fm_layout_padded = {
     .about = "Layout `padded`: stock names and shapes; removed channels are zeros.  It computes "
              "what the\n"
              "smaller model computes and is as large as the full one.",
-    .served = true,
 };

@@ -11,11 +11,9 @@ const struct fm_layout fm_layout_ragged = {
     .cannot = {[FM_WITH_LOAD_CAP] = FM_WHY_SINGLE,
                [FM_WITH_TP] = FM_WHY_WHOLE,
                [FM_WITH_EXTRA] = FM_WHY_NARROW},
-    .multiple = 1,
     .names = FM_NAMING_RAGGED,
     .experts = fm_exportplan_flat,
     .code = true,
     .config = fm_texts_ours,
     .about = "Layout `ragged`: every expert has its own width (`fm_widths` in config.json).",
-    .served = true,
 };

@@ -39,14 +39,10 @@ static void set_config(struct fm_texts_edit *edit, struct fm_exportplan *p)
 {
     const struct fm_config *c = &p->from->config;
     const struct fm_model_family *family = c->family;
-    struct fm_text t = {0};
     fm_texts_stock(edit, p);
-    fm_text_printf(&t, "%d", (int)p->widths.widest);
-    fm_texts_set(edit, family->width_key, &t);
-    if (!family->shared_key || c->shared == 0)
-        return;
-    fm_text_printf(&t, "%d", p->widths.shared / (int)p->widths.widest);
-    fm_texts_set(edit, family->shared_key, &t);
+    fm_texts_setf(edit, family->width_key, "%d", (int)p->widths.widest);
+    if (family->shared_key && c->shared > 0)
+        fm_texts_setf(edit, family->shared_key, "%d", p->widths.shared / (int)p->widths.widest);
 }
 
 const struct fm_layout fm_layout_uniform = {
@@ -65,5 +61,4 @@ const struct fm_layout fm_layout_uniform = {
     .config = set_config,
     .about = "Layout `uniform`: stock names, all experts of the same width; any program that runs\n"
              "the original architecture can load it.",
-    .served = true,
 };
