@@ -91,25 +91,29 @@ def tool(*command):
     return done.stdout
 
 
-def make_family(folder):
-    """FM_JUDGE_FAMILY or, without it, a small family made quickly: saliency masks, few steps of recovery."""
+def make_families(folder):
+    """FM_JUDGE_FAMILY or, without it, two small families made quickly: saliency masks, and a few steps of
+    recovery or solved down projections."""
     given = os.environ.get("FM_JUDGE_FAMILY")
     if given:
-        return Path(given).resolve()
+        return [Path(given).resolve()]
     stage = ["--model", MODEL, "--tokens", CALIB, "--seq-len", T, "--precision", "f32", "--quiet"]
     held = ["--eval-tokens", HELDOUT]
     family = ["--method", "saliency", "--until", "0.6", "--width-multiple", ALIGNED]
-    rank, train, recover = (folder / f"{name}.fm" for name in ("rank", "train", "recover"))
+    rank, train = folder / "rank.fm", folder / "train.fm"
     tool("fm-rank", *stage, *held, "-o", rank)
     tool("fm-train", *stage, *held, *family, "--measure-step", "0.01", "-o", train, rank)
-    tool("fm-recover", *stage, *held, "--steps", 20, "-o", recover, train)
-    tool("fm-pack", "--model", MODEL, "--quiet", "-o", folder / "family.fm", recover)
-    return folder / "family.fm"
+    families = []
+    for name, options in (("family", ("--steps", 20)), ("solved", ("--train", "down"))):
+        families.append(folder / f"{name}.fm")
+        tool("fm-recover", *stage, *held, *options, "-o", folder / "recovered.fm", "--force", train)
+        tool("fm-pack", "--model", MODEL, "--quiet", "-o", families[-1], folder / "recovered.fm")
+    return families
 
 
 def export(family, budget, layout, folder):
     """Export one member of the family; returns the directory."""
-    out = folder / f"{layout}-{budget:.4f}"
+    out = folder / f"{family.stem}-{layout}-{budget:.4f}"
     tool("fm-pack", "--quiet", "--export", out, "--budget", budget, "--layout", layout, family)
     return out
 
@@ -240,7 +244,7 @@ def make_members(family, folder):
     and the rows of fm-pack --list for the budget and the neighbour."""
     rows = json.loads(tool("fm-pack", "--list", "--json", family))["budgets"]
     row, neighbour = nearest(rows, BUDGET)
-    layouts = ("native", "ragged", "uniform", "padded")
+    layouts = ("native", "ragged", "uniform", "padded", "elastic")
     members = {name: export(family, row["budget"], name, folder) for name in layouts}
     members["full"] = export(family, rows[0]["budget"], "padded", folder)
     members["neighbour"] = export(family, neighbour["budget"], "padded", folder)
@@ -256,6 +260,7 @@ def judge_functions(judge, family, members, row, neighbour):
     theirs = judge_model(judge, "padded", members["padded"], ours)
     judge_model(judge, "ragged", members["ragged"], ours, trust_remote_code=True)
     judge_model(judge, "uniform", uniform, our_logprobs(uniform), **stock_experts(uniform))
+    judge_model(judge, "elastic", members["elastic"], ours, trust_remote_code=True)
     listed = f"held-out loss, fm-pack --list at {row['budget']:.4f}"
     judge.close(listed, row["quality"]["ce"], -theirs.mean())
     beside = their_logprobs(stock_model(judge, members["neighbour"]))
@@ -274,7 +279,8 @@ def main():
     judge = Judge()
     with tempfile.TemporaryDirectory(prefix="fm-judge-") as name:
         folder = Path(name)
-        family = make_family(folder)
+        families = make_families(folder)
+        family = families[0]
         members, row, neighbour = make_members(family, folder)
         with judge.attempt("the container"):
             judge_container(judge, family, folder)
@@ -284,6 +290,9 @@ def main():
             judge_tokenizers(judge, members)
         with judge.attempt("transformers"):
             judge_functions(judge, family, members, row, neighbour)
+        for solved in families[1:]:
+            with judge.attempt("solved down projections"):
+                judge_functions(judge, solved, *make_members(solved, folder))
         with judge.attempt("the ranking"):
             judge_ranking(judge, folder / "unpacked/ranking.safetensors", MODEL, tokens(CALIB))
     print(f"{judge.made} checks, {judge.failed} failed")
