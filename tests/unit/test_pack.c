@@ -201,6 +201,20 @@ static void export_to(const char *bundle, const char *path, const struct fm_layo
     GIVEN_TRY(fm_export(&run, &options, &report, &given_err));
 }
 
+/* The solution of equations, by the definition: operations that every machine rounds alike. */
+static void sum_solution(void)
+{
+    enum { N = 37, M = 5 };
+    static double a[N * N], x[N * M];
+    for (int i = 0; i < N; i++)
+        for (int j = 0; j < N; j++)
+            a[i * N + j] = (i + 1) * (j + 1) % 11 / 11.0 + (i == j ? N : 0);
+    for (int i = 0; i < N * M; i++)
+        x[i] = i * 7 % 13 - 6;
+    fm_ops_ref()->solve(x, a, N, M);
+    add_sum("solved", "x", x, sizeof x);
+}
+
 /* With BLESS=1, write golden/CHECKSUMS again. */
 TEST(bundle_and_exports_have_the_same_bytes_everywhere)
 {
@@ -213,6 +227,7 @@ TEST(bundle_and_exports_have_the_same_bytes_everywhere)
         export_to(scratch("given.fm"), scratch(kind[i].name), kind[i].layout);
         sum_directory(kind[i].name, scratch(kind[i].name));
     }
+    sum_solution();
     if (getenv("BLESS")) {
         FILE *f = fopen(CHECKSUMS, "wb");
         scratch_check(f && fputs(sums, f) >= 0 && fclose(f) == 0, CHECKSUMS);
