@@ -41,7 +41,7 @@ struct fm_recovery_memory {
 
 struct fm_recovery {
     const char *name; /* of --train, in manifests */
-    double ridge;     /* of a closed form, relative to the mean of the diagonal */
+    double ridge;     /* of a closed form, in mean squared norms of a row */
     bool merges;      /* experts are computed with the adapter merged, which has --lora-rank */
     double w_task;    /* the usual weight of the cross-entropy at one mask */
     /* Number of values for one layer whose students keep `kept` channels, over all experts. */

@@ -8,8 +8,10 @@
  *     (M + s) X = T W,   M_ij = C_ij v_max(i,j),   T_ij = C_ij (v_i - v_max(i,j)),   B = W + X
  *
  * which is the least-squares solution of sum_b w_b |h P_b B - h W|^2 with a ridge s |B - W|^2, P_b
- * the projection on the kept channels.  s is RIDGE times the mean of M's diagonal.  Channels that
- * no mask keeps, and experts that lose nothing or have no rows, are copied.
+ * the projection on the kept channels.  s is RIDGE times the trace of M divided by the number of
+ * rows, that is the mean squared norm of a row: the fewer rows an expert has per channel, the
+ * nearer B is to W.  Channels that no mask keeps, and experts that lose nothing or have no rows,
+ * are copied.
  *
  * lib/learn/rows.h has the rows g h of a layer, in memory or in a file.  Experts are solved one
  * after another, with several ranks as many at once, each by one rank; the operations give the same
@@ -24,7 +26,7 @@
 #include "lib/learn/rows.h"
 #include "lib/learn/task.h"
 
-#define RIDGE 0.01
+#define RIDGE 1
 
 struct solver {
     struct fm_solving *s;
@@ -88,13 +90,13 @@ static int weigh(const struct solver *s, int m, int e)
 }
 
 /* Set the matrix M + s of the first k channels, and turn the moments into T. */
-static void set_equations(const struct solver *s, int k)
+static void set_equations(const struct solver *s, int64_t n, int k)
 {
     size_t I = (size_t)s->config->I;
     double sum = 0;
     for (size_t i = 0; i < (size_t)k; i++)
         sum += (double)s->moments[i * I + i] * s->v[i];
-    double ridge = RIDGE * sum / k;
+    double ridge = RIDGE * sum / (double)n;
     for (size_t i = 0; i < (size_t)k; i++) {
         for (size_t j = 0; j <= i; j++)
             s->matrix[i * (size_t)k + j] = (double)s->moments[i * I + j] * s->v[i];
@@ -105,8 +107,8 @@ static void set_equations(const struct solver *s, int k)
             s->moments[i * I + j] *= (float)(s->v[i] - s->v[i > j ? i : j]);
 }
 
-/* s->w becomes the solution; its channels from k on are not changed. */
-static void solve_expert(const struct solver *s, int k)
+/* s->w becomes the solution from the moments of n rows; its channels from k on are not changed. */
+static void solve_expert(const struct solver *s, int64_t n, int k)
 {
     int I = s->config->I, H = s->config->H;
     size_t values = (size_t)k * (size_t)H;
@@ -116,7 +118,7 @@ static void solve_expert(const struct solver *s, int k)
         trace += (double)s->moments[i * (size_t)I + i];
     if (!(trace > 0))
         return;
-    set_equations(s, k);
+    set_equations(s, n, k);
     ops->gemm(false, false, k, H, I, 1, fm_f32(s->moments), I, fm_f32(s->w), H, 0, s->change, H);
     for (size_t i = 0; i < values; i++)
         s->x[i] = (double)s->change[i];
@@ -135,10 +137,11 @@ static int set_expert(const struct solver *s, int m, int e, struct fm_err *err)
     if (rc)
         return rc;
     struct fm_in from = fm_element(layer->down, (size_t)layer->row0[e] * (size_t)a->H);
+    int64_t n = fm_rows_count(&s->rows, e);
     int k = weigh(s, m, e);
     fm_dtype_to_f32(s->w, from.data, from.dtype, count);
-    if (k > 0 && s->summed)
-        solve_expert(s, k);
+    if (k > 0 && n > 0)
+        solve_expert(s, n, k);
     void *to = fm_adapter_down(a, m, e);
     fm_dtype_from_f32(to, s->w, a->dtype, count);
     if (fm_dtype_nonfinite(to, a->dtype, count) < count && !fm_pool_ending())
