@@ -311,6 +311,7 @@ static float *take_gu(const struct experts *x, const struct fm_expert_rows *r, i
 {
     const struct fm_config *c = x->pass->config;
     size_t rows = (size_t)c->expert->rows;
+    assert(width <= c->I); /* the stride of cached products is at least their width */
     if (x->inner->gu)
         return x->inner->gu + (size_t)first * rows * (size_t)c->I;
     return fm_scratch_floats((size_t)r->n * rows * (size_t)width);
@@ -323,6 +324,7 @@ static struct fm_expert_view view_part(const struct experts *x, const struct fm_
 {
     const int32_t *first = x->inner->first + (size_t)all->expert * (size_t)x->pass->parts;
     struct fm_expert_view v = *all;
+    assert(from <= part && part < x->pass->parts && first[part + 1] - first[from] <= all->n);
     *n = (size_t)(first[part] - first[from]);
     v.layer = x->where[part].layer;
     v.lane = x->where[part].lane;
@@ -409,6 +411,7 @@ void fm_layer_forward(const struct fm_pass *p, float *y, const float *x, int64_t
                       const struct fm_visitor *visitor, const struct fm_expert_view *where)
 {
     size_t count = (size_t)(p->S * p->T) * (size_t)p->config->H;
+    assert(!visitor || where);
     struct fm_mark host = fm_scratch_mark(), mark = fm_scratch_mark();
     struct inner a = inner_of(p);
     if (y != x)
@@ -606,6 +609,7 @@ void fm_layer_backward(const struct fm_pass *p, float *dx, bool wanted, const fl
 {
     int N = p->S * p->T, H = p->config->H;
     size_t count = (size_t)N * (size_t)H;
+    assert(!visitor || (where && (wanted || !visitor->router)));
     struct fm_mark host = fm_scratch_mark(), mark = fm_scratch_mark();
     struct inner a = inner_of(p);
     float *dxm = fm_scratch_floats(count);
