@@ -1,7 +1,7 @@
 /*
  * Tasks of the pool read a layer piece by piece (a tensor, or an expert's share of one) and convert
  * each piece, while it is in the cache, to the type that products take.  While a layer is computed,
- * the bytes of the next one are prefetched (prefetch.c).  Layers that fit into memory have a
+ * the bytes of the next one are prefetched (fm_prefetch_begin).  Layers that fit into memory have a
  * slot each, and the others share one; callers of fm_model_layer need not distinguish the two.
  *
  * From piece to target.  A piece is what one task reads: a tensor, or expert e of a tensor that
@@ -48,6 +48,7 @@
 
 #include "lib/base/mem.h"
 #include "lib/base/pool.h"
+#include "lib/base/signals.h"
 #include "lib/base/trace.h"
 #include "lib/block/experts.h"
 #include "lib/model/checkpoint.h"
@@ -690,6 +691,40 @@ static int load_layer(struct fm_model *m, struct fm_layer_slot *s, int l, struct
     s->l = l;
     return FM_OK;
 }
+
+/* ---- reading ahead ---- */
+
+/* While a layer is computed, a thread asks the kernel to read ahead the bytes of the next one.
+ * Reading from disk then overlaps with computation, and the process needs no extra memory. */
+static void *look_ahead(void *arg)
+{
+    struct fm_model *m = arg;
+    const struct fm_layer_tensors *layer = &m->layer[m->ahead.l];
+    for (size_t i = 0; i < layer->places; i++) {
+        const struct fm_stored *at = &layer->place[i].at;
+        fm_file_expect(at->file, at->tensor->offset, at->tensor->size, &m->ahead.enough);
+        if (at->scale)
+            fm_file_expect(at->scale_file, at->scale->offset, at->scale->size, &m->ahead.enough);
+    }
+    return NULL;
+}
+
+void fm_prefetch_begin(struct fm_model *m, int l)
+{
+    m->ahead.l = l;
+    atomic_store(&m->ahead.enough, false);
+    m->ahead.running = fm_signals_thread(&m->ahead.thread, look_ahead, m) == 0;
+}
+
+void fm_prefetch_end(struct fm_model *m)
+{
+    atomic_store(&m->ahead.enough, true);
+    if (m->ahead.running)
+        pthread_join(m->ahead.thread, NULL);
+    m->ahead.running = false;
+}
+
+/* ---- layers ---- */
 
 int fm_model_layer(struct fm_model *m, int l, int next, const struct fm_layer **layer,
                    struct fm_err *err)

@@ -1,6 +1,5 @@
 /*
- * Structures that lib/model/model.c, loading.c, prefetch.c and slots.c share to open and read a
- * model.
+ * Structures that lib/model/model.c, loading.c and slots.c share to open and read a model.
  */
 #ifndef FM_LOADING_H
 #define FM_LOADING_H

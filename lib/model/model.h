@@ -2,10 +2,9 @@
  * This room, lib/model: where the weights of a model are stored, and how they are read into memory,
  * layer by layer.  It finds tensors in files by lib/family's tables, and does not compute.  In
  * reading order: this header, source and stored (where a weight is on disk), model.c with
- * loading.c, prefetch.c and slots.c (opening, reading, memory), ignored (modules that config.json
- * lists as not quantised), packed and forms (the tensors of a bundle, and where channels are in
- * them and in files), checkpoint and weightsum (for stages that copy or identify a checkpoint by
- * its bytes).
+ * loading.c and slots.c (opening, reading, memory), ignored (modules that config.json lists as not
+ * quantised), packed and forms (the tensors of a bundle, and where channels are in them and in
+ * files), checkpoint and weightsum (for stages that copy or identify a checkpoint by its bytes).
  *
  * Opening a model gives its sizes (struct fm_config); weights are read when they are needed.
  *
