@@ -127,6 +127,62 @@ void cpu_swiglu_back(struct fm_out dgu, const float *dh, const float *gu, int n,
     fm_cpu_rows(n, 8 * (int64_t)k, swiglu_back_rows, &(struct swiglu){dgu, dh, gu, I, k});
 }
 
+#define GELU_RATE 1.59576912f /* sqrt(8 / pi) */
+#define GELU_CUBE 0.044715f
+
+/* The sigmoid by which gelu multiplies g, and the slope of its argument.  Beyond +-10 the sigmoid
+ * is 0 or 1 in float32, and the cube of g could overflow. */
+FM_INLINE float gelu_gate(float g, float *slope)
+{
+    g = g > 10 ? 10 : g < -10 ? -10 : g;
+    *slope = GELU_RATE * (1 + 3 * GELU_CUBE * g * g);
+    return 1 / (1 + fm_expf(-GELU_RATE * (g + GELU_CUBE * g * g * g)));
+}
+
+FM_CLONES(void, geglu_rows, (const void *args, int64_t first, int64_t last), (args, first, last))
+{
+    const struct swiglu *a = args;
+    struct fm_mark mark = fm_scratch_mark();
+    struct fm_out to = fm_element_out(a->out, (size_t)first);
+    const float *restrict gu = a->gu + 2 * first;
+    float *restrict h = fm_wide(to, (size_t)(last - first)), slope;
+    for (int64_t i = 0; i < last - first; i++)
+        h[i] = gu[2 * i] * gelu_gate(gu[2 * i], &slope) * gu[2 * i + 1];
+    fm_narrow(to, h, (size_t)(last - first));
+    fm_scratch_release(mark);
+}
+
+void cpu_geglu(struct fm_out h, const float *gu, int n, int I)
+{
+    fm_cpu_rows((int64_t)n * I, 4, geglu_rows, &(struct swiglu){.out = h, .gu = gu});
+}
+
+FM_CLONES(void, geglu_back_rows, (const void *args, int64_t first, int64_t last),
+          (args, first, last))
+{
+    const struct swiglu *a = args;
+    size_t count = (size_t)(last - first) * 2 * (size_t)a->k;
+    struct fm_mark mark = fm_scratch_mark();
+    struct fm_out to = fm_element_out(a->out, (size_t)first * 2 * (size_t)a->k);
+    float *wide = fm_wide(to, count);
+    for (int64_t r = first; r < last; r++) {
+        const float *restrict gu = a->gu + 2 * r * a->I, *restrict dh = a->dh + r * a->I;
+        float *restrict dgu = wide + 2 * (r - first) * a->k;
+        for (int j = 0; j < a->k; j++) {
+            float g = gu[2 * j], u = gu[2 * j + 1], slope, s = gelu_gate(g, &slope);
+            dgu[2 * j] = dh[j] * u * (s * (1 + g * (1 - s) * slope));
+            dgu[2 * j + 1] = dh[j] * (g * s);
+        }
+    }
+    fm_narrow(to, wide, count);
+    fm_scratch_release(mark);
+}
+
+void cpu_geglu_back(struct fm_out dgu, const float *dh, const float *gu, int n, int I, int k)
+{
+    fm_cpu_rows(n, 8 * (int64_t)k, geglu_back_rows, &(struct swiglu){dgu, dh, gu, I, k});
+}
+
 struct dot_rows {
     float *g;
     struct fm_in a, b;

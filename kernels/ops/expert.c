@@ -69,6 +69,39 @@ void ref_swiglu_back(struct fm_out dgu, const float *dh, const float *gu, int n,
     fm_scratch_release(mark);
 }
 
+#define GELU_RATE 1.5957691216057308 /* sqrt(8 / pi) */
+#define GELU_CUBE 0.044715
+
+void ref_geglu(struct fm_out h, const float *gu, int n, int I)
+{
+    struct fm_mark mark = fm_scratch_mark();
+    float *wide = fm_wide(h, (size_t)n * I);
+    for (size_t i = 0; i < (size_t)n * I; i++) {
+        double g = gu[2 * i], u = gu[2 * i + 1];
+        wide[i] = (float)(g * sigmoid(GELU_RATE * (g + GELU_CUBE * g * g * g)) * u);
+    }
+    fm_narrow(h, wide, (size_t)n * I);
+    fm_scratch_release(mark);
+}
+
+/* dg = dh u gelu'(g), du = dh gelu(g); gelu'(g) = s (1 + g (1 - s) p'(g)), s = sigmoid(p(g)). */
+void ref_geglu_back(struct fm_out dgu, const float *dh, const float *gu, int n, int I, int k)
+{
+    struct fm_mark mark = fm_scratch_mark();
+    float *wide = fm_wide(dgu, (size_t)n * 2 * k);
+    for (int r = 0; r < n; r++)
+        for (int j = 0; j < k; j++) {
+            size_t from = (size_t)r * I + j, to = (size_t)r * k + j;
+            double g = gu[2 * from], u = gu[2 * from + 1];
+            double s = sigmoid(GELU_RATE * (g + GELU_CUBE * g * g * g));
+            double slope = GELU_RATE * (1 + 3 * GELU_CUBE * g * g);
+            wide[2 * to] = (float)(dh[from] * u * s * (1 + g * (1 - s) * slope));
+            wide[2 * to + 1] = (float)(dh[from] * g * s);
+        }
+    fm_narrow(dgu, wide, (size_t)n * 2 * k);
+    fm_scratch_release(mark);
+}
+
 void ref_dot_rows(float *g, struct fm_in a, struct fm_in b, int n, int I, int k)
 {
     struct fm_mark mark = fm_scratch_mark();

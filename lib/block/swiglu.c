@@ -1,6 +1,6 @@
 /*
- * SwiGLU experts.  Their rows are interleaved in memory and in bundles (gate 0, up 0, gate 1, ...),
- * so that a narrower expert is a prefix.
+ * SwiGLU and GEGLU experts.  Their rows are interleaved in memory and in bundles (gate 0, up 0,
+ * gate 1, ...), so that a narrower expert is a prefix.
  */
 #include "lib/block/swiglu.h"
 
@@ -8,17 +8,30 @@
 
 #include "lib/block/pass.h"
 
-static int read(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
+/* Check that the activation, if it is named, is the supported one. */
+static int check(const cJSON *json, const char *key, const char *supported, struct fm_err *err)
 {
-    const cJSON *act = cJSON_GetObjectItemCaseSensitive(keys->json, "hidden_act");
+    const cJSON *act = cJSON_GetObjectItemCaseSensitive(json, key);
     const char *name = NULL;
-    (void)c;
     if (!act || cJSON_IsNull(act))
         return FM_OK;
-    int rc = fm_json_get_string(keys->json, "hidden_act", &name, err);
-    if (!rc && strcmp(name, "silu") != 0)
-        rc = fm_fail(err, FM_ECONFIG, "hidden_act '%.64s' is not supported; supported: silu", name);
+    int rc = fm_json_get_string(json, key, &name, err);
+    if (!rc && strcmp(name, supported) != 0)
+        rc = fm_fail(err, FM_ECONFIG, "%s '%.64s' is not supported; supported: %s", key, name,
+                     supported);
     return rc;
+}
+
+static int read(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
+{
+    (void)c;
+    return check(keys->json, "hidden_act", "silu", err);
+}
+
+static int read_gelu(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
+{
+    (void)c;
+    return check(keys->json, "hidden_activation", "gelu_pytorch_tanh", err);
 }
 
 static void activate(const struct fm_pass *p, struct fm_out h, const float *gu, int n, int I)
@@ -32,8 +45,25 @@ static void activate_back(const struct fm_pass *p, struct fm_out dgu, const floa
     p->ops->swiglu_back(dgu, dh, gu, n, I, k);
 }
 
+static void activate_gelu(const struct fm_pass *p, struct fm_out h, const float *gu, int n, int I)
+{
+    p->ops->geglu(h, gu, n, I);
+}
+
+static void activate_gelu_back(const struct fm_pass *p, struct fm_out dgu, const float *dh,
+                               const float *gu, int n, int I, int k)
+{
+    p->ops->geglu_back(dgu, dh, gu, n, I, k);
+}
+
 const struct fm_expert_form fm_swiglu = {.name = "swiglu",
                                          .rows = 2,
                                          .read = read,
                                          .activate = activate,
                                          .activate_back = activate_back};
+
+const struct fm_expert_form fm_geglu = {.name = "geglu",
+                                        .rows = 2,
+                                        .read = read_gelu,
+                                        .activate = activate_gelu,
+                                        .activate_back = activate_gelu_back};

@@ -1,14 +1,14 @@
 /*
  * Expert form "swiglu": h = silu(gate x) * (up x), y = down h.  A channel is a row of gate, a row
  * of up, and a column of down; there are no biases, so a channel with zero weights contributes
- * nothing.
+ * nothing.  Form "geglu", Gemma's, has gelu, approximated by tanh, in place of silu.
  */
 #ifndef FM_SWIGLU_H
 #define FM_SWIGLU_H
 
 #include "lib/block/block.h"
 
-extern const struct fm_expert_form fm_swiglu;
+extern const struct fm_expert_form fm_swiglu, fm_geglu;
 
 /* Three tensors of each expert in a checkpoint, (I, H), (I, H), (H, I); two tensors for all experts
  * of a layer in a bundle and in a ragged export, gate and up interleaved, down transposed. */

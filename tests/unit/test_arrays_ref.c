@@ -256,6 +256,35 @@ KERNEL_TEST(swiglu_back_is_the_gradient_of_a_prefix)
         expect_close(dgu + 2 * row * WIDTH, full + 2 * row * I, 2 * WIDTH, 0, "dgu of a prefix");
 }
 
+static double geglu_value(const struct scalar *s)
+{
+    ref()->geglu(fm_to_f32(s->y), s->x[0], s->n[0], s->n[1]);
+    return weighted(s->y, s->r, (size_t)s->n[0] * s->n[1]);
+}
+
+/* Compare values with the formula by tanh, and gradients with finite differences. */
+KERNEL_TEST(geglu_agrees_with_its_formula)
+{
+    enum { N = 3, I = 17, WIDTH = 11 };
+    struct scalar s = {.value = geglu_value, .n = {N, I}};
+    s.x[0] = normals(2 * N * I, 2), s.y = floats(N * I);
+    s.x[0][0] = 40, s.x[0][2] = -40;
+    float *r = normals(N * I, 1), *dgu = floats(2 * N * WIDTH), *full = floats(2 * N * I);
+    s.r = r;
+    s.value(&s);
+    for (int i = 0; i < N * I; i++) {
+        double g = s.x[0][2 * i], u = s.x[0][2 * i + 1];
+        double t = tanh(0.7978845608028654 * (g + 0.044715 * g * g * g));
+        float want = (float)(0.5 * g * (1 + t) * u);
+        expect_near(s.y[i], want, 1e-6, "h");
+    }
+    ref()->geglu_back(fm_to_f32(full), r, s.x[0], N, I, I);
+    expect_gradient(&s, 0, full, 2 * N * I, "dgu");
+    ref()->geglu_back(fm_to_f32(dgu), r, s.x[0], N, I, WIDTH);
+    for (int row = 0; row < N; row++)
+        expect_close(dgu + 2 * row * WIDTH, full + 2 * row * I, 2 * WIDTH, 0, "dgu of a prefix");
+}
+
 static double clamped_value(const struct scalar *s)
 {
     ref()->swiglu_clamped(fm_to_f32(s->y), s->x[0], s->n[0], s->n[1], 1.702f, 2);

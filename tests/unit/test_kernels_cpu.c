@@ -243,6 +243,16 @@ static void run_swiglu(const struct fm_ops *ops, const int *z, struct outputs *o
 }
 
 /* z: n I k */
+static void run_geglu(const struct fm_ops *ops, const int *z, struct outputs *o)
+{
+    size_t n = (size_t)z[0] * z[1], nk = (size_t)z[0] * z[2];
+    float *gu = normals(2 * n, 4), *dh = normals(n, 1);
+    gu[0] = n == 1 ? 1e30f : gu[0]; /* its cube is no float */
+    ops->geglu(fm_to_f32(give(o, floats(n), n, TOL_EACH)), gu, z[0], z[1]);
+    ops->geglu_back(fm_to_f32(give(o, floats(2 * nk), 2 * nk, TOL_EACH)), dh, gu, z[0], z[1], z[2]);
+}
+
+/* z: n I k */
 static void run_swiglu_clamped(const struct fm_ops *ops, const int *z, struct outputs *o)
 {
     size_t n = (size_t)z[0] * z[1], nk = (size_t)z[0] * z[2];
@@ -369,6 +379,10 @@ static void run_bf16_expert(const struct fm_ops *ops, const int *z, struct outpu
     give_bf16(o, y, wide);
     ops->swiglu_back(dgu, dh, gu, n, I, k);
     give_bf16(o, dgu, 2 * kept);
+    ops->geglu(y, gu, n, I);
+    give_bf16(o, y, wide);
+    ops->geglu_back(dgu, dh, gu, n, I, k);
+    give_bf16(o, dgu, 2 * kept);
     ops->dot_rows(give(o, floats(n), n, TOL_SUM), h, fm_f32(dh), n, I, k);
     ops->channel_sums(give_doubles(o, I, TOL_EACH), h, fm_f32(dh), n, I);
     ops->channel_scores(give_doubles(o, I, TOL_SUM), w, down, d, x, h, dy, n, I, H);
@@ -481,6 +495,9 @@ static const struct {
     {"swiglu", run_swiglu, {3, 17, 11}},
     {"swiglu", run_swiglu, {1, 37, 1}},
     {"swiglu", run_swiglu, {60, 1100, 1100}},
+    {"geglu", run_geglu, {3, 17, 11}},
+    {"geglu", run_geglu, {1, 1, 1}},
+    {"geglu", run_geglu, {60, 1100, 1099}},
     {"clamped", run_swiglu_clamped, {3, 17, 11}},
     {"clamped", run_swiglu_clamped, {1, 1, 1}},
     {"clamped", run_swiglu_clamped, {60, 1100, 1099}},

@@ -42,6 +42,8 @@ static double channel(const struct fm_config *c, double g, double u)
 {
     if (c->expert == &fm_swiglu)
         return g * u / (1 + exp(-g));
+    if (c->expert == &fm_geglu)
+        return g * u * 0.5 * (1 + tanh(0.7978845608028654 * (g + 0.044715 * g * g * g)));
     g = fmin(g, (double)c->limit);
     u = fmax(fmin(u, (double)c->limit), -(double)c->limit);
     return (u + 1) * g / (1 + exp(-(double)c->alpha * g));
@@ -92,8 +94,8 @@ static void check_backward(struct block *b)
 
 TEST(the_activation_is_that_of_the_experts)
 {
-    const struct fm_expert_form *forms[] = {&fm_swiglu, &fm_swiglu_clamped};
-    for (int f = 0; f < 2; f++) {
+    const struct fm_expert_form *forms[] = {&fm_swiglu, &fm_geglu, &fm_swiglu_clamped};
+    for (int f = 0; f < 3; f++) {
         struct block b;
         open_mlp(&b, forms[f]);
         check_output(&b);
