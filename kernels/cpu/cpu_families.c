@@ -57,6 +57,31 @@ void cpu_clamp_back(float *dx, const float *x, float limit, int64_t count)
     fm_cpu_rows(count, 1, clamp_back, &(struct rows){.x = dx, .a = x, .limit = limit});
 }
 
+/* tanh(z) = 1 - 2 / (1 + exp(2 z)). */
+FM_CLONES(void, softcap, (const void *args, int64_t first, int64_t last), (args, first, last))
+{
+    const struct rows *r = args;
+    float *x = r->x, cap = r->limit, rate = 2 / cap;
+    for (int64_t i = first; i < last; i++)
+        x[i] = cap - 2 * cap / (1 + fm_expf(rate * x[i]));
+}
+
+void cpu_softcap(float *x, float cap, int64_t count)
+{
+    fm_cpu_rows(count, 4, softcap, &(struct rows){.x = x, .limit = cap});
+}
+
+static void softcap_back(const void *args, int64_t first, int64_t last)
+{
+    const struct rows *r = args;
+    ref_softcap_back(r->x + first, r->a + first, r->limit, last - first);
+}
+
+void cpu_softcap_back(float *dx, const float *y, float cap, int64_t count)
+{
+    fm_cpu_rows(count, 2, softcap_back, &(struct rows){.x = dx, .a = y, .limit = cap});
+}
+
 static void route_raw(const void *args, int64_t first, int64_t last)
 {
     const struct rows *r = args;

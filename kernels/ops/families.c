@@ -22,6 +22,20 @@ void ref_clamp_back(float *dx, const float *x, float limit, int64_t count)
         dx[i] = x[i] > limit || x[i] < -limit ? 0 : dx[i];
 }
 
+void ref_softcap(float *x, float cap, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        x[i] = (float)(cap * tanh((double)x[i] / cap));
+}
+
+void ref_softcap_back(float *dx, const float *y, float cap, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        double t = (double)y[i] / cap;
+        dx[i] = (float)(dx[i] * (1 - t * t));
+    }
+}
+
 void ref_route_raw(int32_t *ids, float *weights, float *p, int N, int E, int K)
 {
     ref_route(ids, weights, p, N, E, K);

@@ -75,6 +75,7 @@ struct fm_config {
     float residual_scale;  /* the outputs of attention, and of experts and MLP together, are
                               multiplied by it before they are added; 1 if they are normalised */
     float logit_scale;     /* logits are multiplied by it */
+    float softcap;         /* logits z become softcap tanh(z / softcap); 0: they do not */
     int T_exact;           /* longest sequence that is computed as in the model */
     const char *exact;     /* the reason for T_exact, for messages, or NULL */
     unsigned output_norms; /* bits of enum fm_output_norms */

@@ -22,6 +22,7 @@ struct chunk {
     float *taught;        /* logits of the teaching sweep; NULL: none, or not computed yet */
     int32_t *best;        /* (n): most probable tokens of the teaching sweep */
     float *logits;        /* (n, V) of a lane that is not a teacher */
+    float *capped;        /* (n, V): copy of capped logits, if the gradient replaces them */
     float *x, *xn, *rstd; /* (n, H), (n, H), (n) */
     float *dx, *dxn;      /* (n, H) */
 };
@@ -43,6 +44,7 @@ static void take_memory(struct chunk *k, const struct fm_sweeping *r)
     k->ce = fm_scratch(n * sizeof(double));
     k->kl = fm_scratch(n * sizeof(double));
     k->logits = fm_scratch_floats(v);
+    k->capped = c->softcap > 0 ? fm_scratch_floats(v) : NULL;
     k->x = fm_scratch_floats(h);
     k->xn = fm_scratch_floats(h);
     k->dx = fm_scratch_floats(h);
@@ -55,12 +57,13 @@ static void take_memory(struct chunk *k, const struct fm_sweeping *r)
 }
 
 /* The memory of take_memory, with the logits of one lane and, if there are several lanes, those of
- * a teacher (`lanes` includes the teaching sweep); plus a copy of the logits in bfloat16 for
- * products. */
+ * a teacher (`lanes` includes the teaching sweep), and a copy if they are capped; plus a copy of
+ * the logits in bfloat16 for products. */
 uint64_t fm_sweep_head_bytes(const struct fm_config *c, int rows, int lanes, int *tasks)
 {
     uint64_t n = (uint64_t)(rows < FM_HEAD_ROWS ? rows : FM_HEAD_ROWS), row = sizeof(float);
-    uint64_t logits = n * (uint64_t)c->V * (lanes > 1 ? 2 : 1), rounded = n * (uint64_t)c->V / 2;
+    uint64_t logits = n * (uint64_t)c->V * ((lanes > 1 ? 2u : 1u) + (c->softcap > 0 ? 1u : 0u)),
+             rounded = n * (uint64_t)c->V / 2;
     *tasks = (rows + FM_HEAD_ROWS - 1) / FM_HEAD_ROWS;
     return (logits + rounded + n * (4 * (uint64_t)c->H + (uint64_t)lanes + 8)) * row;
 }
@@ -155,6 +158,8 @@ static void find_logits(const struct fm_sweep *s, const struct fm_nonlayer *nonl
                  nonlayer->lm_head, c->H, 0, logits, c->V);
     if (nonlayer->lm_head_bias)
         s->ops->add_rows(logits, nonlayer->lm_head_bias, k->n, c->V);
+    if (c->softcap > 0)
+        s->ops->softcap(logits, c->softcap, (int64_t)k->n * c->V);
 }
 
 /* Compute logits and most probable tokens of the teaching sweep. */
@@ -209,6 +214,8 @@ static int head_lane(const struct fm_sweeping *r, struct chunk *k, int lane, str
                      (size_t)k->n * (size_t)c->V * sizeof *logits);
     if (tapped)
         tap_logits(r, k, logits);
+    if (own->backward && k->capped)
+        s->ops->copy(k->capped, logits, (size_t)k->n * (size_t)c->V * sizeof *logits);
     struct fm_loss_weights weights = {own->ce, own->kl, 1 / (float)(batch->S * (batch->T - 1))};
     find_losses(r, k, lane, logits, own->backward ? &weights : NULL);
     if (!own->backward)
@@ -223,6 +230,8 @@ static int head_lane(const struct fm_sweeping *r, struct chunk *k, int lane, str
         tap_logprob(r, k);
     if (!own->backward)
         return FM_OK;
+    if (k->capped)
+        s->ops->softcap_back(logits, k->capped, c->softcap, (int64_t)k->n * c->V);
     s->ops->zero(k->dx, size);
     s->ops->gemm(false, false, k->n, c->H, c->V, c->logit_scale, fm_f32(logits), c->V,
                  r->nonlayer->lm_head, c->H, 0, k->dxn, c->H);

@@ -256,6 +256,30 @@ KERNEL_TEST(swiglu_back_is_the_gradient_of_a_prefix)
         expect_close(dgu + 2 * row * WIDTH, full + 2 * row * I, 2 * WIDTH, 0, "dgu of a prefix");
 }
 
+/* n: count */
+static double softcap_value(const struct scalar *s)
+{
+    memcpy(s->y, s->x[0], (size_t)s->n[0] * sizeof *s->y);
+    ref()->softcap(s->y, 2.5f, s->n[0]);
+    return weighted(s->y, s->r, (size_t)s->n[0]);
+}
+
+KERNEL_TEST(softcap_back_is_the_gradient)
+{
+    enum { COUNT = 40 };
+    struct scalar s = {.value = softcap_value, .n = {COUNT}};
+    s.x[0] = normals(COUNT, 3), s.y = floats(COUNT);
+    s.x[0][0] = 100, s.x[0][1] = -100;
+    float *r = normals(COUNT, 1), *dx = copied(r, COUNT);
+    s.r = r;
+    s.value(&s);
+    assert_true(s.y[0] == 2.5f && s.y[1] == -2.5f);
+    for (int i = 0; i < COUNT; i++)
+        expect_near(s.y[i], 2.5 * tanh(s.x[0][i] / 2.5), 1e-6, "y");
+    ref()->softcap_back(dx, s.y, 2.5f, COUNT);
+    expect_gradient(&s, 0, dx, COUNT, "dx");
+}
+
 static double geglu_value(const struct scalar *s)
 {
     ref()->geglu(fm_to_f32(s->y), s->x[0], s->n[0], s->n[1]);

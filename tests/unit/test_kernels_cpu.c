@@ -242,6 +242,17 @@ static void run_swiglu(const struct fm_ops *ops, const int *z, struct outputs *o
     ops->channel_sums(give_doubles(o, z[1], TOL_EACH), fm_f32(h), fm_f32(dh), z[0], z[1]);
 }
 
+/* z: count */
+static void run_softcap(const struct fm_ops *ops, const int *z, struct outputs *o)
+{
+    size_t n = (size_t)z[0];
+    float *x = normals(n, 40);
+    x[0] = 1e30f;
+    float *y = give(o, x, n, TOL_EACH);
+    ops->softcap(y, 30, z[0]);
+    ops->softcap_back(give(o, normals(n, 1), n, TOL_SUM), y, 30, z[0]);
+}
+
 /* z: n I k */
 static void run_geglu(const struct fm_ops *ops, const int *z, struct outputs *o)
 {
@@ -495,6 +506,8 @@ static const struct {
     {"swiglu", run_swiglu, {3, 17, 11}},
     {"swiglu", run_swiglu, {1, 37, 1}},
     {"swiglu", run_swiglu, {60, 1100, 1100}},
+    {"softcap", run_softcap, {1}},
+    {"softcap", run_softcap, {70001}},
     {"geglu", run_geglu, {3, 17, 11}},
     {"geglu", run_geglu, {1, 1, 1}},
     {"geglu", run_geglu, {60, 1100, 1099}},
