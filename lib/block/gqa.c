@@ -45,9 +45,39 @@ int fm_gqa_groups(const struct fm_config *c, int l)
     return is_full(g, l) ? g->full_groups : g->window_groups;
 }
 
-int fm_gqa_value(const struct fm_config *c)
+bool fm_gqa_full(const struct fm_config *c, int l)
 {
-    return c->gqa->D ? c->gqa->D : c->C;
+    return is_full(c->gqa, l);
+}
+
+int fm_gqa_width(const struct fm_config *c, int l)
+{
+    const struct fm_gqa *g = c->gqa;
+    if (g->window_width == 0)
+        return c->C;
+    return is_full(g, l) ? g->full_width : g->window_width;
+}
+
+int fm_gqa_value(const struct fm_config *c, int l)
+{
+    return c->gqa->D ? c->gqa->D : fm_gqa_width(c, l);
+}
+
+void fm_gqa_differ(struct fm_config *c, int full_width, int full_groups)
+{
+    struct fm_gqa *g = c->gqa;
+    g->window_width = c->C;
+    g->full_width = full_width;
+    g->window_groups = c->G;
+    g->full_groups = full_groups;
+    c->C = full_width > c->C ? full_width : c->C;
+    c->G = full_groups > c->G ? full_groups : c->G;
+}
+
+/* Whether the values of layer l are its keys. */
+static bool is_shared(const struct fm_config *c, int l)
+{
+    return c->gqa->shared && is_full(c->gqa, l);
 }
 
 bool fm_gqa_indexed(const struct fm_config *c, int l)
@@ -305,10 +335,12 @@ static int read_ropes(struct fm_config *c, const struct fm_gqa_options *o,
                       const struct fm_keys *keys, struct fm_err *err)
 {
     struct fm_gqa *g = c->gqa;
-    int rc = fm_rope_read(&g->rope, c, c->C, &o->rope, keys, err);
+    int full = g->full_width ? g->full_width : c->C;
+    int other = g->window_width ? g->window_width : c->C;
+    int rc = fm_rope_read(&g->rope, c, full, &o->rope, keys, err);
     return rc || !o->window_rope
                ? rc
-               : fm_rope_read(&g->window_rope, c, c->C, o->window_rope, keys, err);
+               : fm_rope_read(&g->window_rope, c, other, o->window_rope, keys, err);
 }
 
 static int read(struct fm_config *c, const void *options, const struct fm_keys *keys,
@@ -328,16 +360,19 @@ static int read(struct fm_config *c, const void *options, const struct fm_keys *
     g->gate_apart = o->gate_apart;
     g->gate_heads = o->gate_heads;
     g->unrotated = o->unrotated;
+    g->value_norm = o->value_norm;
+    g->divisor = o->divisor;
     if (read_qk_norm(g, o, keys->json, err) || read_window(g, c, o, keys, err) ||
-        share_heads(c, o, err) || read_biases(g, o, keys, err) || read_clip(g, o, keys, err) ||
-        read_ropes(c, o, keys, err))
+        (o->shared_key && fm_json_opt_bool(keys->json, o->shared_key, &g->shared, err)) ||
+        (o->read_full && o->read_full(c, keys, err)) || share_heads(c, o, err) ||
+        read_biases(g, o, keys, err) || read_clip(g, o, keys, err) || read_ropes(c, o, keys, err))
         return err->code;
     return o->read_more ? o->read_more(c, keys, err) : FM_OK;
 }
 
-static uint64_t heads_width(const struct fm_config *c, int heads)
+static uint64_t heads_width(const struct fm_config *c, int l, int heads)
 {
-    return (uint64_t)heads * (uint64_t)c->C;
+    return (uint64_t)heads * (uint64_t)fm_gqa_width(c, l);
 }
 
 static bool each_head(const struct fm_config *c)
@@ -350,19 +385,19 @@ static uint64_t size_of(const struct fm_config *c, int l, char letter)
     int Q = fm_gqa_heads(c, l), G = fm_gqa_groups(c, l);
     switch (letter) {
     case 'q':
-        return heads_width(c, Q);
+        return heads_width(c, l, Q);
     case 'g':
-        return heads_width(c, G);
+        return heads_width(c, l, G);
     case 'o':
-        return (uint64_t)Q * (uint64_t)fm_gqa_value(c);
+        return (uint64_t)Q * (uint64_t)fm_gqa_value(c, l);
     case 'u':
-        return (uint64_t)G * (uint64_t)fm_gqa_value(c);
+        return (uint64_t)G * (uint64_t)fm_gqa_value(c, l);
     case 'h':
         return (uint64_t)Q;
     case 'a':
-        return each_head(c) ? (uint64_t)c->C : heads_width(c, Q);
+        return each_head(c) ? (uint64_t)fm_gqa_width(c, l) : heads_width(c, l, Q);
     case 'b':
-        return each_head(c) ? (uint64_t)c->C : heads_width(c, G);
+        return each_head(c) ? (uint64_t)fm_gqa_width(c, l) : heads_width(c, l, G);
     case 'w':
         return (uint64_t)c->gqa->index_width;
     case 'i':
@@ -379,7 +414,7 @@ static unsigned has(const struct fm_config *c, int l)
     bool sinks = g->sinks && !(g->window_sinks && is_full(g, l));
     return (g->qkv_bias ? FM_GQA_QKV_BIAS : 0) | (g->o_bias ? FM_GQA_O_BIAS : 0) |
            (g->qk_norm != FM_QK_NORM_NONE ? FM_GQA_QK_NORM : 0) | (sinks ? FM_GQA_SINKS : 0) |
-           (fm_gqa_indexed(c, l) ? FM_GQA_INDEXER : 0);
+           (fm_gqa_indexed(c, l) ? FM_GQA_INDEXER : 0) | (is_shared(c, l) ? 0 : FM_GQA_VALUES);
 }
 
 /* ---- forward and backward ---- */
@@ -400,8 +435,9 @@ static void fill_angles(float *cos, float *sin, const struct fm_config *c, int T
 struct inner {
     float *q, *k, *v;       /* (N, Q C), (N, G C), (N, G D): inputs of the attention operation */
     float *q_raw, *k_raw;   /* as q, k: before their norms */
-    float *v_raw;           /* as v: before it is clamped */
+    float *v_raw;           /* as v: before it is clamped or normalised; k_raw if shared */
     float *q_rstd, *k_rstd; /* (N Q), (N G), or (N) */
+    float *v_rstd;          /* (N G) */
     float *o;               /* (N, Q D) */
     float *gate;            /* as o, or (N, Q): the gate before its activation function */
 };
@@ -409,7 +445,7 @@ struct inner {
 /* Width of the gate, per token. */
 static int gate_width(const struct fm_config *c, int l)
 {
-    return fm_gqa_heads(c, l) * (c->gqa->gate_heads ? 1 : fm_gqa_value(c));
+    return fm_gqa_heads(c, l) * (c->gqa->gate_heads ? 1 : fm_gqa_value(c, l));
 }
 
 /* Allocate the arrays from an arena; a counting arena only adds up their sizes. */
@@ -420,19 +456,22 @@ static struct inner take(const struct fm_config *c, int l, int N, struct fm_aren
     size_t qd = n * (size_t)size_of(c, l, 'o'), gd = n * (size_t)size_of(c, l, 'u');
     size_t q_rows = each_head(c) ? n * (size_t)fm_gqa_heads(c, l) : n;
     size_t k_rows = each_head(c) ? n * (size_t)fm_gqa_groups(c, l) : n;
-    bool norm = g->qk_norm != FM_QK_NORM_NONE;
-    return (struct inner){
+    bool norm = g->qk_norm != FM_QK_NORM_NONE, raw = g->clip > 0 || g->value_norm;
+    struct inner a = {
         .q = fm_arena_alloc(arena, qc),
         .k = fm_arena_alloc(arena, gc),
         .v = fm_arena_alloc(arena, gd),
         .q_raw = fm_arena_alloc_if(norm, arena, qc),
         .k_raw = fm_arena_alloc_if(norm, arena, gc),
-        .v_raw = fm_arena_alloc_if(g->clip > 0, arena, gd),
+        .v_raw = fm_arena_alloc_if(raw && !is_shared(c, l), arena, gd),
         .q_rstd = fm_arena_alloc_if(norm, arena, q_rows),
         .k_rstd = fm_arena_alloc_if(norm, arena, k_rows),
+        .v_rstd = fm_arena_alloc_if(g->value_norm, arena, n * (size_t)fm_gqa_groups(c, l)),
         .o = fm_arena_alloc(arena, qd),
         .gate = fm_arena_alloc_if(g->gated, arena, n * (size_t)gate_width(c, l)),
     };
+    a.v_raw = is_shared(c, l) ? a.k_raw : a.v_raw;
+    return a;
 }
 
 static void count_inner(const struct fm_config *c, int l, int N, struct fm_arena *count)
@@ -447,9 +486,10 @@ static int norm_rows(const struct fm_config *c, int N, int heads)
     return each_head(c) ? N * heads : N;
 }
 
-static int norm_width(const struct fm_config *c, int heads)
+static int norm_width(const struct fm_config *c, int l, int heads)
 {
-    return each_head(c) ? c->C : heads * c->C;
+    int C = fm_gqa_width(c, l);
+    return each_head(c) ? C : heads * C;
 }
 
 /* y (N, width) = x W^T, plus the bias if there is one. */
@@ -471,8 +511,8 @@ static void rotate(const struct fm_pass *p, float *y, int heads, float sign)
     size_t first = r == &g->rope ? 0 : (size_t)p->positions * (size_t)(g->rope.R / 2);
     if (g->unrotated && is_full(g, p->l))
         return;
-    p->ops->rope(y, p->cos + first, p->sin + first, fm_pass_rows(p), p->T, heads, p->config->C,
-                 r->R, r->pairs, sign);
+    p->ops->rope(y, p->cos + first, p->sin + first, fm_pass_rows(p), p->T, heads,
+                 fm_gqa_width(p->config, p->l), r->R, r->pairs, sign);
 }
 
 /* Compute q or k: project (into raw if there is a norm), normalise, clamp, rotate. */
@@ -481,13 +521,13 @@ static void turn(const struct fm_pass *p, float *y, float *raw, float *rstd, con
 {
     const struct fm_config *c = p->config;
     float clip = c->gqa->clip;
-    int N = fm_pass_rows(p);
-    project(p, raw ? raw : y, x, w, bias, heads * c->C);
+    int N = fm_pass_rows(p), C = fm_gqa_width(c, p->l);
+    project(p, raw ? raw : y, x, w, bias, heads * C);
     if (raw)
         c->norm->forward(p->ops, y, rstd, raw, norm, NULL, norm_rows(c, N, heads),
-                         norm_width(c, heads), c->eps);
+                         norm_width(c, p->l, heads), c->eps);
     if (clip > 0)
-        p->ops->clamp(y, clip, (int64_t)N * heads * c->C);
+        p->ops->clamp(y, clip, (int64_t)N * heads * C);
     rotate(p, y, heads, 1);
 }
 
@@ -503,7 +543,7 @@ static struct fm_in gate_weights(const struct fm_pass *p)
 /* gated (N, Q D) = every head of o times its gate; return the gates (N, Q), in scratch. */
 static float *gate_heads(const struct fm_pass *p, const struct inner *a, float *gated)
 {
-    int D = fm_gqa_value(p->config), rows = fm_pass_rows(p) * fm_gqa_heads(p->config, p->l);
+    int D = fm_gqa_value(p->config, p->l), rows = fm_pass_rows(p) * fm_gqa_heads(p->config, p->l);
     float *s = fm_scratch_floats((size_t)rows);
     p->ops->copy(gated, a->o, (size_t)rows * (size_t)D * sizeof *gated);
     p->ops->gate_rows(gated, s, a->gate, true, rows, D);
@@ -543,30 +583,70 @@ static void scale_values(const struct fm_pass *p, float *v, int width)
 }
 
 /* The divisor of the attention scores. */
-static double divisor(const struct fm_config *c)
+static double divisor(const struct fm_config *c, int l)
 {
-    return c->gqa->divisor > 0 ? c->gqa->divisor : sqrt(c->C);
+    return c->gqa->divisor > 0 ? c->gqa->divisor : sqrt(fm_gqa_width(c, l));
+}
+
+/* Weights (D) of the values' norm, in scratch. */
+static const float *ones(const struct fm_pass *p, int D)
+{
+    float *w = fm_scratch_floats((size_t)D);
+    p->ops->zero(w, (size_t)D * sizeof *w);
+    p->ops->shift(w, w, 1, D);
+    return w;
+}
+
+/* Compute the values: project, or take the keys; clamp or normalise, and scale. */
+static void find_values(const struct fm_pass *p, const struct inner *a, const float *x)
+{
+    const struct fm_config *c = p->config;
+    const struct fm_gqa_weights *w = &p->layer->gqa;
+    int N = fm_pass_rows(p), G = fm_gqa_groups(c, p->l), D = fm_gqa_value(c, p->l);
+    size_t count = (size_t)N * (size_t)G * (size_t)D;
+    struct fm_mark mark = fm_scratch_mark();
+    if (!is_shared(c, p->l))
+        project(p, a->v_raw ? a->v_raw : a->v, x, w->v, w->v_bias, G * D);
+    if (c->gqa->value_norm)
+        c->norm->forward(p->ops, a->v, a->v_rstd, a->v_raw, ones(p, D), NULL, N * G, D, c->eps);
+    else if (a->v_raw)
+        p->ops->copy(a->v, a->v_raw, count * sizeof *a->v);
+    if (c->gqa->clip > 0)
+        p->ops->clamp(a->v, c->gqa->clip, (int64_t)count);
+    scale_values(p, a->v, G * D);
+    fm_scratch_release(mark);
+}
+
+/* dv (N, G D), the gradient at the values, becomes the gradient at v_raw. */
+static void find_values_back(const struct fm_pass *p, const struct inner *a, float *dv)
+{
+    const struct fm_config *c = p->config;
+    int N = fm_pass_rows(p), G = fm_gqa_groups(c, p->l), D = fm_gqa_value(c, p->l);
+    size_t count = (size_t)N * (size_t)G * (size_t)D;
+    struct fm_mark mark = fm_scratch_mark();
+    scale_values(p, dv, G * D);
+    if (c->gqa->clip > 0)
+        p->ops->clamp_back(dv, a->v_raw, c->gqa->clip, (int64_t)count);
+    if (c->gqa->value_norm) {
+        float *dy = fm_scratch_floats(count);
+        p->ops->copy(dy, dv, count * sizeof *dy);
+        p->ops->zero(dv, count * sizeof *dv);
+        c->norm->backward(p->ops, dv, dy, a->v_raw, ones(p, D), NULL, a->v_rstd, N * G, D);
+    }
+    fm_scratch_release(mark);
 }
 
 static void forward(const struct fm_pass *p, float *inner, float *y, const float *x)
 {
     const struct fm_config *c = p->config;
-    const struct fm_gqa *g = c->gqa;
-    const struct fm_ops *op = p->ops;
     const struct fm_gqa_weights *w = &p->layer->gqa;
     const struct inner all = take(c, p->l, fm_pass_rows(p), FM_ARENA_IN(inner)), *a = &all;
-    int N = fm_pass_rows(p), Q = fm_gqa_heads(c, p->l), G = fm_gqa_groups(c, p->l);
-    int D = fm_gqa_value(c), GD = G * D;
+    int Q = fm_gqa_heads(c, p->l), G = fm_gqa_groups(c, p->l);
     turn(p, a->q, a->q_raw, a->q_rstd, x, w->q, w->q_bias, w->q_norm, Q);
     turn(p, a->k, a->k_raw, a->k_rstd, x, w->k, w->k_bias, w->k_norm, G);
-    project(p, a->v, x, w->v, w->v_bias, GD);
-    if (g->clip > 0) {
-        op->copy(a->v_raw, a->v, (size_t)N * (size_t)GD * sizeof *a->v);
-        op->clamp(a->v, g->clip, (int64_t)N * GD);
-    }
-    scale_values(p, a->v, GD);
-    op->attention(a->o, a->q, a->k, a->v, w->sinks, p->S, p->T, Q, G, c->C, D, divisor(c),
-                  fm_gqa_window(c, p->l));
+    find_values(p, a, x);
+    p->ops->attention(a->o, a->q, a->k, a->v, w->sinks, p->S, p->T, Q, G, fm_gqa_width(c, p->l),
+                      fm_gqa_value(c, p->l), divisor(c, p->l), fm_gqa_window(c, p->l));
     give_output(p, a, y, x);
 }
 
@@ -576,8 +656,9 @@ static void turn_back(const struct fm_pass *p, float *dy, const float *raw, cons
 {
     const struct fm_config *c = p->config;
     float clip = c->gqa->clip;
-    int N = fm_pass_rows(p), rows = norm_rows(c, N, heads), width = norm_width(c, heads);
-    size_t n = (size_t)N * (size_t)heads * (size_t)c->C;
+    int N = fm_pass_rows(p), rows = norm_rows(c, N, heads);
+    int width = norm_width(c, p->l, heads);
+    size_t n = (size_t)N * (size_t)heads * (size_t)fm_gqa_width(c, p->l);
     struct fm_mark mark = fm_scratch_mark();
     assert(raw || clip == 0);
     rotate(p, dy, heads, -1);
@@ -606,7 +687,7 @@ static void gate_back(const struct fm_pass *p, const struct inner *a, float *dx,
     if (c->gqa->gate_heads) {
         float *gated = fm_scratch_floats((size_t)N * (size_t)QD);
         const float *s = gate_heads(p, a, gated);
-        p->ops->gate_rows_back(d_o, dgate, gated, s, true, N * width, fm_gqa_value(c));
+        p->ops->gate_rows_back(d_o, dgate, gated, s, true, N * width, fm_gqa_value(c, p->l));
     } else {
         p->ops->gate_back(d_o, dgate, d_o, a->o, a->gate, false, (int64_t)N * QD);
     }
@@ -617,12 +698,12 @@ static void gate_back(const struct fm_pass *p, const struct inner *a, float *dx,
 static void backward(const struct fm_pass *p, float *inner, float *dx, const float *dy)
 {
     const struct fm_config *c = p->config;
-    const struct fm_gqa *g = c->gqa;
     const struct fm_ops *op = p->ops;
     const struct fm_gqa_weights *w = &p->layer->gqa;
     const struct inner all = take(c, p->l, fm_pass_rows(p), FM_ARENA_IN(inner)), *a = &all;
     int N = fm_pass_rows(p), Q = fm_gqa_heads(c, p->l), G = fm_gqa_groups(c, p->l), H = c->H;
-    int D = fm_gqa_value(c), QC = Q * c->C, GC = G * c->C, QD = Q * D, GD = G * D;
+    int C = fm_gqa_width(c, p->l), D = fm_gqa_value(c, p->l);
+    int QC = Q * C, GC = G * C, QD = Q * D, GD = G * D;
     size_t n = (size_t)N;
     struct fm_mark mark = fm_scratch_mark();
     float *d_o = fm_scratch_floats(n * (size_t)QD), *dq = fm_scratch_floats(n * (size_t)QC);
@@ -631,19 +712,20 @@ static void backward(const struct fm_pass *p, float *inner, float *dx, const flo
              QD);
     if (a->gate)
         gate_back(p, a, dx, d_o);
-    op->attention_back(dq, dk, dv, d_o, a->o, a->q, a->k, a->v, w->sinks, p->S, p->T, Q, G, c->C, D,
-                       divisor(c), fm_gqa_window(c, p->l));
+    op->attention_back(dq, dk, dv, d_o, a->o, a->q, a->k, a->v, w->sinks, p->S, p->T, Q, G, C, D,
+                       divisor(c, p->l), fm_gqa_window(c, p->l));
     turn_back(p, dq, a->q_raw, a->q_rstd, w->q_norm, Q);
     turn_back(p, dk, a->k_raw, a->k_rstd, w->k_norm, G);
-    scale_values(p, dv, GD);
-    if (g->clip > 0)
-        op->clamp_back(dv, a->v_raw, g->clip, (int64_t)N * GD);
+    find_values_back(p, a, dv);
+    if (is_shared(c, p->l))
+        op->add(dk, dv, (int64_t)N * GD);
     op->gemm(false, false, N, H, QC, 1, fm_f32(dq), QC, fm_pass_projection(p, w->q, 0), H,
              a->gate != NULL, dx, H);
     op->gemm(false, false, N, H, GC, 1, fm_f32(dk), GC, fm_pass_projection(p, w->k, 0), H, 1, dx,
              H);
-    op->gemm(false, false, N, H, GD, 1, fm_f32(dv), GD, fm_pass_projection(p, w->v, 0), H, 1, dx,
-             H);
+    if (!is_shared(c, p->l))
+        op->gemm(false, false, N, H, GD, 1, fm_f32(dv), GD, fm_pass_projection(p, w->v, 0), H, 1,
+                 dx, H);
     fm_scratch_release(mark);
 }
 
@@ -653,19 +735,23 @@ static void backward(const struct fm_pass *p, float *inner, float *dx, const flo
  * and each key takes a product of width C and one of width D. */
 static struct fm_flops flops(const struct fm_config *c, int l, int T)
 {
-    double C = c->C, D = fm_gqa_value(c), Q = fm_gqa_heads(c, l), G = fm_gqa_groups(c, l);
-    double rows = (Q + G) * (C + D) + (c->gqa->gated ? gate_width(c, l) : 0);
+    double C = fm_gqa_width(c, l), D = fm_gqa_value(c, l);
+    double Q = fm_gqa_heads(c, l), G = fm_gqa_groups(c, l), shared = is_shared(c, l) ? G * D : 0;
+    double rows = (Q + G) * (C + D) - shared + (c->gqa->gated ? gate_width(c, l) : 0);
     return (struct fm_flops){.products = 2 * c->H * rows, .others = Q * (C + D) * T};
 }
 
-/* q, k, v, o and their gradients; if q and k are normalised, also q and k before their norms, and
- * copies of their gradients; the gate, its gradient, and the gated output. */
+/* q, k, v, o and their gradients; of what is normalised, also the values before their norm, and
+ * copies of their gradients; the gate, its gradient, and the gated output.  With C and G of
+ * `config`, the largest. */
 static uint64_t scratch(const struct fm_config *c)
 {
-    uint64_t keys = heads_width(c, c->Q + c->G);
-    uint64_t D = (uint64_t)fm_gqa_value(c), values = (uint64_t)(c->Q + c->G) * D;
+    uint64_t heads = (uint64_t)(c->Q + c->G), keys = heads * (uint64_t)c->C;
+    uint64_t D = (uint64_t)(c->gqa->D ? c->gqa->D : c->C), values = heads * D;
     uint64_t gate = c->gqa->gated ? 3 * (uint64_t)c->Q * D : 0;
-    return 2 * (keys + values) + (c->gqa->qk_norm == FM_QK_NORM_NONE ? 0 : 2 * keys) + gate;
+    uint64_t norm = c->gqa->value_norm ? 2 * (uint64_t)c->G * D : 0;
+    norm += c->gqa->qk_norm == FM_QK_NORM_NONE ? 0 : 2 * keys;
+    return 2 * (keys + values) + norm + gate;
 }
 
 const struct fm_attention fm_gqa = {.name = "gqa",

@@ -48,6 +48,13 @@ struct fm_gqa_options {
     bool gate_apart;       /* the gate has its own tensor; else its rows are interleaved with q's */
     bool gate_heads;       /* one gate per head, a softplus; else one per element, a sigmoid;
                               requires gate_apart */
+    const char *shared_key; /* key of a flag: layers without a window have no projection of values,
+                               which are then the keys before their norm and rotation; NULL: none */
+    bool value_norm;        /* each head of the values is normalised, without weights */
+    double divisor;         /* scores are divided by it; 0: the root of the width of heads */
+    /* Set the width of heads and the number of key heads of layers without a window
+     * (fm_gqa_differ), when layer_types has been read; NULL: they are those of the other layers. */
+    int (*read_full)(struct fm_config *config, const struct fm_keys *keys, struct fm_err *err);
     bool other_layers; /* layer_types may have other values, which read_more or a different block
                           reads */
     /* Read the keys that only this family has, after all others; NULL: none. */
@@ -66,13 +73,15 @@ struct fm_gqa {
     uint16_t heads[FM_LAYERS_MAX];  /* query heads of each layer; 0: config->Q */
     int window_groups, full_groups; /* key heads of layers with a window, and without; 0: config->G
                                        in both */
-    int D;                          /* width of a head's values; 0: config->C */
+    int window_width, full_width;   /* the same for the width of heads; 0: config->C in both */
+    int D;                          /* width of a head's values; 0: that of the heads */
     float scale;                    /* values are multiplied by it; 0 means 1 */
-    double divisor;                 /* scores are divided by it; 0: sqrt(config->C) */
+    double divisor;                 /* scores are divided by it; 0: the root of heads' width */
     float clip;                     /* clamp q, k, v to +-clip; 0: no clamping */
     bool qkv_bias, o_bias;          /* as in the options */
     bool gated, gate_apart, gate_heads;
     bool unrotated;
+    bool shared, value_norm; /* shared: as shared_key says */
     enum fm_qk_norm qk_norm;
     struct fm_rope rope;                /* of layers without a window, and of the others if
                                            window_rope.R is 0 */
@@ -88,10 +97,18 @@ extern const struct fm_attention fm_gqa;
 /* Number of positions that a query of layer l attends to; 0: all positions up to its own. */
 int fm_gqa_window(const struct fm_config *config, int l);
 
-/* Query heads and key heads of layer l, and the width of a head's values. */
+/* Whether layer l has no window. */
+bool fm_gqa_full(const struct fm_config *config, int l);
+
+/* Query heads and key heads of layer l, and the widths of a head and of its values. */
 int fm_gqa_heads(const struct fm_config *config, int l);
 int fm_gqa_groups(const struct fm_config *config, int l);
-int fm_gqa_value(const struct fm_config *config);
+int fm_gqa_width(const struct fm_config *config, int l);
+int fm_gqa_value(const struct fm_config *config, int l);
+
+/* For read_full: layers without a window have heads of this width and this many key heads, other
+ * layers those that config has; config receives the larger ones. */
+void fm_gqa_differ(struct fm_config *config, int full_width, int full_groups);
 
 /* Whether layer l has a sparse indexer. */
 bool fm_gqa_indexed(const struct fm_config *config, int l);
@@ -101,7 +118,8 @@ enum {
     FM_GQA_O_BIAS = FM_OWN << 1,
     FM_GQA_QK_NORM = FM_OWN << 2,
     FM_GQA_SINKS = FM_OWN << 3,
-    FM_GQA_INDEXER = FM_OWN << 4
+    FM_GQA_INDEXER = FM_OWN << 4,
+    FM_GQA_VALUES = FM_OWN << 5
 };
 
 /* Letters, of layer l: q = Q C, g = G C, o = Q D, u = G D, h = Q, a and b = widths of the norms of
@@ -110,15 +128,16 @@ enum {
 #define FM_GQA_WEIGHT(n, f, shape, when)                                                           \
     {FM_SAME(n), FM_PART_ATTENTION,                                                                \
      FM_LAYER_FIELD(gqa.f), shape, when}
-#define FM_GQA_MATRIX(n, f, shape)                                                                 \
+#define FM_GQA_MATRIX(n, f, shape) FM_GQA_MATRIX_IF(n, f, shape, FM_ALWAYS)
+#define FM_GQA_MATRIX_IF(n, f, shape, when)                                                        \
     {FM_SAME(n), FM_PART_PROJECTION,                                                               \
-     FM_LAYER_FIELD(gqa.f), shape, FM_ALWAYS}
+     FM_LAYER_FIELD(gqa.f), shape, when}
 #define FM_GQA_WEIGHTS(prefix)                                                                     \
     FM_GQA_MATRIX(prefix "q_proj.weight", q, "qH"),                                                \
     FM_GQA_WEIGHT(prefix "q_proj.bias", q_bias, "q", FM_GQA_QKV_BIAS),                             \
     FM_GQA_MATRIX(prefix "k_proj.weight", k, "gH"),                                                \
     FM_GQA_WEIGHT(prefix "k_proj.bias", k_bias, "g", FM_GQA_QKV_BIAS),                             \
-    FM_GQA_MATRIX(prefix "v_proj.weight", v, "uH"),                                                \
+    FM_GQA_MATRIX_IF(prefix "v_proj.weight", v, "uH", FM_GQA_VALUES),                              \
     FM_GQA_WEIGHT(prefix "v_proj.bias", v_bias, "u", FM_GQA_QKV_BIAS),                             \
     FM_GQA_MATRIX(prefix "o_proj.weight", o, "Ho"),                                                \
     FM_GQA_WEIGHT(prefix "o_proj.bias", o_bias, "H", FM_GQA_O_BIAS),                               \

@@ -3,7 +3,7 @@
  * rope_parameters; checkpoints of both exist, and some have both keys.  All are converted to one
  * frequency per pair of rotated elements, 1 / (theta^(2 i / R) factor[i]), where R elements of a
  * head are rotated, and to a scale of cos and sin.  Types other than "default" define the factors:
- * longrope lists them, and YaRN computes them.
+ * longrope lists them, YaRN computes them, and those of "proportional" are 1 or infinite.
  *
  * Programs differ in which key they read if several give the same value: transformers 5 forgets
  * rope_parameters if there is a rope_scaling, and transformers 4 reads no rope_parameters.  So each
@@ -16,7 +16,7 @@
 #include <math.h>
 #include <string.h>
 
-enum type { UNSAID, DEFAULT, LONGROPE, YARN };
+enum type { UNSAID, DEFAULT, LONGROPE, YARN, PROPORTIONAL };
 
 /* Read `rope_type` and `type` of an object.  If present they must be "default" or a type that the
  * family supports, and equal. */
@@ -29,14 +29,15 @@ static int read_type(enum type *type, const struct fm_rope_options *options, con
         if (!v || cJSON_IsNull(v))
             continue;
         const char *name = cJSON_IsString(v) ? v->valuestring : "?";
-        enum type said = strcmp(name, "default") == 0                     ? DEFAULT
+        const char *usual = options->proportional ? "proportional" : "default";
+        enum type said = strcmp(name, usual) == 0 ? options->proportional ? PROPORTIONAL : DEFAULT
                          : options->longrope && !strcmp(name, "longrope") ? LONGROPE
                          : options->yarn && !strcmp(name, "yarn")         ? YARN
                                                                           : UNSAID;
         if (said == UNSAID)
             return fm_fail(err, FM_ECONFIG,
-                           "%s: %s '%.64s' is not supported for %s; supported: default%s%s", where,
-                           keys[i], name, family, options->longrope ? ", longrope" : "",
+                           "%s: %s '%.64s' is not supported for %s; supported: %s%s%s", where,
+                           keys[i], name, family, usual, options->longrope ? ", longrope" : "",
                            options->yarn ? ", yarn" : "");
         if (*type != UNSAID && *type != said)
             return fm_fail(err, FM_ECONFIG,
@@ -205,6 +206,24 @@ static int read_partial(struct fm_rope *r, int width, const struct fm_rope_optio
     return rc ? rc : check_value(json, rope, key, err);
 }
 
+/* Rotate the first pairs of a head of `width`, partial_rotary_factor of them, at the frequencies
+ * that they have if all are rotated. */
+static int read_proportional(struct fm_rope *r, int width, const struct fm_rope_options *options,
+                             const cJSON *rope, struct fm_err *err)
+{
+    double partial = options->partial_object, factor = 1;
+    int rc = fm_json_opt_double(rope, "partial_rotary_factor", 0, 1, &partial, err);
+    if (!rc)
+        rc = fm_json_opt_double(rope, "factor", 0, FLT_MAX, &factor, err);
+    if (!rc && factor != 1)
+        rc = fm_fail(err, FM_ECONFIG, "%s: factor %g is not supported; supported: 1",
+                     options->layer_type, factor);
+    r->R = width;
+    for (int i = (int)floor(width * partial / 2); i < width / 2; i++)
+        r->factor[i] = INFINITY;
+    return rc;
+}
+
 static int check_whole(const cJSON *object, struct fm_err *err)
 {
     double partial = 1;
@@ -284,11 +303,15 @@ static int read_layer_type(struct fm_rope *r, struct fm_config *c, int width,
                        "rope_parameters has no object '%s'; for %s, programs read the rotation of "
                        "each type of layer there",
                        options->layer_type, keys->family);
-    if (read_partial(r, width, options, object, NULL, err) ||
+    if ((options->proportional ? read_proportional(r, width, options, object, err)
+                               : read_partial(r, width, options, object, NULL, err)) ||
         (said && read_type(&type, options, object, options->layer_type, keys->family, err)))
         return err->code;
     if (said && !cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(object, "rope_theta")))
         return fm_fail(err, FM_EFORMAT, "%s of rope_parameters has no rope_theta",
+                       options->layer_type);
+    if (said && options->proportional && type == UNSAID)
+        return fm_fail(err, FM_EFORMAT, "%s of rope_parameters has no rope_type",
                        options->layer_type);
     if ((said && fm_json_opt_double(object, "rope_theta", 1, 1e18, &r->theta, err)) ||
         (said && !options->theta_key && check_inherited(object, keys, options->layer_type, err)) ||

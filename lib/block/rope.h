@@ -19,9 +19,12 @@ struct fm_rope_options {
     bool pairs;
     const char *layer_type; /* the type of layer whose object in rope_parameters is read; NULL:
                                rope_parameters itself has the rotation of all layers */
-    double partial_object;  /* default partial_rotary_factor of that object */
-    const char *theta_key;  /* with layer_type: a key that other programs read instead; it must
-                               have the same value, as must partial_rotary_factor; NULL: none */
+    bool proportional; /* with layer_type: the only type of that object is "proportional", in which
+                          partial_rotary_factor is the share of pairs that are rotated, and their
+                          frequencies are those of all pairs of a head */
+    double partial_object; /* default partial_rotary_factor of that object */
+    const char *theta_key; /* with layer_type: a key that other programs read instead; it must
+                              have the same value, as must partial_rotary_factor; NULL: none */
 };
 
 struct fm_rope {
@@ -31,7 +34,8 @@ struct fm_rope {
     float scale; /* factor of cos and sin */
     double m;    /* from YaRN's mscale_all_dim: blocks that support it multiply scores by m^2;
                     without YaRN 1 */
-    float factor[FM_HEAD_DIM_MAX / 2]; /* (R/2) factor by which each frequency is divided */
+    float factor[FM_HEAD_DIM_MAX / 2]; /* (R/2) factor by which each frequency is divided; INFINITY
+                                          if the pair is not rotated */
 };
 
 /* The default rotation of R elements, in pairs (i, i + R/2). */

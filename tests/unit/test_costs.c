@@ -225,7 +225,7 @@ static double attention_layer(const struct fm_config *c, int l)
 {
     if (c->attention == &fm_mla)
         return 2.0 * (c->C + c->mla->D) * c->Q;
-    return 2.0 * (c->C + fm_gqa_value(c)) * fm_gqa_heads(c, l);
+    return 2.0 * (fm_gqa_width(c, l) + fm_gqa_value(c, l)) * fm_gqa_heads(c, l);
 }
 
 /* Operations that are not products with a layer's matrices: in attention, for each query head and

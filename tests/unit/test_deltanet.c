@@ -56,7 +56,7 @@ TEST(layers_alternate_as_config_json_says)
     for (int l = 0; l < L; l++)
         assert_true(fm_deltanet_layer(&c, l) == (l == 1 || l == 4));
     assert_int_equal(fm_deltanet.has(&c, 1), FM_DELTANET_LINEAR | FM_DELTANET_APART);
-    assert_int_equal(fm_deltanet.has(&c, 0), FM_DELTANET_FULL | FM_GQA_QK_NORM);
+    assert_int_equal(fm_deltanet.has(&c, 0), FM_DELTANET_FULL | FM_GQA_QK_NORM | FM_GQA_VALUES);
     c = must(FULL, false);
     m = c.deltanet;
     assert_true(m->G == 16 && m->Q == 32 && m->C == 128 && m->D == 128 && m->W == 4);

@@ -57,12 +57,12 @@ TEST(layers_differ_in_heads_and_rotations)
 {
     struct fm_config c = must(HEADS);
     static const int heads[] = {6, 4, 2, 8}, groups[] = {2, 4, 2, 4};
-    assert_true(c.Q == 8 && c.G == 4 && c.C == 10 && fm_gqa_value(&c) == 3);
+    assert_true(c.Q == 8 && c.G == 4 && c.C == 10 && fm_gqa_value(&c, 0) == 3);
     for (int l = 0; l < 4; l++) {
         assert_int_equal(fm_gqa_heads(&c, l), heads[l]);
         assert_int_equal(fm_gqa_groups(&c, l), groups[l]);
         assert_int_equal(fm_gqa_window(&c, l), l % 2 ? 4 : 0);
-        assert_int_equal(fm_gqa.has(&c, l), l % 2 ? FM_GQA_SINKS : 0);
+        assert_int_equal(fm_gqa.has(&c, l), FM_GQA_VALUES | (l % 2 ? FM_GQA_SINKS : 0));
         assert_int_equal(fm_gqa.size(&c, l, 'q'), heads[l] * 10);
         assert_int_equal(fm_gqa.size(&c, l, 'u'), groups[l] * 3);
         assert_int_equal(fm_gqa.size(&c, l, 'o'), heads[l] * 3);
@@ -128,6 +128,107 @@ TEST(windows_in_other_spellings_are_the_same)
     expect(KEYS ",pattern:{}", FM_EFORMAT, "key 'pattern' is not an array");
     must(KEYS ",layer_types:['sliding_attention','full_attention','full_attention',"
               "'sliding_attention'],pattern:[1,0,0,1]");
+}
+
+/* ---- layers whose heads have different widths ---- */
+
+static int read_full(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
+{
+    (void)keys;
+    (void)err;
+    fm_gqa_differ(c, 8, 1);
+    return FM_OK;
+}
+
+static const struct fm_rope_options narrow_rope = {
+    .theta = 30, .partial = 1, .partial_object = 1, .layer_type = "sliding_attention"};
+
+static const struct fm_gqa_options wide = {.window = true,
+                                           .alternates = true,
+                                           .every = 2,
+                                           .usual_window = 4,
+                                           .shared_key = "k_is_v",
+                                           .value_norm = true,
+                                           .divisor = 1.5,
+                                           .read_full = read_full,
+                                           .qk_norm = FM_QK_NORM_HEAD,
+                                           .rope = {.theta = 500,
+                                                    .proportional = true,
+                                                    .partial_object = 0.6,
+                                                    .layer_type = "full_attention"},
+                                           .window_rope = &narrow_rope};
+
+/* Layers 1 and 3 have no window. */
+#define WIDE "num_attention_heads:4,num_key_value_heads:2,head_dim:4,k_is_v:"
+
+TEST(layers_differ_in_the_width_of_heads)
+{
+    struct fm_config c = block_must(&sizes, &wide, WIDE "true");
+    assert_true(c.C == 8 && c.G == 2 && c.gqa->divisor == 1.5);
+    for (int l = 0; l < 4; l++) {
+        int full = l % 2, width = full ? 8 : 4;
+        assert_true(fm_gqa_width(&c, l) == width && fm_gqa_value(&c, l) == width);
+        assert_int_equal(fm_gqa_groups(&c, l), full ? 1 : 2);
+        assert_int_equal(fm_gqa.size(&c, l, 'q'), 4 * width);
+        assert_int_equal(fm_gqa.size(&c, l, 'u'), 8);
+        assert_int_equal(fm_gqa.has(&c, l), FM_GQA_QK_NORM | (full ? 0 : FM_GQA_VALUES));
+    }
+    c = block_must(&sizes, &wide, WIDE "false");
+    assert_int_equal(fm_gqa.has(&c, 1), FM_GQA_QK_NORM | FM_GQA_VALUES);
+}
+
+/* 0.6 of a head of 8 are 2 of 4 pairs; their frequencies are those of 4 pairs. */
+TEST(a_proportional_rotation_leaves_the_last_pairs_alone)
+{
+#define WINDOWED "sliding_attention:{rope_theta:8,rope_type:'default'}}"
+    struct fm_config c = block_must(&sizes, &wide, WIDE "true");
+    float cosines[3 * 6], sines[3 * 6];
+    fm_gqa.fill_angles(cosines, sines, &c, 3);
+    for (int i = 0; i < 4; i++) {
+        double angle = i < 2 ? 2 * pow(500, -i / 4.0) : 0;
+        assert_true(fabs((double)cosines[8 + i] - cos(angle)) < 1e-6);
+        assert_true(fabs((double)sines[8 + i] - sin(angle)) < 1e-6);
+    }
+    block_must(&sizes, &wide,
+               WIDE "true,rope_parameters:{full_attention:{rope_theta:9,rope_type:'proportional',"
+                    "partial_rotary_factor:0.25,factor:1.0}," WINDOWED);
+    block_expect(&sizes, &wide,
+                 WIDE "true,rope_parameters:{full_attention:{rope_theta:9,"
+                      "rope_type:'proportional',factor:2}," WINDOWED,
+                 FM_ECONFIG, "full_attention: factor 2 is not supported; supported: 1");
+    block_expect(
+        &sizes, &wide,
+        WIDE "true,rope_parameters:{full_attention:{rope_theta:9,rope_type:'default'}," WINDOWED,
+        FM_ECONFIG, "'default' is not supported for test; supported: proportional");
+    block_expect(&sizes, &wide,
+                 WIDE "true,rope_parameters:{full_attention:{rope_theta:9}," WINDOWED, FM_EFORMAT,
+                 "full_attention of rope_parameters has no rope_type");
+}
+
+static void open_wide(struct block *b, int l, const char *keys)
+{
+    *b = (struct block){.c = block_must(&sizes, &wide, keys), .l = l};
+    size_t q = fm_gqa.size(&b->c, l, 'q'), k = fm_gqa.size(&b->c, l, 'g');
+    size_t C = (size_t)fm_gqa_width(&b->c, l);
+    b->layer.gqa = (struct fm_gqa_weights){.q = block_draw(b, q * H, 0.3f),
+                                           .k = block_draw(b, k * H, 0.3f),
+                                           .o = block_draw(b, H * q, 0.3f),
+                                           .q_norm = block_draw(b, C, 0.7f),
+                                           .k_norm = block_draw(b, C, 0.7f)};
+    if (fm_gqa.has(&b->c, l) & FM_GQA_VALUES)
+        b->layer.gqa.v = block_draw(b, k * H, 0.3f);
+    fm_gqa.fill_angles(b->cosines, b->sines, &b->c, T);
+}
+
+TEST(the_backward_through_keys_that_are_values_is_the_derivative)
+{
+    for (int i = 0; i < 4; i++) {
+        struct block b;
+        open_wide(&b, i / 2, i % 2 ? WIDE "true" : WIDE "false");
+        block_check_backward(&b, 5e-4f, 2e-3);
+        block_check_cpu(&b, 1e-5);
+        block_release(&b);
+    }
 }
 
 /* ---- gradients ---- */

@@ -549,7 +549,7 @@ TEST(mimos_layers_with_a_window_have_twice_the_key_heads_and_sinks)
 TEST(mimos_values_are_narrow_and_scaled)
 {
     struct fm_config c = must(MIMO, NULL);
-    assert_true(c.C == 12 && fm_gqa_value(&c) == 5 && c.gqa->scale == 0.707f);
+    assert_true(c.C == 12 && fm_gqa_value(&c, 0) == 5 && c.gqa->scale == 0.707f);
     assert_true(must(MIMO, "attention_value_scale:null").gqa->scale == 1);
     refused(MIMO_KEYS, "x:1", FM_EFORMAT, "key 'v_head_dim' is missing");
 }
