@@ -32,5 +32,5 @@ void ref_scale(float *x, float s, int64_t count)
 void ref_divide(float *x, const float *by, int64_t count)
 {
     for (int64_t i = 0; i < count; i++)
-        x[i] = by[i] > 0 ? x[i] / by[i] : 0;
+        x[i] = by[i] != 0 ? x[i] / by[i] : 0;
 }

@@ -76,6 +76,7 @@ struct fm_config {
                               multiplied by it before they are added; 1 if they are normalised */
     float logit_scale;     /* logits are multiplied by it */
     float softcap;         /* logits z become softcap tanh(z / softcap); 0: they do not */
+    bool apart;            /* in layers with experts and an MLP, each has its own norms (layer.c) */
     int T_exact;           /* longest sequence that is computed as in the model */
     const char *exact;     /* the reason for T_exact, for messages, or NULL */
     unsigned output_norms; /* bits of enum fm_output_norms */

@@ -30,13 +30,14 @@ double fm_cost_lm_head(const struct fm_config *c)
     return 2.0 * c->H * c->V;
 }
 
-/* Boundaries, norms and their gradients take 8 H floats, and 4 H more with output norms or a
- * residual scale; the rows of K experts take K H. */
+/* Boundaries, norms and their gradients take 8 H floats, 4 H more with output norms or a residual
+ * scale, and 8 H more if experts and MLP are apart; the rows of K experts take K H. */
 uint64_t fm_cost_token_floats(const struct fm_config *c)
 {
     uint64_t H = (uint64_t)c->H, mlp = (uint64_t)(c->dense > c->shared ? c->dense : c->shared);
-    return (c->output_norms || c->residual_scale != 1 ? 12 : 8) * H + c->attention->scratch(c) +
-           fm_mlp_floats(mlp) + (uint64_t)c->K * H;
+    uint64_t output = c->output_norms || c->residual_scale != 1 ? 4 : 0, apart = c->apart ? 8 : 0;
+    return (8 + output + apart) * H + c->attention->scratch(c) + fm_mlp_floats(mlp) +
+           (uint64_t)c->K * H;
 }
 
 /* Input, output and gradient of the row (H each); the products of gate_up (r I) and the activation

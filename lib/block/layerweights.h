@@ -54,6 +54,8 @@ struct fm_router_weights {
     float *w;           /* (E, H) */
     float *bias;        /* (E), bias of the logits; NULL: none */
     float *choice_bias; /* (E), only for the choice (scored.h); NULL: none */
+    float *norm;        /* (H), of the router's own input, if config->apart */
+    float *scale;       /* (E), factor of an expert's weight (softmax.h) */
 };
 
 /* One decoder layer in memory.  Expert e has cap[e] channels (I in a full model): with r rows of
@@ -64,6 +66,9 @@ struct fm_layer {
     float *post_norm, *post_norm_bias;   /* (H) */
     float *attention_norm, *mlp_norm; /* (H), norms of the outputs of attention, and of experts and
                                          MLP together, before they are added; without biases */
+    float *experts_norm, *experts_output_norm, *shared_output_norm; /* (H), if config->apart: norm
+                          of the experts' input, and of the outputs of experts and MLP */
+    float *scalar; /* (1): the layer's output is multiplied by it; NULL: it is not */
     struct fm_gqa_weights gqa;
     struct fm_mla_weights mla;
     struct fm_deltanet_weights deltanet;

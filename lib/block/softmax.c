@@ -12,7 +12,7 @@ static int read(struct fm_config *c, const void *options, const struct fm_keys *
     const struct fm_softmax_options *o = options;
     bool renormalised = o->renormalised;
     int rc = o->key ? fm_json_opt_bool(keys->json, "norm_topk_prob", &renormalised, err) : FM_OK;
-    c->router = renormalised ? &fm_softmax : &fm_softmax_raw;
+    c->router = o->scaled ? &fm_softmax_scaled : renormalised ? &fm_softmax : &fm_softmax_raw;
     return rc;
 }
 
@@ -56,6 +56,29 @@ static void backward_raw(const struct fm_pass *p, float *dx, float *dlogits, con
     fm_router_logits_back(p, dx, dlogits);
 }
 
+/* `all` (N, E) receives the renormalised weights (N, K); K is at most E. */
+static void forward_scaled(const struct fm_pass *p, int32_t *ids, float *weights, float *all,
+                           const float *x)
+{
+    const struct fm_config *c = p->config;
+    int N = fm_pass_rows(p);
+    forward(p, ids, all, NULL, x);
+    p->ops->gather(fm_to_f32(weights), fm_f32(p->layer->router.scale), ids, all, N * c->K, 1);
+}
+
+static void backward_scaled(const struct fm_pass *p, float *dx, float *dlogits,
+                            const float *dweights, const int32_t *ids, const float *weights,
+                            const float *all)
+{
+    int count = fm_pass_rows(p) * p->config->K;
+    struct fm_mark mark = fm_scratch_mark();
+    float *d = fm_scratch_floats((size_t)count);
+    (void)weights;
+    p->ops->gather(fm_to_f32(d), fm_f32(p->layer->router.scale), ids, dweights, count, 1);
+    backward(p, dx, dlogits, d, ids, all, NULL);
+    fm_scratch_release(mark);
+}
+
 const struct fm_router fm_softmax = {.name = "softmax",
                                      .read = read,
                                      .forward = forward,
@@ -67,3 +90,9 @@ const struct fm_router fm_softmax_raw = {.name = "softmax-raw",
                                          .forward = forward_raw,
                                          .backward = backward_raw,
                                          .flops = fm_router_logits_flops};
+const struct fm_router fm_softmax_scaled = {.name = "softmax-scaled",
+                                            .read = read,
+                                            .saves = true,
+                                            .forward = forward_scaled,
+                                            .backward = backward_scaled,
+                                            .flops = fm_router_logits_flops};

@@ -15,7 +15,12 @@
  *     y (N,H) = x1 + combine(weights, z) + mlp(xm)
  *
  * A family may normalise the output of attention, and the sum of experts and MLP, before the
- * residual addition; then they are separate arrays, o_a and o_m.
+ * residual addition; then they are separate arrays, o_a and o_m.  With config->apart, router,
+ * experts and MLP have inputs of their own, which are norms of x1: xr, xe and xm; the outputs of
+ * experts and MLP, o_e and o_s, are normalised before their sum, and the layer's output may be
+ * multiplied by a factor:
+ *
+ *     y (N,H) = (x1 + norm(norm(combine(weights, z)) + norm(mlp(xm)))) * scalar
  *
  * The backward starts with dy in dx (N,H) and goes from the end to the beginning:
  *
@@ -40,6 +45,7 @@
 #include "lib/engine/layer.h"
 
 #include <assert.h>
+#include <math.h>
 
 #include "lib/base/pool.h"
 #include "lib/base/trace.h"
@@ -58,6 +64,9 @@ struct inner {
     float *xn, *rstd;      /* (N, H), (N): first norm */
     float *attention;      /* inner values of the attention block */
     float *xm, *rstd_m;    /* (N, H), (N): second norm */
+    float *xe, *xr;        /* (N, H): inputs of the experts and the router; xm if not apart */
+    float *o_e, *rstd_o_e; /* (N, H), (N): outputs of the experts, and of the MLP, if these are */
+    float *o_s, *rstd_o_s; /* normalised before they are added */
     int32_t *ids;          /* (N, K) chosen experts; NULL: a dense layer */
     float *weights;        /* (N, K) */
     float *p;              /* (N, E): values of all experts for the router's backward */
@@ -83,6 +92,12 @@ static void take_choices(struct inner *a, const struct fm_config *c, size_t n, b
     a->where = fm_arena_alloc(arena, r);
 }
 
+/* Whether experts and MLP of layer l have norms of their own. */
+static bool is_apart(const struct fm_config *c, int l)
+{
+    return c->apart && fm_config_moe(c, l) >= 0;
+}
+
 /* Allocate inner values of layer l for N tokens; gu: including products of gate_up, which only
  * cached values have. */
 static struct inner take_inner(const struct fm_config *c, int l, int N, bool gu,
@@ -102,6 +117,13 @@ static struct inner take_inner(const struct fm_config *c, int l, int N, bool gu,
     a.rstd_o_a = fm_arena_alloc_if(norms & FM_NORMS_ATTENTION, arena, n);
     a.o_m = fm_arena_alloc_if(norms & FM_NORMS_MLP, arena, n * h);
     a.rstd_o_m = fm_arena_alloc_if(norms & FM_NORMS_MLP, arena, n);
+    bool is_own = is_apart(c, l);
+    a.xe = is_own ? fm_arena_alloc(arena, n * h) : a.xm;
+    a.xr = is_own ? fm_arena_alloc(arena, n * h) : a.xm;
+    a.o_e = fm_arena_alloc_if(is_own, arena, n * h);
+    a.rstd_o_e = fm_arena_alloc_if(is_own, arena, n);
+    a.o_s = fm_arena_alloc_if(is_own, arena, n * h);
+    a.rstd_o_s = fm_arena_alloc_if(is_own, arena, n);
     a.attention = fm_arena_alloc(arena, fm_attention_floats(c, l, N));
     if (fm_config_moe(c, l) >= 0)
         take_choices(&a, c, n, gu, arena);
@@ -180,16 +202,34 @@ static void sort_rows(const struct fm_pass *p, struct inner *a)
         assert(a->first[i] <= a->first[i + 1]);
 }
 
-/* Second norm of x1 (N, H), and the routing of a layer with experts. */
+/* The weights (H) of the norm of the router's own input: router.norm / sqrt(H), in scratch. */
+static const float *router_norm(const struct fm_pass *p)
+{
+    int H = p->config->H;
+    float *w = fm_scratch_floats((size_t)H);
+    p->ops->copy(w, p->layer->router.norm, (size_t)H * sizeof *w);
+    p->ops->scale(w, (float)(1 / sqrt(H)), H);
+    return w;
+}
+
+/* Second norm of x1 (N, H), and the routing of a layer with experts.  The norms of x1 differ only
+ * in their weights. */
 static void enter(const struct fm_pass *p, struct inner *a, const float *x1)
 {
     const struct fm_config *c = p->config;
     const struct fm_layer *w = p->layer;
-    c->norm->forward(p->ops, a->xm, a->rstd_m, x1, w->post_norm, w->post_norm_bias, fm_pass_rows(p),
-                     c->H, c->eps);
+    int N = fm_pass_rows(p);
+    c->norm->forward(p->ops, a->xm, a->rstd_m, x1, w->post_norm, w->post_norm_bias, N, c->H,
+                     c->eps);
     if (!a->ids)
         return;
-    c->router->forward(p, a->ids, a->weights, a->p, a->xm);
+    if (is_apart(c, p->l)) {
+        struct fm_mark mark = fm_scratch_mark();
+        c->norm->forward(p->ops, a->xe, a->rstd_m, x1, w->experts_norm, NULL, N, c->H, c->eps);
+        c->norm->forward(p->ops, a->xr, a->rstd_m, x1, router_norm(p), NULL, N, c->H, c->eps);
+        fm_scratch_release(mark);
+    }
+    c->router->forward(p, a->ids, a->weights, a->p, a->xr);
     sort_rows(p, a);
 }
 
@@ -372,7 +412,7 @@ static void forward_expert(void *arg, int i)
     if (x->visitor)
         r.h = fm_pass_operand(p, (size_t)r.n * (size_t)r.width);
     if (r.width > 0)
-        p->ops->gather(rows, fm_f32(x->inner->xm), x->inner->rows + first, NULL, r.n, p->config->H);
+        p->ops->gather(rows, fm_f32(x->inner->xe), x->inner->rows + first, NULL, r.n, p->config->H);
     fm_expert_forward(p, &r, x->z + first * H, gu, fm_written(rows));
     if (x->visitor)
         show_forward(x, &r, fm_written(rows));
@@ -398,13 +438,25 @@ static void add_experts(const struct fm_pass *p, const struct inner *a, float *y
         counts[i] = count_rows(p, a, i);
 }
 
-/* o (N, H) += experts and MLP applied to a->xm. */
+/* o (N, H) += experts applied to a->xe, and MLP applied to a->xm, through their norms if apart. */
 static void feed(const struct fm_pass *p, const struct inner *a, float *o, int64_t *counts,
                  const struct fm_visitor *visitor, const struct fm_expert_view *where)
 {
+    const struct fm_layer *w = p->layer;
     if (a->ids)
-        add_experts(p, a, o, counts, visitor, where);
-    fm_mlp_forward(p, a->mlp_gu, o, a->xm);
+        add_experts(p, a, a->o_e ? apart(p, a->o_e) : o, counts, visitor, where);
+    fm_mlp_forward(p, a->mlp_gu, a->o_s ? apart(p, a->o_s) : o, a->xm);
+    if (a->o_e) {
+        add_output(p, o, a->o_e, a->rstd_o_e, w->experts_output_norm);
+        add_output(p, o, a->o_s, a->rstd_o_s, w->shared_output_norm);
+    }
+}
+
+/* Multiply the layer's output, or the gradient at it, by the layer's factor. */
+static void scale_layer(const struct fm_pass *p, float *y)
+{
+    if (p->layer->scalar)
+        p->ops->scale(y, *p->layer->scalar, (int64_t)fm_pass_rows(p) * p->config->H);
 }
 
 void fm_layer_forward(const struct fm_pass *p, float *y, const float *x, int64_t *counts,
@@ -424,6 +476,7 @@ void fm_layer_forward(const struct fm_pass *p, float *y, const float *x, int64_t
     feed(p, &a, o ? o : y, counts, visitor, where);
     if (o)
         add_output(p, y, o, a.rstd_o_m, p->layer->mlp_norm);
+    scale_layer(p, y);
     fm_scratch_release(mark);
     fm_scratch_release(host);
 }
@@ -483,7 +536,7 @@ static void backward_rows(const struct experts *x, struct fm_expert_rows r, stru
                                .dgu = fm_pass_operand(p, n * (size_t)c->expert->rows * k),
                                .dx = x->wanted ? x->z + (size_t)first * H : NULL,
                                .dot = x->dweights + first};
-    p->ops->gather(rows, fm_f32(a->xm), a->rows + first, NULL, r.n, c->H);
+    p->ops->gather(rows, fm_f32(a->xe), a->rows + first, NULL, r.n, c->H);
     p->ops->gather(dy, fm_f32(x->dy), a->rows + first, a->scale + first, r.n, c->H);
     fm_expert_backward(p, &r, &b);
     /* A weight that underflowed to 0 has gradient 0: its softmax is flat. */
@@ -555,13 +608,13 @@ static void show_router(const struct fm_pass *p, const struct inner *a, const fl
                                            .batch = where[i].batch,
                                            .slot = where[i].slot,
                                            .n = (int)n,
-                                           .x = a->xm + i * n * (size_t)p->config->H,
+                                           .x = a->xr + i * n * (size_t)p->config->H,
                                            .dlogits = dlogits + i * n * (size_t)p->config->E});
 }
 
-/* dxm (N, H) receives the gradient at a->xm through the experts, if it is wanted; dy is the
- * gradient at y. */
-static void back_experts(const struct fm_pass *p, const struct inner *a, float *dxm,
+/* dxr and dxe (N, H), which may be one array, receive the gradients at a->xr and a->xe, if they are
+ * wanted; dy is the gradient at the output of the experts. */
+static void back_experts(const struct fm_pass *p, const struct inner *a, float *dxr, float *dxe,
                          const float *dy, bool wanted, const struct fm_visitor *visitor,
                          const struct fm_expert_view *where)
 {
@@ -583,10 +636,12 @@ static void back_experts(const struct fm_pass *p, const struct inner *a, float *
     fm_pool_for(c->E, backward_expert, &e);
     if (wanted) {
         p->ops->gather(fm_to_f32(dweights), fm_f32(by_row), a->where, NULL, (int)R, 1);
-        c->router->backward(p, dxm, dlogits, dweights, a->ids, a->weights, a->p);
+        c->router->backward(p, dxr, dlogits, dweights, a->ids, a->weights, a->p);
         if (visitor && visitor->router)
             show_router(p, a, dlogits, visitor, where);
-        p->ops->combine(dxm, dz, a->where, NULL, p->S * p->T, c->K, c->H);
+        if (dxe != dxr)
+            p->ops->zero(dxe, (size_t)fm_pass_rows(p) * (size_t)c->H * sizeof *dxe);
+        p->ops->combine(dxe, dz, a->where, NULL, p->S * p->T, c->K, c->H);
     }
     fm_scratch_release(mark);
 }
@@ -612,7 +667,11 @@ void fm_layer_backward(const struct fm_pass *p, float *dx, bool wanted, const fl
     assert(!visitor || (where && (wanted || !visitor->router)));
     struct fm_mark host = fm_scratch_mark(), mark = fm_scratch_mark();
     struct inner a = inner_of(p);
-    float *dxm = fm_scratch_floats(count);
+    float *dxm = fm_scratch_floats(count), *dxe = dxm, *dxr = dxm;
+    if (a.o_e) {
+        dxe = fm_scratch_floats(count);
+        dxr = fm_scratch_floats(count);
+    }
     if (!p->cached) {
         p->ops->copy(a.x1, x, count * sizeof *x);
         attend(p, &a, a.x1);
@@ -620,14 +679,23 @@ void fm_layer_backward(const struct fm_pass *p, float *dx, bool wanted, const fl
         if (a.o_m)
             remake_norm(p, &a);
     }
-    const float *dy = output_back(p, dx, a.o_m, a.rstd_o_m, p->layer->mlp_norm);
+    const struct fm_layer *w = p->layer;
+    scale_layer(p, dx);
+    const float *dy = output_back(p, dx, a.o_m, a.rstd_o_m, w->mlp_norm), *dy_mlp = dy;
+    if (a.o_e) {
+        dy_mlp = output_back(p, dy, a.o_s, a.rstd_o_s, w->shared_output_norm);
+        dy = output_back(p, dy, a.o_e, a.rstd_o_e, w->experts_output_norm);
+    }
     if (a.ids)
-        back_experts(p, &a, dxm, dy, wanted, visitor, where);
-    else
+        back_experts(p, &a, dxr, dxe, dy, wanted, visitor, where);
+    if (!a.ids || a.o_e)
         p->ops->zero(dxm, count * sizeof *dxm);
     if (wanted) {
-        const struct fm_layer *w = p->layer;
-        fm_mlp_backward(p, a.mlp_gu, dxm, dy, a.xm);
+        fm_mlp_backward(p, a.mlp_gu, dxm, dy_mlp, a.xm);
+        if (a.o_e) {
+            p->config->norm->backward(p->ops, dx, dxe, a.x1, w->experts_norm, NULL, a.rstd_m, N, H);
+            p->config->norm->backward(p->ops, dx, dxr, a.x1, router_norm(p), NULL, a.rstd_m, N, H);
+        }
         p->config->norm->backward(p->ops, dx, dxm, a.x1, w->post_norm, w->post_norm_bias, a.rstd_m,
                                   N, H);
         attend_back(p, &a, dx, x);

@@ -140,13 +140,13 @@ KERNEL_TEST(conversions_order_transpose_and_round)
 KERNEL_TEST(arithmetic_on_arrays)
 {
     float x[] = {6, 5, 4, -3}, part[] = {1, 2, 3, 4};
-    const float by[] = {2, 0, -1, 0.5f}, divided[] = {3, 0, 0, -6}, scaled[] = {-6, 0, 0, 12};
+    const float by[] = {2, 0, -1, 0.5f}, divided[] = {3, 0, -4, -6}, scaled[] = {-6, 0, 8, 12};
     ref()->divide(x, by, 4);
     expect_close(x, divided, 4, 0, "quotients");
     ref()->scale(x, -2, 4);
     expect_close(x, scaled, 4, 0, "products");
     ref()->accumulate(fm_to_f32(x), fm_to_f32(part), 0.5, 4);
-    const float accumulated[] = {-5.5f, 1, 1.5f, 14}, none[4] = {0};
+    const float accumulated[] = {-5.5f, 1, 9.5f, 14}, none[4] = {0};
     expect_close(x, accumulated, 4, 0, "accumulated");
     assert_memory_equal(part, none, sizeof part);
     double total[] = {1, 2}, more[] = {0x1p-40, 4}; /* 1 + 0x1p-41 is not a float32 */

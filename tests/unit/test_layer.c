@@ -150,7 +150,7 @@ static double probe(const struct fm_pass *pass, const float *x, const float *v, 
     return dot(r, y);
 }
 
-static void check_directions(const uint32_t *widths)
+static void check_directions(const uint32_t *widths, float step)
 {
     struct fm_pass pass = pass_with(fm_ops_ref(), widths);
     struct fm_expert_view where = {0};
@@ -160,7 +160,6 @@ static void check_directions(const uint32_t *widths)
     fm_layer_backward(&pass, dx, true, x, NULL, &where);
     for (int i = 0; i < 12; i++) {
         float *v = draw(FLOATS, 1);
-        const float step = 5e-4f;
         double slope = (probe(&pass, x, v, step, r) - probe(&pass, x, v, -step, r)) / (2 * step);
         length += slope * slope;
         off += (slope - dot(dx, v)) * (slope - dot(dx, v));
@@ -174,12 +173,50 @@ static void check_directions(const uint32_t *widths)
 
 TEST(the_backward_is_the_derivative)
 {
-    check_directions(NULL);
+    check_directions(NULL, 5e-4f);
 }
 
 TEST(the_backward_of_a_subnet_is_the_derivative)
 {
-    check_directions(narrow);
+    check_directions(narrow, 5e-4f);
+}
+
+/* Experts beside an MLP: inputs and outputs have norms of their own, a router factors for experts,
+ * one of them negative, and the layer a factor. */
+TEST(the_backward_of_experts_beside_an_mlp_is_the_derivative)
+{
+    struct fm_config usual = config;
+    struct fm_layer own = layer;
+    float *drawn[] = {draw(H, 1),
+                      draw(H, 1),
+                      draw(H, 1),
+                      draw(H, 1),
+                      draw(H, 1),
+                      draw(H, 5),
+                      draw(2 * 9 * H, 0.4f),
+                      draw(9 * H, 0.4f)};
+    float factors[E] = {1.5f, -0.7f, 0.4f, 1, 2}, scalar = 0.6f;
+    config.apart = true;
+    config.shared = 9;
+    config.output_norms = FM_NORMS_ATTENTION | FM_NORMS_MLP;
+    config.router = &fm_softmax_scaled;
+    config.expert = &fm_geglu;
+    layer.attention_norm = drawn[0];
+    layer.mlp_norm = drawn[1];
+    layer.experts_norm = drawn[2];
+    layer.experts_output_norm = drawn[3];
+    layer.shared_output_norm = drawn[4];
+    layer.router.norm = drawn[5];
+    layer.mlp_gate_up = fm_f32(drawn[6]);
+    layer.mlp_down = fm_f32(drawn[7]);
+    layer.router.scale = factors;
+    layer.scalar = &scalar;
+    check_directions(NULL, 2e-4f);
+    check_directions(narrow, 2e-4f); /* norms of small outputs have a large curvature */
+    config = usual;
+    layer = own;
+    for (size_t i = 0; i < sizeof drawn / sizeof *drawn; i++)
+        free(drawn[i]);
 }
 
 /* A subnet of width k computes what the full layer computes with zeros beyond k. */
