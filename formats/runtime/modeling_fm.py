@@ -81,16 +81,19 @@ GATHERED = ("colwise_gather_output", "rowwise_split_input")
 # Expert e owns the channels [row0[e], row0[e] + cap[e]) and uses the first widths[index, e] of
 # them; ids outside [0, E) add nothing.  row0 (E) int64, cap (E) int32, widths (B, E) int32 and
 # index (1) int64 are tensors on the device, so that a graph can be replayed at another budget.
-# Experts with biases have bias_gate_up and bias_down; the clamped activation of gpt-oss and MiniMax-M3
-# has its alpha and limit in one more tensor.  `biased` holds all three of these, only the last, or none.
+# Experts with biases have bias_gate_up and bias_down; an activation other than SwiGLU has its constants in one
+# more tensor.  `biased` holds all three of these, only the last, or none.
 
 
 def activation(both, act):
     """both (rows, 2 * channels): products with gate_up, whose columns alternate between gate and up.
-    act: None for SwiGLU, or (alpha, limit) of the clamped activation.  Returns (rows, channels)."""
+    act: None for SwiGLU; (alpha, limit) of the clamped activation of gpt-oss and MiniMax-M3; or one number for
+    Gemma's GELU by tanh.  Returns (rows, channels)."""
     gate, up = both[:, 0::2], both[:, 1::2]
     if act is None:
         return F.silu(gate) * up
+    if len(act) == 1:
+        return F.gelu(gate, approximate="tanh") * up
     gate, up = gate.clamp(max=act[1]), up.clamp(-act[1], act[1])
     return (up + 1) * (gate * torch.sigmoid(gate * act[0]))
 
@@ -358,8 +361,10 @@ def _(hidden, *arguments):
 
 
 def clip_serves(hidden, weights, gate_up, biased):
-    """Whether libfm_clip can compute this call: a supported dtype and device (with biases only the CPU),
-    and no gradient requested."""
+    """Whether libfm_clip can compute this call: a supported activation, dtype and device (with biases only the
+    CPU), and no gradient requested."""
+    if biased and len(biased[-1]) == 1:
+        return False
     wanted = torch.is_grad_enabled() and any(t.requires_grad for t in (hidden, weights, gate_up))
     known = gate_up.dtype in (torch.float32, torch.float16, torch.bfloat16) and hidden.dtype == gate_up.dtype
     devices = ("cpu",) if biased else ("cpu", "cuda")
@@ -401,7 +406,14 @@ class FmExperts(nn.Module):
             "cap": cap,
             "widths": torch.tensor(family, dtype=torch.int32).minimum(cap),
             "start": torch.tensor([starting_member(config)], dtype=torch.int64),
-        } | ({"act": torch.tensor([config.swiglu_alpha, config.swiglu_limit])} if config.fm_clamped else {})
+        } | ({"act": torch.tensor(self.constants())} if self.constants() else {})
+
+    def constants(self):
+        """The constants of activation(); none for SwiGLU."""
+        config = self.fm_config
+        if hasattr(config, "hidden_activation"):
+            return [0.044715]  # of the approximation of GELU, which has no other
+        return [config.swiglu_alpha, config.swiglu_limit] if hasattr(type(config), "swiglu_limit") else []
 
     def reset(self):
         """Initialise what a loader left empty: always the tables, and parameters missing from the file."""
@@ -477,7 +489,7 @@ class FmExperts(nn.Module):
             index = torch.where(self.budget < 0, index, self.budget.to(index.dtype))
         gate_up, down, *biases = self.weights()
         weights = (gate_up, down, self.row0, self.cap, self.widths, index)
-        weights += (*biases, self.act) if self.fm_config.fm_clamped else ()
+        weights += (*biases, self.act) if self.constants() else ()
         return experts_forward(hidden_states, top_k_index, top_k_weights, *weights)
 
 
@@ -573,7 +585,7 @@ def converters_of(model):
     config, converters = model.config, []
     if config.fm_load_cap or config.fm_codes:
         for name in ("gate_up", "down", "bias_gate_up"):
-            parts = [f"{config.fm_block}.experts.{name}{end}" for end in ("", "_scale", "_factor")]
+            parts = [f"{config.fm_experts}.{name}{end}" for end in ("", "_scale", "_factor")]
             converters.append(WeightConverter(parts, parts[0], [LoadedRows()], force_cpu=True))
     if any(name.endswith(".gate_up_proj") for name, _ in model.named_modules()):  # fused in every MLP
         parts = [rf"\.{x}_proj.weight" for x in ("gate", "up")]
@@ -603,7 +615,7 @@ def budget_tensors(config, budget):
     """The (name, tensor) pairs that switch a model to this budget, for a server's weight update."""
     index = torch.tensor([float(nearest_member(config, budget))])
     layers = [i for i, row in enumerate(config.fm_widths) if row]
-    return [(f"model.layers.{i}.{config.fm_block}.experts.budget", index.clone()) for i in layers]
+    return [(f"model.layers.{i}.{config.fm_experts}.budget", index.clone()) for i in layers]
 
 
 def budget_message(config, budget):
@@ -656,6 +668,8 @@ def check_attention(config, layers):
             raise ValueError(f"{backends} assume the same key heads in all layers")
         if "conv" in kinds:
             raise ValueError(f"{backends} have no short convolutions")
+        if hasattr(config, "attention_k_eq_v"):
+            raise ValueError(f"{backends} assume heads of the same width in all layers")
     server = ALL_ATTENTION_FUNCTIONS["sglang"] if config._attn_implementation == "sglang" else None
     if not server:
         return
@@ -674,16 +688,17 @@ class FmModel:
     """Mixed into a stock model: the model is built with experts of zero channels, which are then replaced."""
 
     def __init__(self, config):
-        act = getattr(config, "hidden_act", "silu")
-        if act != "silu":
-            raise ValueError(f"hidden_act {act!r}: these experts support only silu")
+        own = "gelu_pytorch_tanh" if hasattr(config, "hidden_activation") else "silu"
+        act = getattr(config, "hidden_activation", getattr(config, "hidden_act", "silu"))
+        if act != own:
+            raise ValueError(f"activation {act!r}: these experts support only {own}")
         with experts_of(config, 0):
             super().__init__(config)
         check_attention(config, self.base_model.layers)
         if self.base_model is not self:
             self.base_model.__class__ = self.fm_base  # it initializes its own parts
         for index, layer in enumerate(self.base_model.layers):
-            block = getattr(layer, config.fm_block)
+            block = layer.get_submodule(config.fm_experts.rpartition(".")[0])
             if hasattr(block, "experts"):
                 block.experts = self.experts(config, index, block.experts)
                 if isinstance(getattr(block, "router", None), nn.Linear):
@@ -699,7 +714,7 @@ class FmModel:
         if converters:
             register_checkpoint_conversion_mapping(config.model_type, converters, overwrite=True)
         if config.fm_codes:  # codes and scales stay float32 until they are decoded
-            self._keep_in_fp32_modules_strict |= {rf"{config.fm_block}.experts.{x}$" for x in ("gate_up", "down")}
+            self._keep_in_fp32_modules_strict |= {rf"{config.fm_experts}.{x}$" for x in ("gate_up", "down")}
         rotary = getattr(self.base_model, "rotary_emb", None)
         if isinstance(rotary, modeling_phimoe.PhimoeRotaryEmbedding):
             rotary.__class__ = FmPhimoeRotaryEmbedding
@@ -772,7 +787,7 @@ def family(name):
     # Attention and dense parts are split over devices as in the stock model.  Experts are not split,
     # nor is what would have to be gathered again (OLMoE's attention), which SGLang refuses.
     plan = base.base_model_tp_plan or {}
-    blocks = [key.split(".")[2] for key in plan if ".experts." in key or key.endswith(".experts")]
+    places = [key[: key.index("experts") + 7].split(".", 2)[2] for key in plan if ".experts" in key]
     split = {k: how for k, how in plan.items() if ".experts" not in k and how not in GATHERED}
     attends = any(".self_attn." in key for key in plan)
     if hasattr(base, "kv_lora_rank"):
@@ -782,8 +797,7 @@ def family(name):
         "__init__": start,
         "model_type": f"fm_{base.model_type}",
         "fm_width_key": width_key,
-        "fm_block": blocks[0] if blocks else "mlp",
-        "fm_clamped": hasattr(base, "swiglu_limit"),
+        "fm_experts": places[0] if places else "mlp.experts",
         "base_model_tp_plan": split if attends else ATTENTION_PLAN,
         "base_model_ep_plan": {},
     }

@@ -1,5 +1,7 @@
 """Compare the stored goldens with plain.py: two independent computations must agree."""
 
+import re
+
 import numpy as np
 import torch
 from safetensors.torch import load_file
@@ -35,6 +37,7 @@ def text_part(tensors):
         name = name.replace("model.language_model.", "model.").removeprefix("language_model.")
         for own, usual in GRANITE:
             name = name.replace(own, usual)
+        name = re.sub(r"(layers\.\d+)\.experts\.", r"\1.mlp.experts.", name.replace(".router.proj.", ".mlp.gate."))
         if name.endswith("mlp.experts.gate_up_proj"):
             for e, both in enumerate(t):
                 for x, part in zip(("gate", "up"), both.chunk(2), strict=True):
@@ -46,6 +49,7 @@ def text_part(tensors):
         else:
             out[name] = t
     others = "model.visual.", "mtp.", "vision_tower.", "mm_projector.", "multi_modal_projector."
+    others += "model.vision_tower.", "model.embed_vision."
     return {n: t for n, t in out.items() if not n.startswith(others)}
 
 

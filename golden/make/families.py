@@ -705,6 +705,79 @@ MISTRAL4 = Odd(
     },
 )
 
+def around_one(tensors):
+    """Gemma's factors scatter around 1, as its norms do; one is negative."""
+    for name, tensor in tensors.items():
+        if name.endswith(("layernorm_1.weight", "layernorm_2.weight", "router.scale", "per_expert_scale", "layer_scalar")):
+            tensors[name] = tensor + 1
+    tensors["model.language_model.layers.1.router.per_expert_scale"][3] *= -1
+
+
+GEMMA4 = Odd(
+    seed=420,
+    own={  # as published
+        "architectures": ["Gemma4ForCausalLM"],
+        "attention_bias": False,
+        "attention_k_eq_v": True,
+        "bos_token_id": 2,
+        "dtype": "bfloat16",
+        "enable_moe_block": True,
+        "eos_token_id": 1,
+        "final_logit_softcapping": 3.0,
+        "global_head_dim": 14,
+        "head_dim": 10,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "hidden_size": 44,
+        "hidden_size_per_layer_input": 0,
+        "intermediate_size": 35,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+        "model_type": "gemma4_text",
+        "moe_intermediate_size": 21,
+        "num_attention_heads": 4,
+        "num_experts": 8,
+        "num_global_key_value_heads": 1,
+        "num_hidden_layers": 4,
+        "num_kv_shared_layers": 0,
+        "pad_token_id": 0,
+        "rms_norm_eps": 1e-06,
+        "rope_parameters": {
+            "full_attention": {"partial_rotary_factor": 0.5, "rope_theta": 500.0, "rope_type": "proportional"},
+            "sliding_attention": {"rope_theta": 100.0, "rope_type": "default"},
+        },
+        "sliding_window": 7,
+        "tie_word_embeddings": True,
+        "top_k_experts": 3,
+        "use_bidirectional_attention": "vision",
+        "use_double_wide_mlp": False,
+        "vocab_size": 95,
+        "vocab_size_per_layer_input": 95,
+    },
+    draws=[
+        ENDS,
+        LAYERS
+        | {"pre_feedforward_layernorm.weight": 0.3, "post_feedforward_layernorm.weight": 0.3}
+        | {"post_feedforward_layernorm_1.weight": 0.3, "post_feedforward_layernorm_2.weight": 0.3}
+        | {"pre_feedforward_layernorm_2.weight": 0.3, "router.proj.weight": 1.0, "router.scale": 0.3}
+        | {"router.per_expert_scale": 0.3, "layer_scalar": 0.2},
+        {"position_embedding_table": 0.1, "input_proj.weight": 0.1, "embedding_projection.weight": 0.1},
+    ],
+    tweak=around_one,
+    recipe=Recipe(seed=421, actions=(2, 9, 15, 21)),
+    wrapper={
+        "architectures": ["Gemma4ForConditionalGeneration"],
+        "audio_config": None,
+        "dtype": "bfloat16",
+        "eos_token_id": [1],
+        "model_type": "gemma4",
+        "tie_word_embeddings": True,
+        "vision_config": {
+            "head_dim": 8, "hidden_size": 16, "intermediate_size": 20, "model_type": "gemma4_vision",
+            "num_attention_heads": 2, "num_hidden_layers": 0, "num_key_value_heads": 2, "patch_size": 2,
+            "pooling_kernel_size": 1, "position_embedding_size": 6,
+        },
+    },
+)
+
 GLM_LITE = Odd(
     seed=135,
     T=19,
@@ -1311,5 +1384,5 @@ ROWS = {
     "odd-exaone": EXAONE, "odd-axk1": AXK1, "odd-afmoe": AFMOE, "odd-laguna": LAGUNA,
     "odd-mimo": MIMO, "odd-m3": MINIMAX_M3, "odd-granite": GRANITE,
     "odd-granite-shared": GRANITE_SHARED, "odd-lfm2": LFM2, "odd-kimi": KIMI_K25,
-    "odd-mistral4": MISTRAL4,
+    "odd-mistral4": MISTRAL4, "odd-gemma4": GEMMA4,
 }  # fmt: skip

@@ -124,7 +124,7 @@ def subnet(model, ids, recipe):
     oracle.open_experts(model)
     with torch.no_grad():
         teacher = oracle.logits_of(model, ids)
-    share = oracle.tokens_per_expert(model, ids) / (ids.numel() * model.config.num_experts_per_tok)
+    share = oracle.tokens_per_expert(model, ids) / (ids.numel() * oracle.chosen_of(model.config))
     alpha, noise, soft, choice = draw_choice(model, recipe)
     mask = choice @ oracle.prefix_masks(actions, I)
     mask.retain_grad()

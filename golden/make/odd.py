@@ -168,7 +168,8 @@ def shapes(odd):
         whole = odd.wrapper and not odd.prefix
         model = (AutoModelForImageTextToText if whole else oracle.class_of(config)).from_config(config)
         if whole:  # the experts are fused on the hub, as in the class
-            return {n: tuple(t.shape) for n, t in model.state_dict().items()} | odd.more
+            stored = [n for n in model.state_dict() if n != "lm_head.weight" or not config.tie_word_embeddings]
+            return {n: tuple(model.state_dict()[n].shape) for n in stored} | odd.more
         model.save_pretrained(folder)
         for file in folder.glob("*.safetensors"):
             with safe_open(file, "pt") as tensors:

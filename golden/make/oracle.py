@@ -48,7 +48,10 @@ def save(path, tensors):
 
 
 def mlp_of(layer):
-    """The module after the second norm of a layer, which has different names in the families."""
+    """The module after the second norm of a layer, which has different names in the families; Gemma's layers have
+    router and experts themselves."""
+    if hasattr(layer, "experts"):
+        return layer
     return next(getattr(layer, name) for name in ("mlp", "block_sparse_moe", "feed_forward") if hasattr(layer, name))
 
 
@@ -70,6 +73,11 @@ def shape_of(model):
     """Return M, E, I."""
     experts = experts_of(model)
     return len(experts), experts[0].num_experts, channels_of(experts[0])
+
+
+def chosen_of(config):
+    """The number of experts per token."""
+    return getattr(config, "top_k_experts", None) or config.num_experts_per_tok
 
 
 def is_biased(experts):
@@ -257,6 +265,7 @@ def routing(model, ids):
 
     def keep(router, args, out):
         logits, _weights, index = out
+        logits = logits.log() if hasattr(router, "per_expert_scale") else logits  # Gemma's returns probabilities
         chosen.append(index)
         if hasattr(router, "router_jitter_noise"):
             gaps.append(gap_of_sparsemixer(logits, router.router_jitter_noise))

@@ -105,6 +105,10 @@ def rotate(x, rope, neighbours=False):
     if rope["rope_type"] == "yarn":
         divisors, scale = yarn(rope, R)
         frequency = frequency / divisors
+    if rope["rope_type"] == "proportional":
+        frequency = rope["rope_theta"] ** (-torch.arange(0, C, 2).double() / C)
+        frequency[int(C * rope["partial_rotary_factor"] // 2) :] = 0.0
+        x, stays = torch.cat([x, stays], -1), stays[..., :0]
     angle = torch.arange(T).double()[:, None] * frequency
     cos, sin = angle.cos() * scale, angle.sin() * scale
     a, b = (x[..., 0::2], x[..., 1::2]) if neighbours else x.chunk(2, dim=-1)
@@ -127,6 +131,13 @@ def projection(x, w, cfg, part, heads):
     return y.unflatten(-1, (heads, C)).transpose(1, 2)
 
 
+def gemma_values(x, w, cfg, heads):
+    """v (S, heads, T, C) of Gemma, whose full layers take the keys before their norm and rotation."""
+    part = "v" if "self_attn.v_proj.weight" in w else "k"
+    v = linear(x, w, f"self_attn.{part}_proj").unflatten(-1, (heads, -1)).transpose(1, 2)
+    return v / (v.square().mean(-1, keepdim=True) + cfg.rms_norm_eps).sqrt()
+
+
 def is_gated(w):
     return len(w["self_attn.q_proj.weight"]) == 2 * w["self_attn.o_proj.weight"].shape[1]
 
@@ -134,7 +145,9 @@ def is_gated(w):
 def attention(x, w, cfg, l):
     """Causal attention (S, T, H) with grouped heads, and with the window and the sinks of layer l."""
     T = x.shape[1]
-    Q, G = cfg.num_attention_heads, cfg.num_key_value_heads
+    Q, gemma = cfg.num_attention_heads, cfg.model_type == "gemma4_text"
+    # Gemma's configuration refuses to say how many key heads there are, because layers differ.
+    G = len(w["self_attn.k_proj.weight"]) // len(w["self_attn.k_norm.weight"]) if gemma else cfg.num_key_value_heads
     if hasattr(cfg, "num_attention_heads_per_layer"):
         Q = cfg.num_attention_heads_per_layer[l]
     if cfg.model_type == "mimo_v2_flash" and "self_attn.sinks" in w:
@@ -148,12 +161,13 @@ def attention(x, w, cfg, l):
     turn = lambda y: y if still else rotate(y, rope, neighbours)
     q = turn(projection(x, w, cfg, "q", Q))
     k = turn(projection(x, w, cfg, "k", G)).repeat_interleave(Q // G, dim=1)
-    v = projection(x, w, cfg, "v", G).repeat_interleave(Q // G, dim=1)
+    v = gemma_values(x, w, cfg, G) if gemma else projection(x, w, cfg, "v", G)
+    v = v.repeat_interleave(Q // G, dim=1)
     v = v * getattr(cfg, "attention_value_scale", 1.0)
     age = torch.arange(T)[:, None] - torch.arange(T)
     window = None if full else getattr(cfg, "sliding_window", None)
     seen = (age >= 0) & (age < (window or T))
-    factor = getattr(cfg, "attention_multiplier", q.shape[-1] ** -0.5)
+    factor = 1.0 if gemma else getattr(cfg, "attention_multiplier", q.shape[-1] ** -0.5)
     score = (q @ k.mT * factor).masked_fill(~seen, -torch.inf)
     if "self_attn.sinks" in w:
         sinks = w["self_attn.sinks"][:, None, None].expand(len(x), Q, T, 1)
@@ -242,6 +256,8 @@ def latent_attention(x, w, cfg):
 
 def inner(x, w, prefix, cfg):
     gate, up = linear(x, w, prefix + "w1"), linear(x, w, prefix + "w3")
+    if hasattr(cfg, "hidden_activation"):  # Gemma's
+        return gate * (1 + (math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3)).tanh()) / 2 * up
     if not hasattr(cfg, "swiglu_limit"):
         return F.silu(gate) * up
     gate = gate.clamp(max=cfg.swiglu_limit)
@@ -300,14 +316,18 @@ def route(z, w, cfg):
         return probable(z, cfg)
     if cfg.model_type == "phimoe":
         return sparsemixer(z, cfg.router_jitter_noise)
+    if "router.per_expert_scale" in w:
+        top, index = z.softmax(-1).topk(cfg.top_k_experts, dim=-1)
+        return top / top.sum(-1, keepdim=True) * w["router.per_expert_scale"][index], index
     top, index = z.softmax(-1).topk(cfg.num_experts_per_tok, dim=-1)
     return top / top.sum(-1, keepdim=True) if getattr(cfg, "norm_topk_prob", True) else top, index
 
 
-def mixture(x, w, cfg, masks, tape):
-    """Run x (N, H) through the experts; tape receives each expert's inputs to the sum in fm-method(7)."""
+def mixture(x, w, cfg, masks, tape, chooses=None):
+    """Run x (N, H) through the experts; tape receives each expert's inputs to the sum in fm-method(7).  chooses:
+    the router's input, if it is not x."""
     router = w["mlp.gate.weight"]
-    top, index = route(linear(x, w, "mlp.gate"), w, cfg)
+    top, index = route(linear(x if chooses is None else chooses, w, "mlp.gate"), w, cfg)
     y = torch.zeros_like(x)
     for e in range(len(router)):
         token, slot = torch.where(index == e)
@@ -333,16 +353,27 @@ class Plain:
         self.cfg, self.weights, self.masks = cfg, weights, masks
         self.tapes = []  # per mixture: (what it recorded, its output)
 
-    def feed(self, x, w):
+    def feed(self, x, w, chooses=None):
         """Run x (N, H) through a layer's mixture or its dense feed-forward."""
         if "mlp.gate.weight" not in w:
             return feed_forward(x, w, "mlp.", self.cfg)
         tape, masks = [], None if self.masks is None else self.masks[len(self.tapes)]
-        y = mixture(x, w, self.cfg, masks, tape)
+        y = mixture(x, w, self.cfg, masks, tape, chooses)
         if y.requires_grad:
             y.retain_grad()
         self.tapes.append((tape, y))
         return y
+
+    def gemma_layer(self, x, y, w):
+        """x (S, T, H), and y, what attention adds to it: MLP and experts side by side."""
+        scaled = lambda v, name: norm(v, w, name, self.cfg.rms_norm_eps)
+        x = x + scaled(y, "post_attention_layernorm")
+        mlp = feed_forward(scaled(x, "pre_feedforward_layernorm"), w, "mlp.", self.cfg)
+        w = w | {"router.norm.weight": w["router.scale"] / x.shape[-1] ** 0.5}
+        inputs = scaled(x, "pre_feedforward_layernorm_2"), scaled(x, "router.norm")
+        experts = self.feed(inputs[0].flatten(0, 1), w, inputs[1].flatten(0, 1)).view_as(x)
+        y = scaled(mlp, "post_feedforward_layernorm_1") + scaled(experts, "post_feedforward_layernorm_2")
+        return (x + scaled(y, "post_feedforward_layernorm")) * w["layer_scalar"]
 
     def layer(self, l, x):
         prefix, eps = f"model.layers.{l}.", eps_of(self.cfg)
@@ -357,6 +388,8 @@ class Plain:
             y = delta_attention(normed, w, self.cfg)
         else:
             y = attention(normed, w, self.cfg, l)
+        if "layer_scalar" in w:
+            return self.gemma_layer(x, y, w)
         before = "post_attention_layernorm"
         if "pre_mlp_layernorm.weight" in w:  # afmoe normalises the output of attention
             y, before = norm(y, w, before, eps), "pre_mlp_layernorm"
@@ -370,14 +403,15 @@ class Plain:
     def logits(self, ids):
         w, self.tapes = self.weights, []
         x = w["model.embed_tokens.weight"][ids]
-        if getattr(self.cfg, "mup_enabled", False):
+        if getattr(self.cfg, "mup_enabled", False) or self.cfg.model_type == "gemma4_text":
             x = x * self.cfg.hidden_size**0.5
         x = x * getattr(self.cfg, "embedding_multiplier", 1.0)
         for l in range(self.cfg.num_hidden_layers):
             x = self.layer(l, x)
         x = norm(x, w, "model.norm", eps_of(self.cfg), added(self.cfg))
         x = linear(x, w, "lm_head" if "lm_head.weight" in w else "model.embed_tokens")
-        return x / getattr(self.cfg, "logits_scaling", 1.0)
+        cap = getattr(self.cfg, "final_logit_softcapping", None)
+        return cap * (x / cap).tanh() if cap else x / getattr(self.cfg, "logits_scaling", 1.0)
 
     def channel_sums(self):
         """c (M, E, I) after a backward pass: the sum over an expert's tokens of h times w W_down^T dy, at full

@@ -104,6 +104,7 @@ struct fm_model_family {
     ROW(glm_moe_dsa)        \
     ROW(axk1)               \
     ROW(mistral4)           \
+    ROW(gemma4)             \
     ROW(gpt_oss)            \
     ROW(lfm2_moe)           \
     ROW(granitemoe)         \

@@ -205,7 +205,7 @@ def judge_sglang(judge, path):
     function is marked as correcting this, as fm_sglang's is.  Some families it refuses always."""
     c = AutoConfig.from_pretrained(path, trust_remote_code=True)
     kinds = getattr(c, "layer_types", None) or ["sliding_attention"]
-    never = hasattr(c, "swa_num_key_value_heads") or "conv" in kinds
+    never = hasattr(c, "swa_num_key_value_heads") or "conv" in kinds or hasattr(c, "attention_k_eq_v")
     window = getattr(c, "sliding_window", None)
     with safe_open(path / "model.safetensors", "pt") as file:
         wrong = any("sink" in name for name in file.keys())

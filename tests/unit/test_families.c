@@ -359,7 +359,6 @@ TEST(no_family_knows_a_key_that_loads_code)
                                           "base_model_name_or_path",
                                           "speculators_config",
                                           "text_config",
-                                          "per_layer_config",
                                           "plugins",
                                           "allow_remote",
                                           "fm_widths",
@@ -379,6 +378,10 @@ TEST(no_family_knows_a_key_that_loads_code)
     assert_true(fm_families_knows(v3, "num_nextn_predict_layers"));
     assert_true(fm_families_knows(v3, "n_routed_experts") && fm_families_knows(v3, "topk_method"));
     assert_false(fm_families_knows(fm_families_find("mixtral"), "topk_method"));
+    /* Only a family that reads it, and refuses what it does not know in it. */
+    for (size_t f = 0; f < list_families(); f++)
+        assert_true(fm_families_knows(fm_families_find(families[f]), "per_layer_config") ==
+                    (strcmp(families[f], "gemma4_text") == 0));
 }
 
 TEST_MAIN(NULL, NULL)

@@ -2,10 +2,13 @@
  * Errors that are easy to make with config.json of newer families: keys that programs read
  * differently or not at all, defaults of transformers, other names.  Each test is one such trap.
  */
+#include <math.h>
+
 #include "lib/block/gqa.h"
 #include "lib/block/mla.h"
 #include "lib/block/scored.h"
 #include "lib/block/shortconv.h"
+#include "lib/block/softmax.h"
 #include "lib/family/family.h"
 #include "tests/unit/configs.h"
 #include "tests/unit/test.h"
@@ -839,6 +842,118 @@ TEST(switches_of_lfm2_are_refused_or_used)
     assert_true(must(LFM2, NULL).scored->rule.eps == 1e-6f);
     refused(LFM2, "conv_bias:true", FM_ECONFIG, "conv_bias true is not supported");
     refused(LFM2, "use_expert_bias:false", FM_ECONFIG, "use_expert_bias false");
+}
+
+/* ---- Gemma 4 ---- */
+
+#define GEMMA_ROPE                                                                                 \
+    "rope_parameters:{full_attention:{partial_rotary_factor:0.25,rope_theta:1e6,rope_type:"        \
+    "'proportional'},sliding_attention:{rope_theta:10000,rope_type:'default'}}"
+#define GEMMA_SIZES                                                                                \
+    "model_type:'gemma4_text',hidden_size:2816,num_attention_heads:16,num_key_value_heads:8,"      \
+    "head_dim:256,intermediate_size:2112,num_experts:128,top_k_experts:8,vocab_size:262144,"       \
+    "moe_intermediate_size:704,sliding_window:1024"
+#define GEMMA_MOE ",enable_moe_block:true"
+#define GEMMA_NO_INPUTS ",hidden_size_per_layer_input:0"
+#define GEMMA_KEYS GEMMA_SIZES "," GEMMA_ROPE GEMMA_MOE GEMMA_NO_INPUTS
+/* 26B-A4B as published, and two layers as transformers saves them. */
+#define GEMMA                                                                                      \
+    GEMMA_KEYS ",num_hidden_layers:30,global_head_dim:512,num_global_key_value_heads:2,"           \
+               "attention_k_eq_v:true,final_logit_softcapping:30,hidden_activation:"               \
+               "'gelu_pytorch_tanh',use_bidirectional_attention:'vision'"
+#define GEMMA_TWO                                                                                  \
+    GEMMA_KEYS ",num_hidden_layers:2,layer_types:['sliding_attention','full_attention']"
+#define GEMMA_SHARED GEMMA_TWO ",attention_k_eq_v:true"
+#define GEMMA_FULL "{head_dim:512,num_key_value_heads:2}"
+
+TEST(gemma_4_has_its_size)
+{
+    struct fm_config c = must(GEMMA, NULL);
+    assert_int_equal(fm_config_params(&c, NULL) / 100000000, 252);
+    assert_int_equal(fm_config_params_active(&c, NULL) / 100000000, 38);
+    assert_true(c.M == 30 && c.K == 8 && c.shared == 2112 && c.dense == 0 && c.tied && c.fused);
+    assert_true(c.apart && c.softcap == 30 && c.gqa->divisor == 1 && c.gqa->value_norm);
+    assert_true(c.embed_scale == (float)sqrt(2816) && c.router == &fm_softmax_scaled);
+    for (int l = 0; l < 30; l++) {
+        bool full = l % 6 == 5;
+        char name[80];
+        assert_true(fm_gqa_width(&c, l) == (full ? 512 : 256));
+        assert_true(fm_gqa_groups(&c, l) == (full ? 2 : 8));
+        assert_int_equal(fm_gqa_window(&c, l), full ? 0 : 1024);
+        snprintf(name, sizeof name, "model.layers.%d.self_attn.v_proj.weight", l);
+        assert_int_equal(has(&c, FM_NAMING_STOCK, name), !full);
+    }
+    assert_true(c.gqa->rope.R == 512 && c.gqa->rope.factor[63] == 1 &&
+                isinf(c.gqa->rope.factor[64]));
+    assert_true(c.gqa->window_rope.R == 256 && c.gqa->window_rope.theta == 1e4);
+}
+
+/* transformers saves per_layer_config in place of the two keys of the published file. */
+TEST(gemmas_sizes_of_full_layers_are_read_in_both_forms)
+{
+    struct fm_config c = must(GEMMA_TWO, "per_layer_config:{'1':" GEMMA_FULL "}");
+    assert_true(fm_gqa_width(&c, 1) == 512 && fm_gqa_groups(&c, 1) == 2);
+    assert_true(fm_gqa_width(&c, 0) == 256 && fm_gqa_groups(&c, 0) == 8);
+    must(GEMMA_TWO, "per_layer_config:{'1':" GEMMA_FULL ",'0':{head_dim:256}}");
+    must(GEMMA_TWO, "per_layer_config:{'1':" GEMMA_FULL "},global_head_dim:512");
+    c = must(GEMMA_TWO, "per_layer_config:null"); /* transformers' defaults */
+    assert_true(fm_gqa_width(&c, 1) == 512 && fm_gqa_groups(&c, 1) == 8);
+    c = must(GEMMA_TWO, "per_layer_config:{}");
+    assert_true(fm_gqa_width(&c, 1) == 256 && fm_gqa_groups(&c, 1) == 8);
+    c = must(GEMMA_TWO, "attention_k_eq_v:false,num_global_key_value_heads:2");
+    assert_true(fm_gqa_groups(&c, 1) == 8);
+    refused(GEMMA_TWO, "per_layer_config:{'1':" GEMMA_FULL "},global_head_dim:256", FM_ECONFIG,
+            "global_head_dim 256 or num_global_key_value_heads 2 contradicts per_layer_config");
+    refused(GEMMA_TWO, "per_layer_config:{'0':" GEMMA_FULL "}", FM_ECONFIG,
+            "per_layer_config gives layer 0 head_dim 512 and num_key_value_heads 2, unlike other");
+    refused(GEMMA_TWO, "per_layer_config:{'1':{sliding_window:4}}", FM_ECONFIG,
+            "per_layer_config of layer 1 has 'sliding_window'; supported: head_dim");
+    static const char *const broken[] = {"{'2':{}}", "{'-1':{}}", "{'01':{}}", "{'x':{}}",
+                                         "{'1':4}"};
+    for (size_t i = 0; i < sizeof broken / sizeof *broken; i++) {
+        char keys[64];
+        snprintf(keys, sizeof keys, "per_layer_config:%s", broken[i]);
+        refused(GEMMA_TWO, keys, FM_EFORMAT, "is not an object for one of layers 0 to 1");
+    }
+    refused(GEMMA_TWO, "per_layer_config:[]", FM_EFORMAT,
+            "key 'per_layer_config' is not an object");
+    refused(GEMMA_TWO, "per_layer_config:{'1':{head_dim:0}}", FM_EFORMAT,
+            "per_layer_config of layer");
+    refused(GEMMA_TWO, "global_head_dim:513", FM_EFORMAT, "global_head_dim 513 is not even");
+    refused(GEMMA_TWO, "global_head_dim:2048", FM_ECONFIG,
+            "'global_head_dim' is 2048 (limit 1024)");
+    refused(GEMMA_SHARED, "num_global_key_value_heads:3", FM_EFORMAT,
+            "num_attention_heads 16 is not a multiple of num_key_value_heads 3");
+}
+
+TEST(what_other_gemmas_have_is_refused)
+{
+#define TWO_LAYERS ",num_hidden_layers:2,layer_types:['sliding_attention','full_attention']"
+    refused(GEMMA_SIZES TWO_LAYERS "," GEMMA_ROPE GEMMA_MOE, NULL, FM_EFORMAT,
+            "key 'hidden_size_per_layer_input' is missing");
+    refused(GEMMA_SIZES TWO_LAYERS "," GEMMA_ROPE GEMMA_NO_INPUTS, NULL, FM_EFORMAT,
+            "key 'enable_moe_block' is missing");
+    refused(GEMMA_SIZES TWO_LAYERS GEMMA_MOE GEMMA_NO_INPUTS, NULL, FM_EFORMAT,
+            "key 'rope_parameters' is missing");
+    refused(GEMMA_SIZES TWO_LAYERS "," GEMMA_ROPE GEMMA_NO_INPUTS, "enable_moe_block:false",
+            FM_ECONFIG, "enable_moe_block false is not supported for gemma4_text; supported: true");
+    refused(GEMMA_SIZES TWO_LAYERS "," GEMMA_ROPE GEMMA_MOE, "hidden_size_per_layer_input:256",
+            FM_ECONFIG, "hidden_size_per_layer_input 256 is not supported");
+    refused(GEMMA_TWO, "num_kv_shared_layers:1", FM_ECONFIG, "num_kv_shared_layers 1 is not");
+    refused(GEMMA_TWO, "use_double_wide_mlp:true", FM_ECONFIG, "use_double_wide_mlp true is not");
+    refused(GEMMA_TWO, "use_bidirectional_attention:'all'", FM_ECONFIG,
+            "use_bidirectional_attention 'all' is not supported; supported: null, vision");
+    refused(GEMMA_TWO, "use_bidirectional_attention:true", FM_ECONFIG, "'?' is not supported");
+    refused(GEMMA_TWO, "hidden_activation:'silu'", FM_ECONFIG,
+            "hidden_activation 'silu' is not supported; supported: gelu_pytorch_tanh");
+    refused(GEMMA_TWO, "attention_bias:true", FM_ECONFIG, "attention_bias true is not supported");
+    refused(GEMMA_TWO, "final_logit_softcapping:0", FM_EFORMAT, "final_logit_softcapping");
+    refused(GEMMA_KEYS, "num_hidden_layers:2", FM_ECONFIG, "the last layer is sliding_attention");
+    refused(GEMMA_SIZES TWO_LAYERS GEMMA_MOE GEMMA_NO_INPUTS,
+            "rope_parameters:{full_attention:{rope_theta:9,rope_type:'proportional'},"
+            "sliding_attention:{rope_theta:8,rope_type:'default',partial_rotary_factor:0.5}}",
+            FM_ECONFIG, "partial_rotary_factor of sliding_attention is not 1");
+    assert_true(must(GEMMA_TWO, NULL).softcap == 0);
 }
 
 TEST_MAIN(NULL, NULL)
