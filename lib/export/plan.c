@@ -8,7 +8,7 @@
  *                                        v
  *     file      | header | tensor | tensor | tensor | ...                layout->files, or shards
  *                             |
- *     tensor    | block | block | block | ...                            or no blocks: see fm_fill
+ *     tensor    | block | block | block | ...                            or none (plan.h)
  *                    |
  *     block     | kept channels | stored, but not kept: blank |          a cut of one expert
  *
