@@ -72,6 +72,8 @@ static void row_text(FILE *out, const struct fm_list *list, int row)
         fprintf(out, "  %+.4f %s", r->lost, list->texts.name[r->worst]);
     if (fm_list_recommended(list) == row)
         fputs("  <- recommended", out);
+    else if (r->removed > 0 && r->known && r->agree < FM_LIST_AGREEMENT)
+        fputs("  expect loops", out);
     fputc('\n', out);
 }
 
@@ -159,6 +161,10 @@ static void legend(FILE *out, const struct fm_list *list)
     if (fm_list_recommended(list) >= 0)
         fprintf(out, "recommended: the smallest with agree%% of at least %g\n",
                 100 * FM_LIST_AGREEMENT);
+    fprintf(out,
+            "expect loops: with agree%% below %g long answers often repeat themselves; fm-bench "
+            "loops counts them\n",
+            100 * FM_LIST_AGREEMENT);
     if (list->texts.count)
         fputs("last columns: CE of each kind of held-out text, and the kind whose CE is most above "
               "that of the first row\n",

@@ -102,9 +102,8 @@ int fm_list_fill(struct fm_list *list, struct fm_opened *o, bool forms, struct f
 void fm_list_release(struct fm_list *list);
 
 /* The least share of tokens for which a recommended member and the original have the same most
- * probable token.  Provisional: from one released model, SmolLM2-135M with its FFN in four experts,
- * whose member at 0.20 has 0.76 and writes usable text, and at 0.40 has 0.58 and repeats itself.
- * The loss does not tell this: it is 7 and 25 % up. */
+ * probable token; of members below, long answers often end in repetitions.  From the table of
+ * loops in fm-guide(7), of one released model. */
 #define FM_LIST_AGREEMENT 0.75
 
 /* The row to recommend: the last whose measured agreement, like that of all measured rows before
