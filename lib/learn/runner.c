@@ -287,10 +287,7 @@ static int open_run(struct fm_runner *r, const struct fm_run_options *run, bool 
     int rc = work->check ? work->check(r->self, err) : FM_OK;
     if (rc)
         return rc;
-    rc = dry ? fm_task_open_inputs(r->task, run, true, err)
-             : fm_task_open(r->task, run, work->needs, err);
-    if (!rc && dry && work->needs)
-        rc = fm_task_open_named(r->task, work->needs, err);
+    rc = fm_task_open(r->task, run, work->needs, dry, err);
     r->task->batch = run->inputs.batch > 0 ? run->inputs.batch : work->batch;
     return rc ? rc : work->open(r->self, err);
 }

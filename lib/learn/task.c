@@ -136,25 +136,21 @@ static void warn_ranked_on(const struct fm_task *task)
             task->held.count);
 }
 
-int fm_task_open_named(struct fm_task *task, const char *needs, struct fm_err *err)
-{
-    const char *input = task->run->inputs.stream;
-    return input && strcmp(input, "-") != 0 ? open_stream(task, needs, err) : FM_OK;
-}
-
 int fm_task_open(struct fm_task *task, const struct fm_run_options *run, const char *needs,
-                 struct fm_err *err)
+                 bool dry, struct fm_err *err)
 {
-    bool writes = fm_comm_rank(run->machine.comm) == 0;
+    const char *stream = run->inputs.stream;
+    bool writes = !dry && fm_comm_rank(run->machine.comm) == 0;
+    bool reads = needs && (!dry || (stream && strcmp(stream, "-") != 0));
     struct fm_lock lock = {0};
     *task = (struct fm_task){0};
     if (writes && lock_state(&lock, run, err))
         return fm_within(err, "state file");
     int rc = fm_task_open_inputs(task, run, true, err);
     task->lock = lock;
-    if (!rc && needs)
+    if (!rc && reads)
         rc = open_stream(task, needs, err);
-    if (!rc && needs)
+    if (!rc && reads && !dry)
         warn_ranked_on(task);
     if (!rc && writes)
         rc = try_output(run, err);

@@ -64,18 +64,17 @@ struct fm_task {
  * names a member that the tool requires, the stream run->inputs.stream with its ranking.  Warns if
  * the ranking may have been made from the tokens held out here.  Checks that the output can be
  * written.  FM_ELOCKED if another run has the state file.
+ *
+ * `dry`: for --dry-run, which leaves the output, the state file and, for the run itself, a stream
+ * on standard input alone.
  */
 int fm_task_open(struct fm_task *task, const struct fm_run_options *run, const char *needs,
-                 struct fm_err *err);
+                 bool dry, struct fm_err *err);
 void fm_task_close(struct fm_task *task); /* zeroed struct is fine */
 
 /* Open only the model and the tokens, also the held-out ones if `hold`. */
 int fm_task_open_inputs(struct fm_task *task, const struct fm_run_options *run, bool hold,
                         struct fm_err *err);
-
-/* For --dry-run, after fm_task_open_inputs: also open run->inputs.stream, unless it is standard
- * input, which must be left for the run itself. */
-int fm_task_open_named(struct fm_task *task, const char *needs, struct fm_err *err);
 
 /* Compute *estimate with `plan`, and keep fewer layers resident if that is necessary to stay within
  * task->memory (fm_estimate_fit).  If the user set no limit, task->memory is reduced to what keeps

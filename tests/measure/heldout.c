@@ -89,7 +89,7 @@ int main(int argc, char **argv)
                                      .machine = {.threads = 1},
                                      .outputs = {.path = "-"}};
         struct fm_task task = {0};
-        rc = fm_task_open(&task, &run, FM_MEMBER_RANKING, &err);
+        rc = fm_task_open(&task, &run, FM_MEMBER_RANKING, false, &err);
         if (!rc)
             rc = measure(&task, &run, &err);
         fm_task_close(&task);
