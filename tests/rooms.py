@@ -102,7 +102,7 @@ lib/bench/kernelcase.h
 """.split(), "")
 PRIVATE |= {"kernels/ops/ops.h": "kernels/cpu", "kernels/clip/clip_device.h": "kernels/clip/cuda",
             "lib/export/texts.h": "lib/export/layouts"}
-PRIVATE |= dict.fromkeys("lib/learn/trainer.h lib/learn/runner.h lib/learn/maskgrad.h lib/learn/probe.h".split(), "lib/methods")
+PRIVATE |= dict.fromkeys("lib/learn/trainer.h lib/learn/runner.h lib/learn/maskgrad.h".split(), "lib/methods")
 
 # Headers of modules of several files, which may include each other in a cycle.
 MODULES = set("""
