@@ -92,6 +92,24 @@ static int masks_within(const struct fm_config *config, const struct fm_calib *h
 
 _Static_assert(FM_KINDS_MAX == FM_INPUTS_MAX, "a kind is an input");
 
+void fm_quality_pack(double *values, int mask, const struct fm_quality *q)
+{
+    double *v = values + (size_t)mask * FM_QUALITY_VALUES;
+    *v++ = q->ce;
+    *v++ = q->kl;
+    *v++ = q->agree;
+    *v++ = (double)q->positions;
+    memcpy(v, q->kind, sizeof q->kind);
+}
+
+struct fm_quality fm_quality_unpack(const double *values, int mask, bool recovered)
+{
+    const double *v = values + (size_t)mask * FM_QUALITY_VALUES;
+    struct fm_quality q = {v[0], v[1], v[2], (int64_t)v[3], recovered, {0}};
+    memcpy(q.kind, v + 4, sizeof q.kind);
+    return q;
+}
+
 void fm_quality_kinds(struct fm_kinds *kinds, const struct fm_calib *held)
 {
     *kinds = (struct fm_kinds){0};

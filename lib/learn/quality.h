@@ -117,6 +117,12 @@ void fm_quality_plan(struct fm_estimate *estimate, struct fm_quality_subject *su
  * in pieces of this size, so that state can be saved between them. */
 int fm_quality_group(const struct fm_model *model, const struct fm_calib *held, uint64_t memory);
 
+/* Qualities in a state file: values (masks, FM_QUALITY_VALUES), zeros for masks that are not
+ * measured. */
+#define FM_QUALITY_VALUES (4 + FM_KINDS_MAX)
+void fm_quality_pack(double *values, int mask, const struct fm_quality *quality);
+struct fm_quality fm_quality_unpack(const double *values, int mask, bool recovered);
+
 /* The names of the kinds of text in `held`; none if it is a single text. */
 void fm_quality_kinds(struct fm_kinds *kinds, const struct fm_calib *held);
 

@@ -38,11 +38,9 @@ struct recovery {
     int mask;                  /* of these, the one to recover at; -1: several */
     struct fm_tune tune;       /* of a closed form only the adapter, and taken */
     struct fm_solving solving;
-    double *before, *after; /* (masks, QUALITIES); positions 0: not measured yet */
+    double *before, *after; /* (masks, FM_QUALITY_VALUES) */
     struct fm_recover_report *report;
 };
-
-enum { CE, KL, AGREE, POSITIONS, KIND, QUALITIES = KIND + FM_KINDS_MAX };
 
 void fm_recover_defaults(struct fm_recover_options *options, const struct fm_recovery *train)
 {
@@ -146,28 +144,12 @@ static void print_params(void *self, struct fm_text *text)
                    r->task.batch);
 }
 
-static void get_quality(double *to, const struct fm_quality *q)
-{
-    to[CE] = q->ce;
-    to[KL] = q->kl;
-    to[AGREE] = q->agree;
-    to[POSITIONS] = (double)q->positions;
-    memcpy(to + KIND, q->kind, sizeof q->kind);
-}
-
-static void set_quality(struct fm_quality *q, const double *from, bool recovered)
-{
-    *q = (struct fm_quality){from[CE],  from[KL], from[AGREE], (int64_t)from[POSITIONS],
-                             recovered, {0}};
-    memcpy(q->kind, from + KIND, sizeof q->kind);
-}
-
 static size_t list_state(void *self, struct fm_journal_item *item)
 {
     struct recovery *r = self;
     struct fm_tune *t = &r->tune;
     const struct fm_adapter *a = &t->adapter;
-    uint64_t values = (uint64_t)r->budgets.masks.count * QUALITIES;
+    uint64_t values = (uint64_t)r->budgets.masks.count * FM_QUALITY_VALUES;
     size_t n = 0;
     fm_runner_item(item, &n, "taken", FM_I64, 1, &t->taken);
     if (r->options->train->solve) {
@@ -251,7 +233,7 @@ static void take_measured(struct recovery *r)
         return;
     }
     for (int b = 0; b < masks->count; b++)
-        get_quality(r->before + (size_t)b * QUALITIES, &masks->mask[b].quality);
+        fm_quality_pack(r->before, b, &masks->mask[b].quality);
 }
 
 static int lanes_of(const struct fm_recover_options *o)
@@ -440,8 +422,9 @@ static int begin(void *self, struct fm_err *err)
                                .masks = masks,
                                .mask = r->mask,
                                .batch = task->batch};
-    r->before = fm_alloc((size_t)masks->count, QUALITIES * sizeof *r->before, "quality", err);
-    r->after = fm_alloc((size_t)masks->count, QUALITIES * sizeof *r->after, "quality", err);
+    r->before =
+        fm_alloc((size_t)masks->count, FM_QUALITY_VALUES * sizeof *r->before, "quality", err);
+    r->after = fm_alloc((size_t)masks->count, FM_QUALITY_VALUES * sizeof *r->after, "quality", err);
     if (!r->before || !r->after)
         return FM_ENOMEM;
     take_measured(r);
@@ -487,7 +470,7 @@ static int list_unmeasured(int *number, const struct fm_masks *f, const double *
 {
     int n = 0;
     for (int b = 0; b < f->count; b++)
-        if (f->mask[b].quality.positions > 0 && !(to[b * QUALITIES + POSITIONS] > 0))
+        if (f->mask[b].quality.positions > 0 && fm_quality_unpack(to, b, false).positions <= 0)
             number[n++] = b;
     return n;
 }
@@ -503,7 +486,7 @@ static int take_figures(void *self, const int *number, const struct fm_quality *
 {
     const struct figures *x = self;
     for (int i = 0; i < n; i++)
-        get_quality(x->to + (size_t)number[i] * QUALITIES, &quality[i]);
+        fm_quality_pack(x->to, number[i], &quality[i]);
     return fm_runner_due(&x->r->runner, err);
 }
 
@@ -554,8 +537,8 @@ static int fill_report(void *self, struct fm_err *err)
         rc = fm_masks_append(&report->masks, fm_masks_widths(f, b), f->mask[b].method,
                              f->mask[b].step, err);
         if (!rc)
-            set_quality(&report->masks.mask[b].quality, r->before + (size_t)b * QUALITIES, false);
-        set_quality(&report->after[b], r->after + (size_t)b * QUALITIES, true);
+            report->masks.mask[b].quality = fm_quality_unpack(r->before, b, false);
+        report->after[b] = fm_quality_unpack(r->after, b, true);
     }
     report->mask = r->mask;
     report->steps = (int)r->tune.taken;
@@ -596,6 +579,7 @@ static void record(void *self, cJSON *options)
 static void record_result(void *self, cJSON *result)
 {
     const struct recovery *r = self;
+    const struct fm_quality full = fm_quality_unpack(r->before, 0, false);
     if (r->mask >= 0)
         fm_json_add_uint(result, "mask", (uint64_t)r->mask);
     if (r->options->train->solve) {
@@ -605,8 +589,8 @@ static void record_result(void *self, cJSON *result)
         fm_json_add_double(result, "loss_first", r->tune.loss_first);
         fm_json_add_double(result, "loss_last", r->tune.loss);
     }
-    if (r->budgets.masks.mask[0].removed == 0 && r->before[POSITIONS] > 0)
-        fm_json_add_double(result, FM_STAGE_ORIGINAL_CE, r->before[CE]);
+    if (r->budgets.masks.mask[0].removed == 0 && full.positions > 0)
+        fm_json_add_double(result, FM_STAGE_ORIGINAL_CE, full.ce);
 }
 
 static void record_adapter(cJSON *manifest, const struct recovery *r)
@@ -638,7 +622,7 @@ static int make_members(void *self, cJSON *manifest, struct fm_stage_member *mem
     struct fm_masks *f = &r->budgets.masks;
     void *frame = NULL, *adapter = NULL;
     for (int b = 0; b < f->count; b++)
-        set_quality(&f->mask[b].quality, r->after + (size_t)b * QUALITIES, true);
+        f->mask[b].quality = fm_quality_unpack(r->after, b, true);
     int rc = fm_budgets_pack(f, &r->budgets.actions, task->config,
                              fm_stage_tensor_bytes(&task->dir, task->config),
                              fm_model_dtype(task->model), manifest, &frame, &member[0].size, err);

@@ -3,7 +3,7 @@
  * Each is a visitor of lib/engine's sweep, and a loop around the sweep whose state can be saved and
  * resumed.  Layers are computed in lib/engine, and members are read and written in lib/stage.  In
  * reading order: this header, options, runner; criterion, rank, blend; quality, trainer, train;
- * maskgrad, probe (for methods, lib/methods); recovery (what can be trained), tune, rows, recover;
+ * maskgrad (for methods, lib/methods); recovery (what can be trained), tune, rows, recover;
  * estimate and forecast (the cost of a run).
  *
  * Shared by rank, train and recover: opening a run's inputs and checking that they fit together,

@@ -195,11 +195,10 @@ static void suggest_less(struct fm_estimate *estimate, const struct fm_train_opt
  * damaged file must not yield an index out of range.
  */
 
-enum { CE, KL, AGREE, POSITIONS, METHOD, KIND, QUALITIES = KIND + FM_KINDS_MAX };
-
 static void release_packed(struct fm_trainer_packed *packed)
 {
     free(packed->steps);
+    free(packed->methods);
     free(packed->quality);
     *packed = (struct fm_trainer_packed){0};
 }
@@ -212,19 +211,14 @@ static int pack_family(void *self, struct fm_err *err)
     const struct fm_masks *f = &t->masks;
     release_packed(p);
     p->steps = fm_alloc((size_t)f->count, sizeof *p->steps, "state", err);
-    p->quality = fm_alloc((size_t)f->count, QUALITIES * sizeof *p->quality, "state", err);
-    if (!p->steps || !p->quality)
+    p->methods = fm_alloc((size_t)f->count, sizeof *p->methods, "state", err);
+    p->quality = fm_alloc((size_t)f->count, FM_QUALITY_VALUES * sizeof *p->quality, "state", err);
+    if (!p->steps || !p->methods || !p->quality)
         return FM_ENOMEM;
     for (int b = 0; b < f->count; b++) {
-        const struct fm_quality *q = &f->mask[b].quality;
-        double *to = p->quality + (size_t)b * QUALITIES;
         p->steps[b] = f->mask[b].step;
-        to[CE] = q->ce;
-        to[KL] = q->kl;
-        to[AGREE] = q->agree;
-        to[POSITIONS] = (double)q->positions;
-        to[METHOD] = fm_methods_index(f->mask[b].method);
-        memcpy(to + KIND, q->kind, sizeof q->kind);
+        p->methods[b] = fm_methods_index(f->mask[b].method);
+        fm_quality_pack(p->quality, b, &f->mask[b].quality);
     }
     return FM_OK;
 }
@@ -232,13 +226,10 @@ static int pack_family(void *self, struct fm_err *err)
 static void unpack_family(struct fm_masks *f, const struct fm_trainer_packed *p)
 {
     for (int b = 0; b < f->count; b++) {
-        const double *q = p->quality + (size_t)b * QUALITIES;
-        f->mask[b].step = (int)p->steps[b];
-        f->mask[b].method = fm_methods[(int)q[METHOD]];
-        f->mask[b].removed = fm_masks_removed(f, fm_masks_widths(f, b));
-        f->mask[b].quality =
-            (struct fm_quality){q[CE], q[KL], q[AGREE], (int64_t)q[POSITIONS], false, {0}};
-        memcpy(f->mask[b].quality.kind, q + KIND, sizeof f->mask[b].quality.kind);
+        f->mask[b] = (struct fm_mask){.removed = fm_masks_removed(f, fm_masks_widths(f, b)),
+                                      .method = fm_methods[p->methods[b]],
+                                      .step = (int)p->steps[b],
+                                      .quality = fm_quality_unpack(p->quality, b, false)};
     }
 }
 
@@ -252,7 +243,8 @@ static size_t list_state(void *self, struct fm_journal_item *item)
         t->method->save(item, &items, t);
     fm_runner_item(item, &items, "widths", FM_U32, count * X, t->masks.widths);
     fm_runner_item(item, &items, "steps", FM_I64, count, t->packed.steps);
-    fm_runner_item(item, &items, "quality", FM_F64, count * QUALITIES, t->packed.quality);
+    fm_runner_item(item, &items, "methods", FM_I64, count, t->packed.methods);
+    fm_runner_item(item, &items, "quality", FM_F64, count * FM_QUALITY_VALUES, t->packed.quality);
     return items;
 }
 
@@ -292,13 +284,11 @@ static int check_methods(const struct fm_trainer *t, const struct fm_trainer_pac
     int methods = 0;
     while (fm_methods[methods])
         methods++;
-    for (int b = 0; b < t->masks.count; b++) {
-        double method = p->quality[(size_t)b * QUALITIES + METHOD];
-        if (!(method >= 0 && method < methods))
+    for (int b = 0; b < t->masks.count; b++)
+        if (p->methods[b] < 0 || p->methods[b] >= methods)
             return fm_fail(err, FM_EFORMAT,
-                           "state file '%s' is damaged: mask %d has method number %g",
-                           t->task.run->outputs.state, b, method);
-    }
+                           "state file '%s' is damaged: mask %d has method number %lld",
+                           t->task.run->outputs.state, b, (long long)p->methods[b]);
     return FM_OK;
 }
 

@@ -13,7 +13,7 @@
 
 /* The arrays of the family in the state file, in addition to its widths. */
 struct fm_trainer_packed {
-    int64_t *steps;
+    int64_t *steps, *methods;
     double *quality;
 };
 
