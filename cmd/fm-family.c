@@ -25,6 +25,7 @@
 #include "lib/export/list.h"
 #include "lib/export/ownexport.h"
 #include "lib/learn/recover.h"
+#include "lib/masks/methods.h"
 #include "lib/run/child.h"
 #include "lib/run/confine.h"
 #include "lib/run/ledger.h"

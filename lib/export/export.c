@@ -14,7 +14,6 @@
 #include "lib/export/exportwriter.h"
 #include "lib/export/plan.h"
 #include "lib/export/trust.h"
-#include "lib/masks/choose.h"
 #include "lib/stage/stage.h"
 
 /* ---- choice of the member ---- */

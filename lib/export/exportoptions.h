@@ -13,7 +13,7 @@
 
 /* How the member is selected; for a layout that holds the family, the default member. */
 enum fm_choice {
-    FM_BY_BUDGET, /* the nearest mask, lib/masks/choose.h */
+    FM_BY_BUDGET, /* the nearest mask, lib/masks/masks.h, fm_masks_choose */
     FM_BY_FIT,    /* the largest member whose export (every file of the directory, or the whole
                      stream) has at most `fit` bytes */
     FM_BY_DEFAULT /* only for a layout that holds the family: its widest member */

@@ -1,12 +1,10 @@
-/* Options of fm-train and fm-recover, and constants that are not options. */
+/* Options of fm-train, and constants that are not options. */
 #ifndef FM_LEARN_OPTIONS_H
 #define FM_LEARN_OPTIONS_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
 #include "lib/masks/masks.h"
-#include "lib/learn/recovery.h"
 #include "lib/masks/methods.h"
 
 /* Limits of the options; the library and the command line refuse values outside them. */
@@ -16,9 +14,6 @@
 #define FM_TRAIN_LR_MIN 1e-12
 #define FM_TRAIN_LR_MAX 1000
 #define FM_TRAIN_MULTIPLE_MAX (1 << 20)
-#define FM_RECOVER_STEPS_MAX 10000000
-#define FM_RECOVER_LR_MIN 1e-12
-#define FM_RECOVER_LR_MAX 1
 
 struct fm_train_options {
     const struct fm_method *method;
@@ -45,31 +40,6 @@ struct fm_train_options {
                     eta 4, runs often end below `until` */
     int around_sequences; /* minimum sequences per sweep of exchange: 8 */
     int around_tokens;    /* minimum tokens of such a sweep: 2560 */
-};
-
-enum fm_recover_strategy {
-    FM_RECOVER_SINGLE, /* one mask, teacher without adapter */
-    FM_RECOVER_CROSS   /* sandwich rule: full model, smallest mask, random masks between */
-};
-
-struct fm_recover_options {
-    struct fm_decimal budget; /* the mask is chosen as in lib/masks/choose.h; den 0: the mask
-                                 nearest to 0.40, even if the family ends before it */
-    const struct fm_recovery *train;
-    enum fm_recover_strategy strategy;
-    int rank;     /* 16; rank and alpha apply to adapters of experts */
-    double alpha; /* 32: the adapter is multiplied by alpha / rank.  The tools have no option for
-                     it: with AdamW its effect is that of lr */
-    int steps;    /* 200 */
-    double lr;    /* of AdamW, 1e-4.  On a small trained model, over three seeds, 1e-4 lowers
-                     the held-out loss at budgets 0.2, 0.4 and 0.6; 3e-4 raises it at 0.2,
-                     where the adapter overfits the calibration text */
-    /* Constants without an option. */
-    double w_task, w_kl; /* weights of the cross-entropy and of the divergence from the full model:
-                            that of the descriptor, and 1 */
-    double beta1, beta2, eps, decay; /* AdamW: 0.9 0.999 1e-8 0 */
-    int middle;                      /* random masks of a cross step: 2 */
-    double balance_eps; /* cross: a subnet's weight is |L_full| / (|L_sub| + eps): 1e-6 */
 };
 
 #endif

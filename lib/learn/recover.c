@@ -19,7 +19,6 @@
 #include "lib/learn/quality.h"
 #include "lib/learn/runner.h"
 #include "lib/learn/tune.h"
-#include "lib/masks/choose.h"
 #include "lib/model/checkpoint.h"
 #include "lib/stage/budgets.h"
 #include "lib/stage/lorafile.h"

@@ -7,7 +7,6 @@
 #ifndef FM_RECOVER_H
 #define FM_RECOVER_H
 
-#include "lib/learn/options.h"
 #include "lib/learn/estimate.h"
 #include "lib/learn/recovery.h"
 #include "lib/masks/masks.h"

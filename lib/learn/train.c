@@ -644,7 +644,7 @@ static int choose_multiple(struct fm_train_options *o, const struct fm_task *tas
 }
 
 /* Set *reach to the last mask's budget: `until`, or that of the narrowest widths if it is smaller.
- * Set *beyond to the distance beyond *reach up to which --budget is accepted (lib/masks/choose.h).
+ * Set *beyond to the distance beyond *reach up to which --budget is accepted (lib/masks/masks.h, fm_masks_choose).
  * With one width for the whole model, the first action that removes `until` is the last mask; for
  * `uniform` it is the last one that does not remove more.  With other granularities, the last mask
  * may exceed `until` by one action step of a group, and the mask before it is at most a budget step

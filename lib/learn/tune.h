@@ -10,7 +10,7 @@
 
 #include "lib/engine/adapter.h"
 #include "lib/engine/reduction.h"
-#include "lib/learn/options.h"
+#include "lib/learn/recovery.h"
 #include "lib/learn/task.h"
 #include "lib/masks/masks.h"
 #include "lib/state/store.h"

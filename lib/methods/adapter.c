@@ -3,7 +3,6 @@
  * from the view of one expert in the backward pass, is two thin products for each of A and B.  The
  * gradient of a whole weight matrix is never formed.
  */
-#include "lib/learn/options.h"
 #include "lib/learn/recovery.h"
 
 static double floats(const struct fm_config *c, const struct fm_recover_options *o, double kept)
