@@ -2,6 +2,7 @@
 #include "cmd/cli.h"
 #include "cmd/show.h"
 #include "cmd/tools.h"
+#include "lib/base/names.h"
 #include "lib/learn/blend.h"
 #include "lib/learn/rank.h"
 #include "lib/run/report.h"
@@ -104,9 +105,7 @@ int fm_rank_main(int argc, char **argv)
     int order = FM_ORDER_SCORE, criterion = 0;
     struct fm_rank_options options;
     const char *parts[FM_INPUTS_MAX + 1] = {NULL};
-    char criteria[64];
     fm_rank_defaults(&options);
-    fm_criterion_choices(criteria, sizeof criteria);
     const struct fm_cli_scope scope[] = {
         {.name = "dry-run", .modes = SCORE},
         {.name = "threads", .modes = SCORE},
@@ -114,7 +113,7 @@ int fm_rank_main(int argc, char **argv)
          .modes = SCORE},
         {0}};
     const struct fm_cli_option own[] = {
-        {"criterion", 0, FM_CLI_CHOICE, &criterion, criteria,
+        {"criterion", 0, FM_CLI_CHOICE, &criterion, FM_NAMES_CHOICES(FM_CRITERION_ROWS),
          "how channels are scored; the last two need no gradients (default: taylor)", 0, 0, SCORE},
         {"order", 0, FM_CLI_CHOICE, &order, "score|original",
          "best channel first, or in file order (default: score)", 0, 0, SCORE},

@@ -3,6 +3,7 @@
 #include "cmd/cli.h"
 #include "cmd/show.h"
 #include "cmd/tools.h"
+#include "lib/base/names.h"
 #include "lib/learn/recover.h"
 #include "lib/run/report.h"
 #include "lib/stage/lorafile.h"
@@ -76,12 +77,10 @@ int fm_recover_main(int argc, char **argv)
     struct fm_recover_options options;
     fm_recover_defaults(&options, fm_recoveries[0]);
     int strategy = (int)options.strategy, train = 0;
-    char trains[64];
-    fm_recovery_choices(trains, sizeof trains);
     const struct fm_cli_option own[] = {
         {"budget", 'b', FM_CLI_DECIMAL, &options.budget, "R",
          "train at the mask nearest to R (default: 0.40)", 0, 0, SINGLE},
-        {"train", 0, FM_CLI_CHOICE, &train, trains,
+        {"train", 0, FM_CLI_CHOICE, &train, FM_NAMES_CHOICES(FM_RECOVERY_ROWS),
          "train adapters, or the routers, or solve down in closed form (default: experts)", 0, 0,
          0},
         {"strategy", 0, FM_CLI_CHOICE, &strategy, "single|cross",

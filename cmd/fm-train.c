@@ -2,7 +2,7 @@
 #include "cmd/cli.h"
 #include "cmd/show.h"
 #include "cmd/tools.h"
-
+#include "lib/base/names.h"
 #include "lib/learn/train.h"
 #include "lib/run/report.h"
 
@@ -99,12 +99,10 @@ int fm_train_main(int argc, char **argv)
     int multiple = (int)options.width_multiple;
     const struct modes modes = modes_of_methods();
     const int learning = modes.training;
-    char choices[128];
-    fm_methods_choices(choices, sizeof choices);
     const struct fm_cli_scope scope[] = {{.name = "batch", .modes = learning}, {0}};
     const struct fm_cli_option own[] = {
-        {"method", 0, FM_CLI_CHOICE, &method, choices, "how masks are made (default: exchange)", 0,
-         0, 0},
+        {"method", 0, FM_CLI_CHOICE, &method, FM_NAMES_CHOICES(FM_METHOD_ROWS),
+         "how masks are made (default: exchange)", 0, 0, 0},
         {"granularity", 0, FM_CLI_CHOICE, &granularity, "expert|layer|model",
          "which experts share a width (default: expert)", 0, 0, modes.shaping},
         {"actions", 0, FM_CLI_TEXT, &options.actions, "R,R,...",

@@ -25,6 +25,11 @@ static inline bool fm_ends_with(const char *text, const char *end)
     return n >= e && memcmp(text + n - e, end, e) == 0;
 }
 
+/* The names of a list of descriptors, ROWS(ROW) with ROW(name) for each, as the choices of an
+ * option: "taylor|energy". */
+#define FM_NAMES_CHOICES(ROWS) (&ROWS(FM_NAMES_CHOICE)[1])
+#define FM_NAMES_CHOICE(name) "|" #name
+
 /* The edit distance (Levenshtein) of two names of at most 31 bytes; 99 if a name is longer. */
 int fm_names_distance(const char *a, const char *b);
 

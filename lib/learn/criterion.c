@@ -4,28 +4,15 @@
  */
 #include "lib/learn/criterion.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "formats/json/json.h"
+#include "lib/base/names.h"
 #include "lib/base/pool.h"
 #include "lib/stage/stage.h"
 
 #define POINT(name) &fm_criterion_##name,
 const struct fm_criterion *const fm_criteria[] = {FM_CRITERION_ROWS(POINT) NULL};
-
-static void list_names(char *text, size_t size, const char *between)
-{
-    size_t used = 0;
-    for (int i = 0; fm_criteria[i] && used < size; i++)
-        used += (size_t)snprintf(text + used, size - used, "%s%s", i ? between : "",
-                                 fm_criteria[i]->name);
-}
-
-void fm_criterion_choices(char *text, size_t size)
-{
-    list_names(text, size, "|");
-}
 
 int fm_criterion_read(const struct fm_criterion **criterion, const struct fm_bundle *stream,
                       struct fm_err *err)
@@ -34,17 +21,15 @@ int fm_criterion_read(const struct fm_criterion **criterion, const struct fm_bun
         cJSON_GetObjectItemCaseSensitive(fm_stage_history_of(stream, "fm-rank"), "options");
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(options, "criterion");
     const char *name = cJSON_IsString(item) ? item->valuestring : "";
-    char known[128];
     int i = 0;
     while (item && fm_criteria[i] && strcmp(name, fm_criteria[i]->name) != 0)
         i++;
     *criterion = fm_criteria[i];
-    list_names(known, sizeof known, ", ");
     return *criterion
                ? FM_OK
                : fm_fail(err, FM_EFORMAT,
                          "the history of fm-rank has an unknown criterion, '%.64s'; known: %s",
-                         name, known);
+                         name, FM_NAMES_CHOICES(FM_CRITERION_ROWS));
 }
 
 const float *fm_criterion_inner(const struct fm_expert_view *v, int I)

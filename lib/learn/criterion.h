@@ -41,9 +41,6 @@ FM_CRITERION_ROWS(FM_CRITERION_DECLARE)
 /* All criteria, in the order of the list; the last is NULL. */
 extern const struct fm_criterion *const fm_criteria[];
 
-/* "taylor|energy|...", the choices of an option. */
-void fm_criterion_choices(char *text, size_t size);
-
 /* The criterion of a stream's ranking, from fm-rank's history entry; the default if it records
  * none.  FM_EFORMAT for a name that fm-rank does not have. */
 int fm_criterion_read(const struct fm_criterion **criterion, const struct fm_bundle *stream,

@@ -28,6 +28,9 @@
 #define ADAPTER_TENSOR 128
 #define ADAPTER_FILE 16384
 
+#define POINT(name) &fm_recovery_##name,
+const struct fm_recovery *const fm_recoveries[] = {FM_RECOVERY_ROWS(POINT) NULL};
+
 struct recovery {
     struct fm_runner runner;
     struct fm_task task;

@@ -101,7 +101,7 @@ struct fm_recovery {
  * first is the default, which manifests do not record. */
 /* clang-format off */
 #define FM_RECOVERY_ROWS(ROW) \
-    ROW(adapter)              \
+    ROW(experts)              \
     ROW(router)               \
     ROW(down)
 /* clang-format on */
@@ -111,8 +111,5 @@ FM_RECOVERY_ROWS(FM_RECOVERY_DECLARE)
 
 /* All of them, in the order of the list; the last is NULL. */
 extern const struct fm_recovery *const fm_recoveries[];
-
-/* "experts|router|down", the choices of an option. */
-void fm_recovery_choices(char *text, size_t size);
 
 #endif

@@ -2,8 +2,8 @@
  * This room, lib/masks: the mathematics of expert widths: sets of widths, families of masks, the
  * logits of learned masks, and experts that share a width.  It includes only lib/base and
  * does not use tensors, files or models, so that all of it can be tested with plain numbers.  In
- * reading order: decimal, actions, granularity, masks, methods (their list), choose (the mask for a
- * budget), spread (how tokens differ), gaps, stepcost, logits.
+ * reading order: decimal, actions, granularity, masks, methods (their list), spread (how tokens
+ * differ), gaps, stepcost, logits.
  *
  * struct fm_masks is a family of masks: budgets in increasing order, with a width per expert and
  * the origin of each mask.  (For model families such as Mixtral or OLMoE see lib/family/family.h.)

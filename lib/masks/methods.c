@@ -5,7 +5,6 @@
 #include "lib/masks/methods.h"
 
 #include <assert.h>
-#include <stdio.h>
 #include <string.h>
 
 #define POINT(name) &fm_method_##name,
@@ -28,12 +27,4 @@ int fm_methods_index(const struct fm_method *method)
         i++;
     }
     return i;
-}
-
-void fm_methods_choices(char *text, size_t size)
-{
-    size_t used = 0;
-    for (int i = 0; fm_methods[i] && used < size; i++)
-        used +=
-            (size_t)snprintf(text + used, size - used, "%s%s", i ? "|" : "", fm_methods[i]->name);
 }

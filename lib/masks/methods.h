@@ -75,7 +75,5 @@ extern const struct fm_method *const fm_methods[];
 const struct fm_method *fm_methods_find(const char *name);
 /* The position of a method in fm_methods. */
 int fm_methods_index(const struct fm_method *method);
-/* "learned|saliency|...", the choices of an option. */
-void fm_methods_choices(char *text, size_t size);
 
 #endif

@@ -70,7 +70,7 @@ static inline void sweeps_see(void *self, const struct fm_expert_view *v)
     if (s->adapter) {
         size_t at = s->adapter->offset[(size_t)v->layer * E + e];
         float *block = s->slot_grad + (size_t)v->slot * sweeps_adapter_floats(s->adapter);
-        fm_recovery_adapter.expert(s->adapter, s->ops, block + at, v);
+        fm_recovery_experts.expert(s->adapter, s->ops, block + at, v);
     }
     const float *vx = v->x.data, *vh = v->h.data, *vdy = v->dy.data, *vdgu = v->dgu.data;
     for (size_t j = 0; s->w1 && v->layer == s->watch && j < I; j++)

@@ -1,7 +1,9 @@
 /* Compare criteria other than fm-rank's default with golden/baselines, which was computed with
  * PyTorch, and test their use by fm-train. */
+#include "lib/base/names.h"
 #include "lib/base/pool.h"
 #include "lib/learn/rank.h"
+#include "lib/learn/recovery.h"
 #include "lib/learn/train.h"
 #include "lib/stage/ranking.h"
 #include "tests/unit/baselines.h"
@@ -122,6 +124,21 @@ TEST(other_scores_do_not_compare_experts)
     assert_ok(train_on_energy(&fm_method_learned, 0, &err));
     assert_ok(train_on_energy(&fm_method_uniform, 4, &err));
     assert_ok(train_on_energy(&fm_method_exchange, 4, &err));
+}
+
+/* The text of an option's choices is made from the rows of a list, not from the descriptors. */
+TEST(choices_are_the_names_in_the_lists)
+{
+    char criteria[128] = "", methods[128] = "", recoveries[128] = "";
+    for (int i = 0; fm_criteria[i]; i++)
+        strcat(strcat(criteria, i ? "|" : ""), fm_criteria[i]->name);
+    for (int i = 0; fm_methods[i]; i++)
+        strcat(strcat(methods, i ? "|" : ""), fm_methods[i]->name);
+    for (int i = 0; fm_recoveries[i]; i++)
+        strcat(strcat(recoveries, i ? "|" : ""), fm_recoveries[i]->name);
+    assert_string_equal(criteria, FM_NAMES_CHOICES(FM_CRITERION_ROWS));
+    assert_string_equal(methods, FM_NAMES_CHOICES(FM_METHOD_ROWS));
+    assert_string_equal(recoveries, FM_NAMES_CHOICES(FM_RECOVERY_ROWS));
 }
 
 TEST_MAIN(NULL, NULL)

@@ -41,7 +41,7 @@ static int make_stages(void **state)
     train.budget_step = (struct fm_decimal){2, 10};
     assert_ok(fm_train(&run_to("ranked", "trained")->run, &train, NULL, &trained, &err));
     fm_train_report_release(&trained);
-    fm_recover_defaults(&recover, &fm_recovery_adapter);
+    fm_recover_defaults(&recover, &fm_recovery_experts);
     recover.steps = 1;
     assert_ok(fm_recover(&run_to("trained", "recovered")->run, &recover, NULL, &recovered, &err));
     fm_recover_report_release(&recovered);

@@ -47,7 +47,7 @@ static void open_fixture(struct fixture *f, const struct fm_ops *ops)
     fm_masks_init(&f->masks, L, E, I);
     assert_ok(fm_masks_full(&f->masks, &fm_method_learned, &err));
     assert_ok(fm_masks_append(&f->masks, (uint32_t *)f->widths, &fm_method_learned, 1, &err));
-    fm_recover_defaults(&f->options, &fm_recovery_adapter);
+    fm_recover_defaults(&f->options, &fm_recovery_experts);
 }
 
 static void close_fixture(struct fixture *f)
@@ -303,7 +303,7 @@ static void start_training(struct runs *r, struct fm_recover_options *o,
 
 static void start_recover(struct runs *r, struct fm_recover_options *o, const char *out)
 {
-    start_training(r, o, &fm_recovery_adapter, out);
+    start_training(r, o, &fm_recovery_experts, out);
 }
 
 static void must_recover(struct runs *r, const struct fm_recover_options *o,
@@ -383,7 +383,7 @@ static void stop_and_go_on(const struct fm_recovery *train)
 
 TEST(a_stopped_recovery_goes_on_to_the_same_bytes)
 {
-    stop_and_go_on(&fm_recovery_adapter);
+    stop_and_go_on(&fm_recovery_experts);
     stop_and_go_on(&fm_recovery_router);
 }
 

@@ -76,7 +76,7 @@ static void add_expert(const struct fm_adapter *a, const struct fm_ops *ops, flo
     fm_scratch_release(mark);
 }
 
-const struct fm_recovery fm_recovery_adapter = {
+const struct fm_recovery fm_recovery_experts = {
     .name = "experts",
     .merges = true,
     .w_task = 1,
