@@ -27,7 +27,9 @@ enum {
 };
 
 struct options {
-    const char *budgets, *plot;             /* quality, baselines, kernels */
+    struct fm_decimals given;               /* quality, baselines, kernels */
+    const struct fm_decimals *budgets;      /* NULL: not given */
+    const char *plot;                       /* the same */
     const char *weights;                    /* quality */
     int layout;                             /* quality; -1: the default */
     char layouts[256];                      /* names of layouts */
@@ -177,7 +179,7 @@ static int kernels(const struct fm_cli *cli, const struct options *o, struct fm_
     struct fm_shown shown = {cli, "fm-bench kernels", fm_results_kernels, &result, NULL};
     struct fm_kernelbench_options k = {.shape = o->shape, .family = o->family};
     k.tokens = o->rows ? o->rows : "1,16,64,256,1024,4096";
-    k.budgets = o->budgets ? o->budgets : "0,0.2,0.4,0.6";
+    k.budgets = o->budgets;
     k.dtype = dtypes[o->dtype];
     k.repeat = o->repeat;
     k.threads = cli->run.machine.threads;
@@ -373,7 +375,7 @@ static struct options asked = {
 };
 
 static const struct fm_cli_option own[] = {
-    {"budgets", 0, FM_CLI_TEXT, &asked.budgets, "R,R,...",
+    {"budgets", 0, FM_CLI_DECIMALS, &asked.given, "R,R,...",
      "quality: budgets to measure, or all (default: tenths); baselines: shares of experts to "
      "remove; kernels: shares of channels to remove",
      0, 0, LOSSES | EXPORTED | PLANNED | KERNELS},
@@ -423,6 +425,8 @@ int fm_bench_main(int argc, char **argv)
     };
     fm_layouts_choices(asked.layouts, sizeof asked.layouts);
     fm_cli_begin(&cli, argc, argv, own, FM_CLI_COUNT(own));
+    if (fm_options_given(&cli, "budgets"))
+        asked.budgets = &asked.given;
     struct fm_err err = {0};
     return fm_cli_end(&cli, work(&cli, &asked, &err), &err);
 }

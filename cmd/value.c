@@ -151,6 +151,8 @@ bool fm_value_parse(const struct fm_cli_option *o, const char *text)
         return parse_real(o, text);
     case FM_CLI_DECIMAL:
         return !fm_decimal_parse(o->value, text, o->name, &unused);
+    case FM_CLI_DECIMALS:
+        return fm_decimals_parse(o->value, text);
     case FM_CLI_CHOICE:
         *(int *)o->value = index_of(o->arg, text);
         return *(int *)o->value >= 0;
@@ -165,6 +167,8 @@ void fm_value_explain(char *text, size_t size, const struct fm_cli_option *o, co
     if (o->kind == FM_CLI_DECIMAL)
         snprintf(text, size, "use a decimal from 0 to 1 with at most 9 places, such as %.6g",
                  share > 0 ? share : 0.4);
+    else if (o->kind == FM_CLI_DECIMALS)
+        snprintf(text, size, "use decimals from 0 to 1 with at most 9 places, such as 0.2,0.4");
     else if (share > 0)
         snprintf(text, size, "use a number from %.15g to 1, here %.6g", o->min, share);
     else if (o->kind == FM_CLI_CHOICE)

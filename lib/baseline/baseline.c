@@ -14,8 +14,6 @@
 #include "lib/baseline/expertdrop.h"
 #include "lib/stage/stage.h"
 
-#define BUDGETS "0.125,0.25,0.375,0.5,0.625"
-
 const char *fm_baseline_name(enum fm_baseline baseline)
 {
     static const char *const name[FM_BASELINES] = {"reap", "frequency", "random"};
@@ -26,27 +24,24 @@ const char *fm_baseline_name(enum fm_baseline baseline)
 
 /* Append the number of experts nearest to a budget, unless it is already in the list.  A budget
  * out of range is an error if it comes from the user, else it is left out. */
-static int add_budget(struct fm_baseline_table *t, const struct fm_config *c, const char *text,
-                      size_t len, bool asked, struct fm_err *err)
+static int add_budget(struct fm_baseline_table *t, const struct fm_config *c,
+                      const struct fm_decimal *d, bool asked, struct fm_err *err)
 {
-    struct fm_decimal d;
+    char text[FM_DECIMAL_TEXT];
     int step, most = fm_expertdrop_most(c, &step);
-    int rc = fm_decimal_span(&d, text, len, "--budgets", err);
-    if (rc)
-        return rc;
+    fm_decimal_print(text, d);
     int units = c->E / step;
-    int count = step * (int)((2 * d.num * (uint64_t)units + d.den) / (2 * d.den));
+    int count = step * (int)((2 * d->num * (uint64_t)units + d->den) / (2 * d->den));
     if ((count < 1 || count > most) && asked)
         return fm_fail(err, FM_EUSAGE,
-                       "--budgets %.*s: of %d experts, rules that remove whole experts can remove "
+                       "--budgets %s: of %d experts, rules that remove whole experts can remove "
                        "%d to %d in steps of %d, because the router chooses %d; give %.4f to %.4f",
-                       (int)len, text, c->E, step, most, step, c->K, (double)step / c->E,
+                       text, c->E, step, most, step, c->K, (double)step / c->E,
                        (double)most / c->E);
     if (count < 1 || count > most || (t->budgets && t->dropped[t->budgets - 1] == count))
         return FM_OK;
     if (t->budgets && t->dropped[t->budgets - 1] > count)
-        return fm_fail(err, FM_EUSAGE, "--budgets: %.*s is below the one before it", (int)len,
-                       text);
+        return fm_fail(err, FM_EUSAGE, "--budgets: %s is below the one before it", text);
     if (t->budgets == FM_BASELINE_BUDGETS_MAX)
         return fm_fail(err, FM_EUSAGE, "--budgets: more than %d budgets; give fewer",
                        FM_BASELINE_BUDGETS_MAX);
@@ -55,8 +50,11 @@ static int add_budget(struct fm_baseline_table *t, const struct fm_config *c, co
 }
 
 static int choose_budgets(struct fm_baseline_table *t, const struct fm_config *c,
-                          const char *budgets, struct fm_err *err)
+                          const struct fm_decimals *budgets, struct fm_err *err)
 {
+    static const struct fm_decimals usual = {
+        .count = 5, .at = {{125, 1000}, {25, 100}, {375, 1000}, {5, 10}, {625, 1000}}};
+    const struct fm_decimals *list = budgets ? budgets : &usual;
     int step, most = fm_expertdrop_most(c, &step);
     t->experts = c->E;
     if (most < step)
@@ -64,13 +62,9 @@ static int choose_budgets(struct fm_baseline_table *t, const struct fm_config *c
                        "the router chooses %d of %d experts, so rules that remove whole experts "
                        "cannot remove any",
                        c->K, c->E);
-    for (const char *at = budgets ? budgets : BUDGETS; *at;) {
-        size_t len = strcspn(at, ",");
-        int rc = add_budget(t, c, at, len, budgets != NULL, err);
-        if (rc)
-            return rc;
-        at += len + (at[len] == ',');
-    }
+    for (int i = 0; i < list->count; i++)
+        if (add_budget(t, c, &list->at[i], budgets != NULL, err))
+            return err->code;
     if (t->budgets == 0 && !budgets) /* few experts: all numbers that can be removed */
         for (int count = step; count <= most && t->budgets < FM_BASELINE_BUDGETS_MAX; count += step)
             t->dropped[t->budgets++] = count;
@@ -110,7 +104,7 @@ static void release(struct fm_contest *c)
     fm_config_release(&c->config);
 }
 
-int fm_baseline_run(const struct fm_run_options *run, const char *budgets, bool plan,
+int fm_baseline_run(const struct fm_run_options *run, const struct fm_decimals *budgets, bool plan,
                     struct fm_baseline_table *table, struct fm_err *err)
 {
     struct fm_contest c = {.run = run, .table = table};

@@ -52,12 +52,12 @@ struct fm_baseline_table {
 
 /*
  * Calibrate every baseline on run->inputs.tokens and measure all on run->inputs.eval_tokens or
- * run->inputs.eval_texts, which no baseline uses.  `budgets`, "0.25,0.5", are rounded to the
+ * run->inputs.eval_texts, which no baseline uses.  `budgets` are rounded to the
  * nearest number of experts; NULL: five, except those that the router does not allow.  With `plan`,
  * only they are chosen.  FM_EUSAGE for budgets that the router does not allow.  The measured
  * quality does not depend on the number of threads or the memory limit.
  */
-int fm_baseline_run(const struct fm_run_options *run, const char *budgets, bool plan,
+int fm_baseline_run(const struct fm_run_options *run, const struct fm_decimals *budgets, bool plan,
                     struct fm_baseline_table *table, struct fm_err *err);
 
 #endif

@@ -61,24 +61,24 @@ struct fm_bench_quality {
     enum fm_bench_reference reference;
 };
 
-/* The default budgets. */
-#define FM_BENCH_BUDGETS "0,0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9"
+/* The default budgets: tenths. */
+extern const struct fm_decimals fm_bench_tenths;
 
 /* Set mask (n) to the masks nearest to `budgets`, as below; released by the caller. */
-int fm_bench_choose(int **mask, int *n, const struct fm_masks *masks, const char *budgets,
-                    struct fm_err *err);
+int fm_bench_choose(int **mask, int *n, const struct fm_masks *masks,
+                    const struct fm_decimals *budgets, struct fm_err *err);
 
 /* "family", "uniform", "shuffle-layer", "shuffle-global". */
 const char *fm_bench_kind_name(enum fm_bench_kind kind);
 
 /*
  * Measure run->inputs.stream: a bundle, or a stage stream with masks and run->inputs.model.  The
- * tokens are those of fm_bench_held.  budgets: "0.2,0.4", "all", or NULL for tenths; the nearest
+ * tokens are those of fm_bench_held.  budgets: NULL for tenths; the nearest
  * masks are measured.  The shuffles are drawn from run->inputs.seed.  With an `estimate` (else
  * NULL), the rows are chosen and the estimate is filled, but nothing is measured.  FM_EUSAGE if
  * run's memory is too small.  Release the result even after a failure.
  */
-int fm_bench_quality(const struct fm_run_options *run, const char *budgets,
+int fm_bench_quality(const struct fm_run_options *run, const struct fm_decimals *budgets,
                      struct fm_estimate *estimate, struct fm_bench_quality *result,
                      struct fm_err *err);
 void fm_bench_quality_release(struct fm_bench_quality *result);

@@ -113,40 +113,29 @@ static void close_subject(struct subject *s)
     fm_bundle_close(&s->bundle);
 }
 
-/* Append the mask nearest to a budget, unless the last one is that mask or a later one. */
-static int add_mask(int *mask, int *n, const struct fm_masks *f, const char *text, size_t length,
-                    struct fm_err *err)
-{
-    struct fm_decimal budget;
-    if (fm_decimal_span(&budget, text, length, "--budgets", err))
-        return err->code;
-    int nearest = fm_masks_nearest(f, &budget);
-    if (*n == 0 || mask[*n - 1] < nearest)
-        mask[(*n)++] = nearest;
-    return FM_OK;
-}
+const struct fm_decimals fm_bench_tenths = {
+    .count = 10,
+    .at = {
+        {0, 1}, {1, 10}, {2, 10}, {3, 10}, {4, 10}, {5, 10}, {6, 10}, {7, 10}, {8, 10}, {9, 10}}};
 
-int fm_bench_choose(int **mask, int *n, const struct fm_masks *f, const char *budgets,
+int fm_bench_choose(int **mask, int *n, const struct fm_masks *f, const struct fm_decimals *budgets,
                     struct fm_err *err)
 {
-    bool all = budgets && strcmp(budgets, "all") == 0;
+    const struct fm_decimals *list = budgets ? budgets : &fm_bench_tenths;
     *mask = fm_alloc((size_t)f->count, sizeof **mask, "the rows of the table", err);
     *n = 0;
     if (!*mask)
         return err->code;
-    for (; all && *n < f->count; ++*n)
-        (*mask)[*n] = *n;
-    for (const char *at = budgets ? budgets : FM_BENCH_BUDGETS; !all && *at;) {
-        size_t length = strcspn(at, ",");
-        if (add_mask(*mask, n, f, at, length, err))
-            return err->code;
-        at += length + (at[length] == ',');
+    for (int i = 0; i < (list->all ? f->count : list->count); i++) {
+        int nearest = list->all ? i : fm_masks_nearest(f, &list->at[i]);
+        if (*n == 0 || (*mask)[*n - 1] < nearest)
+            (*mask)[(*n)++] = nearest;
     }
     return FM_OK;
 }
 
-static int choose_rows(struct fm_bench_quality *q, const struct fm_masks *f, const char *budgets,
-                       struct fm_err *err)
+static int choose_rows(struct fm_bench_quality *q, const struct fm_masks *f,
+                       const struct fm_decimals *budgets, struct fm_err *err)
 {
     int *mask = NULL, rc = fm_bench_choose(&mask, &q->rows, f, budgets, err);
     if (!rc)
@@ -262,7 +251,7 @@ static int measure(struct fm_bench_quality *q, struct subject *s, const struct f
     return rc;
 }
 
-int fm_bench_quality(const struct fm_run_options *run, const char *budgets,
+int fm_bench_quality(const struct fm_run_options *run, const struct fm_decimals *budgets,
                      struct fm_estimate *estimate, struct fm_bench_quality *result,
                      struct fm_err *err)
 {

@@ -174,22 +174,13 @@ static int nearest(const struct family *f, double budget)
     return best;
 }
 
-static int choose_budgets(struct family *f, const char *budgets, struct fm_err *err)
+static void choose_budgets(struct family *f, const struct fm_decimals *budgets)
 {
-    struct fm_decimal budget;
-    if (budgets && strcmp(budgets, "all") == 0) {
-        for (int i = 0; i < f->count; i++)
-            f->chosen[i] = true;
-        return FM_OK;
-    }
-    for (const char *at = budgets ? budgets : FM_BENCH_BUDGETS; *at;) {
-        size_t len = strcspn(at, ",");
-        if (fm_decimal_span(&budget, at, len, "--budgets", err))
-            return err->code;
-        f->chosen[nearest(f, (double)budget.num / (double)budget.den)] = true;
-        at += len + (at[len] == ',');
-    }
-    return FM_OK;
+    const struct fm_decimals *list = budgets ? budgets : &fm_bench_tenths;
+    for (int i = 0; list->all && i < f->count; i++)
+        f->chosen[i] = true;
+    for (int i = 0; i < list->count; i++)
+        f->chosen[nearest(f, fm_decimal_value(&list->at[i]))] = true;
 }
 
 /* Write the chosen members to r->member and their widths to s->widths. */
@@ -225,7 +216,7 @@ static int take_members(struct subject *s, struct fm_bench_export *r, const stru
 
 /* Choose the members to measure in a directory with all members. */
 static int read_members(struct subject *s, struct fm_bench_export *r, const char *directory,
-                        const char *budgets, struct fm_err *err)
+                        const struct fm_decimals *budgets, struct fm_err *err)
 {
     struct family f = {0};
     cJSON *json = NULL;
@@ -233,7 +224,7 @@ static int read_members(struct subject *s, struct fm_bench_export *r, const char
     if (!rc)
         rc = read_budgets(&f, json, directory, err);
     if (!rc)
-        rc = choose_budgets(&f, budgets, err);
+        choose_budgets(&f, budgets);
     if (!rc && take_members(s, r, &f, json, err))
         rc = fm_within(err, "%s/config.json", directory);
     cJSON_Delete(json);
@@ -267,7 +258,7 @@ static int read_planned(struct fm_bench_export *r, struct fm_model *model,
 }
 
 static int open_subject(struct subject *s, struct fm_bench_export *r,
-                        const struct fm_run_options *run, const char *budgets,
+                        const struct fm_run_options *run, const struct fm_decimals *budgets,
                         const struct fm_export_options *planned, struct fm_bench_original *original,
                         struct fm_err *err)
 {
@@ -382,7 +373,7 @@ static int measure(struct fm_bench_export *r, struct subject *s, const struct fm
     return rc;
 }
 
-int fm_bench_exported(const struct fm_run_options *run, const char *budgets,
+int fm_bench_exported(const struct fm_run_options *run, const struct fm_decimals *budgets,
                       const struct fm_export_options *planned, struct fm_bench_original *original,
                       struct fm_estimate *estimate, struct fm_bench_export *result,
                       struct fm_err *err)
@@ -436,8 +427,9 @@ static int read_format(struct fm_export_options *o, const char *text, size_t len
                    choices);
 }
 
-int fm_bench_plan(struct fm_export_options **plan, int *n, const char *path, const char *budgets,
-                  const char *weights, const struct fm_layout *layout, struct fm_err *err)
+int fm_bench_plan(struct fm_export_options **plan, int *n, const char *path,
+                  const struct fm_decimals *budgets, const char *weights,
+                  const struct fm_layout *layout, struct fm_err *err)
 {
     struct fm_bundle bundle = {0};
     struct fm_budgets family = {0};

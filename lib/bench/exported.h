@@ -74,7 +74,7 @@ void fm_bench_original_release(struct fm_bench_original *original);
  * tokens than the first one that was measured with this original, because then the losses are not
  * comparable.  Release the result even after a failure.
  */
-int fm_bench_exported(const struct fm_run_options *run, const char *budgets,
+int fm_bench_exported(const struct fm_run_options *run, const struct fm_decimals *budgets,
                       const struct fm_export_options *planned, struct fm_bench_original *original,
                       struct fm_estimate *estimate, struct fm_bench_export *result,
                       struct fm_err *err);
@@ -82,7 +82,8 @@ void fm_bench_exported_release(struct fm_bench_export *result);
 
 /* Set plan (n), released by the caller, to the exports of a bundle in each of the formats
  * "bf16,fp8" of `weights` at the budgets of fm_bench_choose. */
-int fm_bench_plan(struct fm_export_options **plan, int *n, const char *bundle, const char *budgets,
-                  const char *weights, const struct fm_layout *layout, struct fm_err *err);
+int fm_bench_plan(struct fm_export_options **plan, int *n, const char *bundle,
+                  const struct fm_decimals *budgets, const char *weights,
+                  const struct fm_layout *layout, struct fm_err *err);
 
 #endif

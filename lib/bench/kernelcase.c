@@ -73,27 +73,27 @@ static void draw_mask(struct fm_kernelcase *c, int b, double share)
     c->share[b] = removed_share(c, b);
 }
 
-/* Parse "0,0.2": 0, then the others in increasing order; at most FM_KERNELBENCH_BUDGETS_MAX. */
-static int parse_budgets(double *budget, int *count, const char *text, struct fm_err *err)
+/* 0, then the others in increasing order; at most FM_KERNELBENCH_BUDGETS_MAX. */
+static int take_budgets(double *budget, int *count, const struct fm_decimals *asked,
+                        struct fm_err *err)
 {
+    static const struct fm_decimals usual = {.count = 3, .at = {{2, 10}, {4, 10}, {6, 10}}};
+    const struct fm_decimals *list = asked ? asked : &usual;
     *count = 1;
     budget[0] = 0;
-    for (const char *p = text; *p;) {
-        char *end;
-        double v = strtod(p, &end);
-        if (end == p || !(v >= 0 && v < 0.9) || (*end && *end != ','))
-            return fm_fail(err, FM_EUSAGE, "--budgets %s: give shares from 0 to less than 0.9",
-                           text);
-        p = *end ? end + 1 : end;
+    for (int i = 0; i < list->count; i++) {
+        double v = fm_decimal_value(&list->at[i]);
         if (v == 0)
             continue;
-        if (v <= budget[*count - 1] || *count == FM_KERNELBENCH_BUDGETS_MAX)
+        if (v >= 0.9 || v <= budget[*count - 1] || *count == FM_KERNELBENCH_BUDGETS_MAX)
             return fm_fail(err, FM_EUSAGE,
-                           "--budgets %s: give at most %d shares, in increasing order", text,
-                           FM_KERNELBENCH_BUDGETS_MAX);
+                           "--budgets: %g is not in order, or one too many; give at most %d "
+                           "shares, from 0 to less than 0.9",
+                           v, FM_KERNELBENCH_BUDGETS_MAX);
         budget[(*count)++] = v;
     }
-    return FM_OK;
+    return list->all ? fm_fail(err, FM_EUSAGE, "--budgets all: give shares, such as 0.2,0.4")
+                     : FM_OK;
 }
 
 static int alloc_tables(struct fm_kernelcase *c, struct fm_err *err)
@@ -125,12 +125,12 @@ static void copy_mask(struct fm_kernelcase *c, const struct fm_masks *f, int b, 
 }
 
 /* Set the widths of the family, or random ones if it is NULL. */
-static int set_masks(struct fm_kernelcase *c, const struct fm_masks *f, const char *budgets,
-                     struct fm_err *err)
+static int set_masks(struct fm_kernelcase *c, const struct fm_masks *f,
+                     const struct fm_decimals *budgets, struct fm_err *err)
 {
     double budget[FM_KERNELBENCH_BUDGETS_MAX];
     int count;
-    if (parse_budgets(budget, &count, budgets, err))
+    if (take_budgets(budget, &count, budgets, err))
         return err->code;
     c->layer.B = count;
     if (alloc_tables(c, err))

@@ -192,7 +192,7 @@ static int open_masks(struct recovery *r, struct fm_err *err)
         return rc;
     const struct fm_masks *masks = &r->budgets.masks;
     const struct fm_recover_options *o = r->options;
-    const struct fm_masks_wish wish = {.budget = (double)r->budget.num / (double)r->budget.den,
+    const struct fm_masks_wish wish = {.budget = fm_decimal_value(&r->budget),
                                        .step = fm_stage_budget_step(&r->task.in)};
     r->mask = fm_masks_nearest(masks, &r->budget);
     if (o->train->solve && masks->count < 2)
@@ -252,7 +252,7 @@ static double layer_channels(const struct recovery *r, int m)
     if (r->options->strategy == FM_RECOVER_CROSS)
         return all;
     if (r->budgets.masks.count == 0)
-        return all * (1 - (double)r->budget.num / (double)r->budget.den);
+        return all * (1 - fm_decimal_value(&r->budget));
     const uint32_t *widths = fm_masks_widths(&r->budgets.masks, r->mask) + (size_t)m * (size_t)c->E;
     for (int e = 0; e < c->E; e++)
         kept += widths[e];

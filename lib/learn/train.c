@@ -97,7 +97,7 @@ int fm_trainer_around(const struct fm_calib *calib, const struct fm_train_option
 /* Students keep all channels at the start and 1 - until at the end. */
 static double mean_kept(const struct fm_decimal *until)
 {
-    return 1 - (double)until->num / (double)until->den / 2;
+    return 1 - fm_decimal_value(until) / 2;
 }
 
 /* Work, memory and disk space for making and measuring the masks. */
@@ -149,7 +149,7 @@ static void suggest_measures(struct fm_estimate *estimate, const struct fm_train
             break;
         estimate_run(&changed, &wider, task);
         fm_estimate_suggest(estimate, changed.flops, "--measure-step %g",
-                            (double)measure->num / (double)measure->den);
+                            fm_decimal_value(measure));
     }
     int held = task->held.count;
     if (!fm_inputs_evaluate(&task->run->inputs) || held < 2 * task->held.inputs)
@@ -644,11 +644,12 @@ static int choose_multiple(struct fm_train_options *o, const struct fm_task *tas
 }
 
 /* Set *reach to the last mask's budget: `until`, or that of the narrowest widths if it is smaller.
- * Set *beyond to the distance beyond *reach up to which --budget is accepted (lib/masks/masks.h, fm_masks_choose).
- * With one width for the whole model, the first action that removes `until` is the last mask; for
- * `uniform` it is the last one that does not remove more.  With other granularities, the last mask
- * may exceed `until` by one action step of a group, and the mask before it is at most a budget step
- * and an action step away.  `learned` can skip actions, so its steps may be larger. */
+ * Set *beyond to the distance beyond *reach up to which --budget is accepted (lib/masks/masks.h,
+ * fm_masks_choose). With one width for the whole model, the first action that removes `until` is
+ * the last mask; for `uniform` it is the last one that does not remove more.  With other
+ * granularities, the last mask may exceed `until` by one action step of a group, and the mask
+ * before it is at most a budget step and an action step away.  `learned` can skip actions, so its
+ * steps may be larger. */
 static void forecast_reach(double *reach, double *beyond, const struct fm_trainer *t)
 {
     const struct fm_train_options *o = t->options;
@@ -674,8 +675,8 @@ static void forecast_reach(double *reach, double *beyond, const struct fm_traine
         most = end < actions->count - 1 ? actions->width[end + 1] - actions->width[end] : 0;
     }
     double last = 1 - (double)actions->width[end] / c->I;
-    double to = (double)until->num / (double)until->den;
-    double step = (double)o->budget_step.num / (double)o->budget_step.den;
+    double to = fm_decimal_value(until);
+    double step = fm_decimal_value(&o->budget_step);
     int size = together ? c->M * c->E : fm_granularity_size(o->granularity, c->M, c->E);
     double share = (double)most / c->I * size / ((double)c->M * c->E);
     *reach = together || last < to ? last : to;

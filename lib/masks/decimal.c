@@ -6,7 +6,6 @@
 #include "lib/masks/decimal.h"
 
 #include <assert.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -74,6 +73,21 @@ int fm_decimal_span(struct fm_decimal *d, const char *text, size_t len, const ch
 int fm_decimal_parse(struct fm_decimal *d, const char *text, const char *what, struct fm_err *err)
 {
     return fm_decimal_span(d, text, strlen(text), what, err);
+}
+
+bool fm_decimals_parse(struct fm_decimals *list, const char *text)
+{
+    *list = (struct fm_decimals){.all = strcmp(text, "all") == 0};
+    for (const char *at = text; !list->all; at++) {
+        size_t len = strcspn(at, ",");
+        if (list->count == FM_DECIMALS_MAX || !read_digits(&list->at[list->count], at, len))
+            return false;
+        fm_decimal_reduce(&list->at[list->count++]);
+        at += len;
+        if (!*at)
+            break;
+    }
+    return true;
 }
 
 uint64_t fm_decimal_floor(const struct fm_decimal *d, uint64_t n)

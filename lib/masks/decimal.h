@@ -5,6 +5,7 @@
 #ifndef FM_DECIMAL_H
 #define FM_DECIMAL_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -21,6 +22,22 @@ int fm_decimal_parse(struct fm_decimal *d, const char *text, const char *what, s
 /* Parse the first `len` bytes of text. */
 int fm_decimal_span(struct fm_decimal *d, const char *text, size_t len, const char *what,
                     struct fm_err *err);
+/* A list of decimals, or the word "all". */
+#define FM_DECIMALS_MAX 128
+struct fm_decimals {
+    bool all;
+    int count;
+    struct fm_decimal at[FM_DECIMALS_MAX];
+};
+
+/* Parse "0.2,0.4" or "all"; false for anything else, and for more than FM_DECIMALS_MAX. */
+bool fm_decimals_parse(struct fm_decimals *list, const char *text);
+
+static inline double fm_decimal_value(const struct fm_decimal *d)
+{
+    return (double)d->num / (double)d->den;
+}
+
 /* If text is a percentage from 2 to 100, "40" or "40%", the fraction that it means; else 0. */
 double fm_decimal_percent(const char *text, size_t len);
 

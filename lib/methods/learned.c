@@ -164,11 +164,6 @@ static int run_students(struct fm_trainer *t, struct fm_err *err)
     return rc;
 }
 
-static double as_double(const struct fm_decimal *d)
-{
-    return (double)d->num / (double)d->den;
-}
-
 static void update_logits(struct fm_trainer *t)
 {
     struct learned *n = t->own;
@@ -190,7 +185,7 @@ static void update_logits(struct fm_trainer *t)
     t->runner.taken++;
     fm_logits_adam(z, o->lr, o->beta1, o->beta2, (int)t->runner.taken);
     n->lambda = fm_logits_pace(n->lambda, o->gain, o->steps, t->runner.taken, n->rho_start,
-                               as_double(&t->options->until), fm_logits_expected(z));
+                               fm_decimal_value(&t->options->until), fm_logits_expected(z));
 }
 
 /* An expert, or a group of tied experts, whose hardened width a step changed. */

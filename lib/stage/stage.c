@@ -252,7 +252,7 @@ double fm_stage_budget_step(const struct fm_bundle *b)
     struct fm_decimal d;
     struct fm_err unread = {0};
     if (cJSON_IsString(step) && !fm_decimal_parse(&d, step->valuestring, "budget_step", &unread))
-        return (double)d.num / (double)d.den;
+        return fm_decimal_value(&d);
     return 0.01;
 }
 

@@ -135,4 +135,23 @@ TEST(the_uniform_width_of_a_budget_is_rounded_up)
     assert_int_equal(fm_actions_uniform_export(15 * 2, 3, 5, 37, 1), 37);
 }
 
+TEST(lists_of_decimals_are_exact_and_strict)
+{
+    static const char *const bad[] = {"",     "x",   "0.2,", ",0.2", "0.2 0.4",
+                                      "-0.1", "1.5", "nan",  "all,0"};
+    struct fm_decimals list;
+    char many[2 * (FM_DECIMALS_MAX + 1) + 1] = "";
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_false(fm_decimals_parse(&list, bad[i]));
+    for (int i = 0; i < FM_DECIMALS_MAX; i++)
+        strcat(many, i ? ",0" : "0");
+    assert_true(fm_decimals_parse(&list, many));
+    assert_int_equal(list.count, FM_DECIMALS_MAX);
+    assert_false(fm_decimals_parse(&list, strcat(many, ",0")));
+    assert_true(fm_decimals_parse(&list, "all") && list.all && list.count == 0);
+    assert_true(fm_decimals_parse(&list, "0,0.250,1") && !list.all);
+    assert_int_equal(list.count, 3);
+    assert_true(list.at[1].num == 25 && list.at[1].den == 100 && list.at[2].num == 1);
+}
+
 TEST_MAIN(NULL, NULL)

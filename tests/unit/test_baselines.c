@@ -130,7 +130,7 @@ static double golden_loss(const struct golden *g)
     return sum / (double)n;
 }
 
-static struct fm_baseline_table *compare(struct runs *r, const char *budgets)
+static struct fm_baseline_table *compare(struct runs *r, const struct fm_decimals *budgets)
 {
     struct fm_err err = {0};
     struct fm_baseline_table *t = calloc(1, sizeof *t);
@@ -172,11 +172,12 @@ TEST(figures_do_not_depend_on_memory_or_threads)
     struct runs r;
     baselines_open(&g, "odd-mixtral");
     init_run(&r, "cpu");
-    struct fm_baseline_table *one = compare(&r, "0.2,0.6");
+    const struct fm_decimals budgets = {.count = 2, .at = {{2, 10}, {6, 10}}};
+    struct fm_baseline_table *one = compare(&r, &budgets);
     init_run(&r, "cpu");
     r.run.machine.memory = 64 << 10;
     assert_ok(fm_pool_start(2, &err));
-    struct fm_baseline_table *two = compare(&r, "0.2,0.6");
+    struct fm_baseline_table *two = compare(&r, &budgets);
     fm_pool_stop();
     assert_int_equal(FM_BASELINES, FM_BASELINES);
     for (int row = 0; row < FM_BASELINES; row++)
