@@ -106,9 +106,6 @@ static int begin_ranks(struct fm_cli *cli, struct fm_err *err)
 {
     struct fm_run_options *run = &cli->run;
     const char *warning = NULL;
-    if ((cli->groups & FM_CLI_RANKS) && cli->operands) /* otherwise rank 0 would wait for standard
-                                                          input */
-        run->inputs.stream = cli->operand[0];
     if ((cli->groups & FM_CLI_RANKS) &&
         fm_comm_open(&run->machine.comm, fm_wire_linked, &warning, err))
         return err->code;

@@ -332,8 +332,6 @@ static int work(struct fm_cli *cli, struct options *o, struct fm_err *err)
     bool alone = cli->operands < 2, known = false;
     if (*what && check_own(cli, what, &known, err))
         return err->code;
-    if (cli->operands >= 2)
-        cli->run.inputs.stream = cli->operand[1];
     if (strcmp(what, "loops") == 0)
         return loops(cli, err);
     if (cli->operands > 2 && strcmp(what, "quality") != 0)

@@ -245,8 +245,6 @@ int fm_pack_main(int argc, char **argv)
     fm_quantisers_choices(asked.weights + used, sizeof asked.weights - used);
     fm_cli_begin(&cli, argc, argv, own, FM_CLI_COUNT(own));
     struct fm_err err = {0};
-    if (cli.operands)
-        cli.run.inputs.stream = cli.operand[0];
     asked.options.layout = asked.layout < 0 ? FM_LAYOUT_DEFAULT : fm_layouts[asked.layout];
     if (asked.weight >= 0)
         asked.options.weights = asked.packing.weights =

@@ -107,8 +107,6 @@ int fm_recover_main(int argc, char **argv)
         .scope = scope,
     };
     fm_cli_begin(&cli, argc, argv, own, FM_CLI_COUNT(own));
-    if (cli.operands)
-        cli.run.inputs.stream = cli.operand[0];
     options.strategy = (enum fm_recover_strategy)strategy;
     struct fm_recover_options usual;
     fm_recover_defaults(&usual, fm_recoveries[train]);

@@ -142,8 +142,6 @@ int fm_train_main(int argc, char **argv)
         .scope = scope,
     };
     fm_cli_begin(&cli, argc, argv, own, FM_CLI_COUNT(own));
-    if (cli.operands)
-        cli.run.inputs.stream = cli.operand[0];
     options.method = fm_methods[method];
     options.granularity = (enum fm_granularity)granularity;
     options.width_multiple = (uint32_t)multiple;

@@ -30,8 +30,6 @@ struct table {
 /* Shared options that are not plain fields of struct fm_run_options. */
 static struct {
     int device, precision;
-    const char *tokens[FM_INPUTS_MAX + 1], *texts[FM_INPUTS_MAX + 1];
-    const char *eval_tokens[FM_INPUTS_MAX + 1], *eval_texts[FM_INPUTS_MAX + 1];
     const char *help; /* "" or "all" */
     bool version;
 } chosen;
@@ -90,11 +88,11 @@ static int add_inputs(struct shared *rows, struct fm_cli *cli)
           "checkpoint, or ORG/NAME in the Hugging Face cache", 0, 0, 0},
          0},
         {FM_CLI_TOKENS,
-         {"tokens", 't', FM_CLI_SOURCES, chosen.tokens, "FILE[:W]",
+         {"tokens", 't', FM_CLI_SOURCES, run->inputs.tokens, "FILE[:W]",
           "tokens: .npy, or raw .u16 or .u32; repeat to mix", 0, 0, 0},
          0},
         {FM_CLI_TOKENS,
-         {"text", 0, FM_CLI_SOURCES, chosen.texts, "FILE[:W]",
+         {"text", 0, FM_CLI_SOURCES, run->inputs.texts, "FILE[:W]",
           "text instead, or mixed in: .jsonl, .txt, - (stdin)", 0, 0, 0},
          0},
         {FM_CLI_TOKENS,
@@ -114,11 +112,11 @@ static int add_inputs(struct shared *rows, struct fm_cli *cli)
           "token after each document of text (default: eos)", 0, 0, 0},
          NEEDS_TEXT},
         {FM_CLI_EVAL,
-         {"eval-tokens", 0, FM_CLI_READS, chosen.eval_tokens, "FILE",
+         {"eval-tokens", 0, FM_CLI_READS, run->inputs.eval_tokens, "FILE",
           "tokens to measure quality on; repeat for other kinds of text", 0, 0, 0},
          0},
         {FM_CLI_EVAL,
-         {"eval-text", 0, FM_CLI_READS, chosen.eval_texts, "FILE",
+         {"eval-text", 0, FM_CLI_READS, run->inputs.eval_texts, "FILE",
           "text to measure quality on; repeat for other kinds of text", 0, 0, 0},
          0},
     };
@@ -441,6 +439,9 @@ static void parse_words(struct fm_cli *cli, const struct table *t, int argc, cha
     }
     cli->operand = argv + optind;
     cli->operands = argc - optind;
+    int first = cli->first ? 1 : 0;
+    if (cli->run.inputs.stream && cli->operands > first)
+        cli->run.inputs.stream = cli->operand[first];
 }
 
 static int refuse_idle(const struct fm_cli_given *g, const char *says, struct fm_err *err)
@@ -478,14 +479,14 @@ bool fm_options_make_file(const struct fm_cli *cli)
 /* Refuse options that modify others which were not given. */
 static int check_given(const struct fm_cli *cli, struct fm_err *err)
 {
-    bool text = chosen.texts[0] || chosen.eval_texts[0];
+    const struct fm_inputs *in = &cli->run.inputs;
     for (int i = 0; i < cli->givens; i++) {
         const struct fm_cli_given *g = &cli->given[i];
         if (g->needs == NEEDS_RESULT && cli->guard.writes == 0 && !fm_options_make_file(cli))
             return refuse_idle(g, "without a file to write", err);
-        if (g->needs == NEEDS_EVAL && !chosen.eval_tokens[0] && !chosen.eval_texts[0])
+        if (g->needs == NEEDS_EVAL && !fm_inputs_evaluate(in))
             return refuse_idle(g, "without --eval-tokens or --eval-text", err);
-        if (g->needs == NEEDS_TEXT && !text)
+        if (g->needs == NEEDS_TEXT && !in->texts[0] && !in->eval_texts[0])
             return refuse_idle(g, "without a text", err);
     }
     return FM_OK;
@@ -501,7 +502,7 @@ static void check_needs(const struct fm_cli *cli)
         refuse(cli, "--model is missing before ", cli->operand[0], "");
     if (needed && (cli->groups & FM_CLI_MODEL) && !cli->run.inputs.model)
         refuse(cli, "--model DIR is missing", "", "");
-    if (needed && (cli->groups & FM_CLI_TOKENS) && !chosen.tokens[0] && !chosen.texts[0])
+    if (needed && (cli->groups & FM_CLI_TOKENS) && !fm_inputs_first(&cli->run.inputs))
         refuse(cli, "--tokens FILE or --text FILE is missing", "", "");
     if (cli->operands > cli->operands_max)
         refuse(cli, "one operand too many: ", cli->operand[cli->operands_max], "");
@@ -516,12 +517,6 @@ static void settle_run(struct fm_run_options *run)
     run->machine.precision = chosen.precision == IN_BF16 ? FM_PRECISION_BF16 : FM_PRECISION_F32;
     run->machine.precision_auto = chosen.precision == IN_EITHER;
     run->machine.memory_firm = run->machine.memory > 0;
-    run->inputs.tokens = chosen.tokens[0];
-    for (int i = 0; i + 1 < FM_INPUTS_MAX; i++)
-        run->inputs.also_tokens[i] = chosen.tokens[i + 1];
-    memcpy(run->inputs.texts, chosen.texts, sizeof run->inputs.texts);
-    memcpy(run->inputs.eval_tokens, chosen.eval_tokens, sizeof run->inputs.eval_tokens);
-    memcpy(run->inputs.eval_texts, chosen.eval_texts, sizeof run->inputs.eval_texts);
 }
 
 /* Register all files of the command line, and standard input. */

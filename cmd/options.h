@@ -63,7 +63,7 @@ struct fm_cli {
     const char *about;    /* one sentence for --help */
     const char *often;    /* options that --help shows, "model tokens"; --help=all shows all */
     int groups;
-    struct fm_run_options run;
+    struct fm_run_options run; /* inputs.stream "-": the operand names the stream */
     bool json, dry_run, quiet, no_sandbox;
     char **operand;
     int operands, operands_max;

@@ -86,9 +86,9 @@ static int check_standard_input(const struct fm_run_options *run, struct fm_err 
 {
     bool stage = run->inputs.stream && strcmp(run->inputs.stream, "-") == 0;
     int times = 0;
-    for (int i = 0; i < FM_INPUTS_MAX && run->inputs.eval_texts[i]; i++)
+    for (int i = 0; run->inputs.eval_texts[i]; i++)
         times += strcmp(run->inputs.eval_texts[i], "-") == 0;
-    for (int i = 0; i < FM_INPUTS_MAX && run->inputs.texts[i]; i++)
+    for (int i = 0; run->inputs.texts[i]; i++)
         times +=
             strcmp(run->inputs.texts[i], "-") == 0 || strncmp(run->inputs.texts[i], "-:", 2) == 0;
     if (times > 0 && stage)
@@ -163,9 +163,9 @@ static int open_kinds(struct reading *r, struct fm_err *err)
 {
     const struct fm_inputs *in = &r->run->inputs;
     int rc = FM_OK;
-    for (int i = 0; !rc && i < FM_INPUTS_MAX && in->eval_tokens[i]; i++)
+    for (int i = 0; !rc && in->eval_tokens[i]; i++)
         rc = open_kind(r, in->eval_tokens[i], false, err);
-    for (int i = 0; !rc && i < FM_INPUTS_MAX && in->eval_texts[i]; i++)
+    for (int i = 0; !rc && in->eval_texts[i]; i++)
         rc = open_kind(r, in->eval_texts[i], true, err);
     if (r->mix.inputs == 1)
         r->kind[0][0] = '\0'; /* a single kind has no name */
@@ -177,10 +177,10 @@ static int open_sources(struct reading *r, struct fm_err *err)
     const struct fm_run_options *run = r->run;
     if (r->eval)
         return open_kinds(r, err);
-    int rc = run->inputs.tokens ? add_source(r, run->inputs.tokens, false, err) : FM_OK;
-    for (int i = 0; !rc && i < FM_INPUTS_MAX && run->inputs.also_tokens[i]; i++)
-        rc = add_source(r, run->inputs.also_tokens[i], false, err);
-    for (int i = 0; !rc && i < FM_INPUTS_MAX && run->inputs.texts[i]; i++)
+    int rc = FM_OK;
+    for (int i = 0; !rc && run->inputs.tokens[i]; i++)
+        rc = add_source(r, run->inputs.tokens[i], false, err);
+    for (int i = 0; !rc && run->inputs.texts[i]; i++)
         rc = add_source(r, run->inputs.texts[i], true, err);
     return rc;
 }

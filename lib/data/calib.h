@@ -53,15 +53,15 @@ struct fm_calib {
 const struct fm_corpus *fm_calib_text(const struct fm_calib *calib);
 
 /*
- * Open run->inputs.tokens, run->inputs.also_tokens and run->inputs.texts (eval:
- * run->inputs.eval_tokens and eval_texts) for a model.  T = run->inputs.seq_len or its default.
- * run->inputs.shuffle permutes all sequences of each file, then run->inputs.max_tokens keeps the
- * first whole sequences of the mixture.  Neither applies to evaluation tokens, of which the first
- * run->inputs.max_eval_tokens (0: FM_EVAL_TOKENS) are kept.  If there are several evaluation files,
- * each is a kind.  All kinds have the same number of sequences, and the sequences of a kind are
- * contiguous; a kind is named after its file, without directory or last extension.  FM_EFORMAT if a
- * file has less than one sequence; FM_EUSAGE if seq_len is less than 2 or more than the model's
- * positions, a weight is invalid, or max_tokens is less than a sequence.
+ * Open run->inputs.tokens and run->inputs.texts (eval: run->inputs.eval_tokens and eval_texts) for
+ * a model.  T = run->inputs.seq_len or its default. run->inputs.shuffle permutes all sequences of
+ * each file, then run->inputs.max_tokens keeps the first whole sequences of the mixture.  Neither
+ * applies to evaluation tokens, of which the first run->inputs.max_eval_tokens (0: FM_EVAL_TOKENS)
+ * are kept.  If there are several evaluation files, each is a kind.  All kinds have the same number
+ * of sequences, and the sequences of a kind are contiguous; a kind is named after its file, without
+ * directory or last extension.  FM_EFORMAT if a file has less than one sequence; FM_EUSAGE if
+ * seq_len is less than 2 or more than the model's positions, a weight is invalid, or max_tokens is
+ * less than a sequence.
  */
 int fm_calib_open(struct fm_calib *calib, const struct fm_run_options *run,
                   const struct fm_config *config, bool eval, struct fm_err *err);

@@ -12,7 +12,7 @@
 
 const char *fm_inputs_first(const struct fm_inputs *inputs)
 {
-    return inputs->tokens ? inputs->tokens : inputs->texts[0];
+    return inputs->tokens[0] ? inputs->tokens[0] : inputs->texts[0];
 }
 
 int fm_inputs_find_model(struct fm_inputs *inputs, struct fm_err *err)

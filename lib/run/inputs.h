@@ -19,23 +19,21 @@
 #define FM_EVAL_TOKENS 65536
 
 struct fm_inputs {
-    const char *model;                      /* --model DIR */
-    const char *stream;                     /* stage stream, "-": standard input, NULL: none */
-    const char *tokens;                     /* --tokens FILE[:WEIGHT] */
-    const char *also_tokens[FM_INPUTS_MAX]; /* more token files, NULL after the last */
-    const char *texts[FM_INPUTS_MAX]; /* --text FILE[:WEIGHT], NULL after the last; used after all
-                                         token files */
-    const char *text_field;           /* field with the text in JSONL rows; NULL: "text" */
-    const char *tokenizer;            /* tokenizer.json; NULL: the model's own */
-    const char *tokenizer_cmd;        /* a command that encodes instead, or NULL */
-    const char *separator;            /* NULL: "eos", else "none" or a token */
-    const char *eval_tokens[FM_INPUTS_MAX]; /* --eval-tokens FILE, NULL after the last */
-    const char *eval_texts[FM_INPUTS_MAX];  /* --eval-text FILE, NULL after the last; they follow
-                                               the files of eval_tokens */
-    int seq_len;              /* 0: min(2048, config->T_exact, columns of a 2-D file) */
-    int batch;                /* sequences per batch; 0: the tool's default */
-    uint64_t max_tokens;      /* 0: no limit */
-    uint64_t max_eval_tokens; /* 0: FM_EVAL_TOKENS; stages choose less (lib/learn/quality.h) */
+    const char *model;  /* --model DIR */
+    const char *stream; /* stage stream, "-": standard input, NULL: none */
+    /* NULL follows the last of each. */
+    const char *tokens[FM_INPUTS_MAX + 1];      /* --tokens FILE[:WEIGHT] */
+    const char *texts[FM_INPUTS_MAX + 1];       /* --text FILE[:WEIGHT], used after these */
+    const char *eval_tokens[FM_INPUTS_MAX + 1]; /* --eval-tokens FILE */
+    const char *eval_texts[FM_INPUTS_MAX + 1];  /* --eval-text FILE, used after these */
+    const char *text_field;    /* field with the text in JSONL rows; NULL: "text" */
+    const char *tokenizer;     /* tokenizer.json; NULL: the model's own */
+    const char *tokenizer_cmd; /* a command that encodes instead, or NULL */
+    const char *separator;     /* NULL: "eos", else "none" or a token */
+    int seq_len;               /* 0: min(2048, config->T_exact, columns of a 2-D file) */
+    int batch;                 /* sequences per batch; 0: the tool's default */
+    uint64_t max_tokens;       /* 0: no limit */
+    uint64_t max_eval_tokens;  /* 0: FM_EVAL_TOKENS; stages choose less (lib/learn/quality.h) */
     bool shuffle;
     uint64_t seed;
 };

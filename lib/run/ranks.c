@@ -101,9 +101,9 @@ static int share_input(struct fm_comm *comm, struct fm_err *err)
 bool fm_ranks_streams(const struct fm_run_options *run, bool stage)
 {
     bool streams = stage && run->inputs.stream && strcmp(run->inputs.stream, "-") == 0;
-    for (int i = 0; i < FM_INPUTS_MAX && run->inputs.eval_texts[i]; i++)
+    for (int i = 0; run->inputs.eval_texts[i]; i++)
         streams = streams || strcmp(run->inputs.eval_texts[i], "-") == 0;
-    for (int i = 0; i < FM_INPUTS_MAX && run->inputs.texts[i]; i++)
+    for (int i = 0; run->inputs.texts[i]; i++)
         streams = streams || strcmp(run->inputs.texts[i], "-") == 0 ||
                   !strncmp(run->inputs.texts[i], "-:", 2);
     return streams;

@@ -74,7 +74,7 @@ int main(int argc, char **argv)
         return FM_EUSAGE;
     }
     const struct fm_run_options run = {
-        .inputs = {.model = argv[1], .tokens = argv[2], .seq_len = atoi(argv[3])},
+        .inputs = {.model = argv[1], .tokens = {argv[2]}, .seq_len = atoi(argv[3])},
         .machine = {.device = "cpu"}};
     int rc = write_all(&run, &err);
     if (rc == FM_OK && fflush(stdout) != 0)

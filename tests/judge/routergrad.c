@@ -96,7 +96,7 @@ int main(int argc, char **argv)
         return FM_EUSAGE;
     }
     const struct fm_run_options run = {
-        .inputs = {.model = argv[1], .tokens = argv[2], .seq_len = atoi(argv[3]), .seed = 1},
+        .inputs = {.model = argv[1], .tokens = {argv[2]}, .seq_len = atoi(argv[3]), .seed = 1},
         .machine = {.device = "cpu"}};
     int rc = run_all(&run, &err);
     if (!rc && fflush(stdout) != 0)

@@ -83,7 +83,7 @@ int main(int argc, char **argv)
     for (int i = 4; !rc && i < argc; i++) {
         struct fm_run_options run = {.inputs = {.model = argv[1],
                                                 .stream = argv[i],
-                                                .tokens = argv[2],
+                                                .tokens = {argv[2]},
                                                 .eval_tokens = {argv[2]},
                                                 .seq_len = atoi(argv[3])},
                                      .machine = {.threads = 1},
