@@ -14,6 +14,7 @@
 
 #include "lib/learn/recover.h"
 #include "lib/learn/tune.h"
+#include "lib/masks/methods.h"
 
 /* Differences small enough that most tokens keep their experts. */
 static void fill(float *values, size_t n)
