@@ -183,16 +183,17 @@ static void member_table(FILE *out, const struct fm_list *list)
             row_text(out, list, i);
 }
 
-static void table(FILE *out, const struct fm_list *list)
+static void describe_list(const struct fm_result *r, const struct fm_list *list)
 {
+    FILE *out = r->text;
+    fm_list_json(r->json, list);
     fm_printable_write(out, list->family);
     fprintf(out, ", stage %s: %d layers, ", list->stage, list->layers);
     if (list->M < list->layers)
         fprintf(out, "%d of them with ", list->M);
     fprintf(out, "%d experts (%d per token), hidden %d, channels %d, %s\n", list->experts,
             list->experts_per_token, list->hidden, list->channels, list->dtype);
-    fm_show_extra(&(struct fm_result){.text = out}, &list->extra,
-                  "kept, and left out of exports without --keep-extra");
+    fm_show_extra(r, &list->extra, "kept, and left out of exports without --keep-extra");
     if (list->storage[0]) {
         char stored[32], plain[32];
         fm_units_bytes(stored, list->bytes_stored);
@@ -244,30 +245,35 @@ static void kept_table(FILE *out, const struct fm_list *list, const struct fm_ke
     }
 }
 
+/* A list and, with --coverage, what members keep. */
+struct listing {
+    struct fm_list list;
+    struct fm_kept kept;
+};
+
+static void describe(const struct fm_result *r, const void *self)
+{
+    const struct listing *l = self;
+    describe_list(r, &l->list);
+    if (l->kept.kinds.count == 0)
+        return;
+    kept_table(r->text, &l->list, &l->kept);
+    fm_kept_add(cJSON_GetObjectItemCaseSensitive(r->json, "budgets"), &l->kept);
+}
+
 int fm_listing_print(const struct fm_cli *cli, const char *const *coverage, struct fm_err *err)
 {
     struct fm_opened opened = {0};
-    struct fm_list list = {0};
-    struct fm_kept kept = {0};
-    struct fm_cli_text text;
+    struct listing l = {0};
+    struct fm_shown shown = {cli, "fm-pack", describe, &l, NULL};
     int rc = FM_OK;
     if (fm_stage_open(&opened.bundle, cli->run.inputs.stream, coverage[0] ? FM_MEMBER_MASKS : NULL,
                       err) ||
-        fm_list_fill(&list, &opened, true, err) ||
-        (coverage[0] && fm_kept_fill(&kept, &opened, coverage, err)) ||
-        fm_cli_text_open(&text, err))
+        fm_list_fill(&l.list, &opened, true, err) ||
+        (coverage[0] && fm_kept_fill(&l.kept, &opened, coverage, err)) || fm_show(&shown, err))
         rc = err->code;
-    if (!rc) {
-        cJSON *tree = fm_list_json(&list);
-        table(text.out, &list);
-        if (coverage[0]) {
-            kept_table(text.out, &list, &kept);
-            fm_kept_add(cJSON_GetObjectItemCaseSensitive(tree, "budgets"), &kept);
-        }
-        rc = fm_cli_result(cli, &text, tree, err);
-    }
-    fm_kept_release(&kept);
-    fm_list_release(&list);
+    fm_kept_release(&l.kept);
+    fm_list_release(&l.list);
     fm_opened_release(&opened);
     return rc;
 }

@@ -15,7 +15,6 @@
 #include "lib/block/mlp.h"
 #include "lib/export/plan.h"
 #include "lib/masks/methods.h"
-#include "lib/run/report.h"
 #include "lib/stage/budgets.h"
 #include "lib/stage/stage.h"
 
@@ -409,9 +408,8 @@ void fm_list_model(cJSON *model, const struct fm_list *list, bool moe_layers)
     fm_json_add_uint(model, "params", list->params);
 }
 
-cJSON *fm_list_json(const struct fm_list *list)
+void fm_list_json(cJSON *tree, const struct fm_list *list)
 {
-    cJSON *tree = fm_report_begin("fm-pack");
     fm_json_add_string(tree, "stage", list->stage);
     cJSON *model = fm_json_add_object(tree, "model");
     fm_list_model(model, list, list->M < list->layers);
@@ -438,5 +436,4 @@ cJSON *fm_list_json(const struct fm_list *list)
     cJSON *budgets = fm_json_add_array(tree, "budgets");
     for (int i = 0; i < list->rows; i++)
         add_row(budgets, list, &list->row[i]);
-    return tree;
 }

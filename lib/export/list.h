@@ -118,7 +118,7 @@ void fm_list_add_member(cJSON *object, const struct fm_list_row *row, const char
  * layers with experts. */
 void fm_list_model(cJSON *model, const struct fm_list *list, bool moe_layers);
 
-/* The list as JSON, which the caller deletes. */
-cJSON *fm_list_json(const struct fm_list *list);
+/* Add the list to the JSON of fm-pack --list. */
+void fm_list_json(cJSON *tree, const struct fm_list *list);
 
 #endif

@@ -139,7 +139,8 @@ TEST(the_list_has_the_bytes_of_every_layout)
         export_as(scratch("list"), form(i));
         assert_int_equal(list.row[5].form[i].tensors, tensor_bytes(scratch("list")));
     }
-    cJSON *json = fm_list_json(&list);
+    cJSON *json = cJSON_CreateObject();
+    fm_list_json(json, &list);
     char *text = fm_json_print(json);
     cJSON_Delete(json);
     assert_non_null(strstr(text, "\"layer-vllm\": {"));

@@ -299,7 +299,8 @@ TEST(the_list_agrees_with_the_manifest)
     assert_int_equal(list.row[5].bytes, bytes);
     fm_safetensors_close(&st);
     fm_file_close(&f);
-    cJSON *json = fm_list_json(&list);
+    cJSON *json = cJSON_CreateObject();
+    fm_list_json(json, &list);
     char *text = fm_json_print(json);
     cJSON_Delete(json);
     assert_non_null(strstr(text, "\"removed\": 132"));
