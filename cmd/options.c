@@ -60,13 +60,12 @@ const char *fm_options_speaker(const struct fm_cli *cli)
     return speaker ? speaker : cli->tool;
 }
 
-/* Options that a shared option requires. */
-enum { NEEDS_TEXT = 1, NEEDS_RESULT = 2, NEEDS_EVAL = 4 };
+/* Options that a shared option requires, beside its groups. */
+enum { NEEDS_TEXT = 1 << 20, NEEDS_RESULT = 1 << 21, NEEDS_EVAL = 1 << 22, NEEDS = 7 << 20 };
 
 struct shared {
     int groups;
     struct fm_cli_option option;
-    int needs;
 };
 
 /* Section of --help for each group of shared options. */
@@ -78,90 +77,6 @@ static const char *heading_of(int group)
                                                                 : "Every tool";
 }
 
-/* Add the inputs: the first rows under "Model and tokens". */
-static int add_inputs(struct shared *rows, struct fm_cli *cli)
-{
-    struct fm_run_options *run = &cli->run;
-    const struct shared list[] = {
-        {FM_CLI_MODEL,
-         {"model", 'm', FM_CLI_READ, &run->inputs.model, "DIR",
-          "checkpoint, or ORG/NAME in the Hugging Face cache", 0, 0, 0},
-         0},
-        {FM_CLI_TOKENS,
-         {"tokens", 't', FM_CLI_SOURCES, run->inputs.tokens, "FILE[:W]",
-          "tokens: .npy, or raw .u16 or .u32; repeat to mix", 0, 0, 0},
-         0},
-        {FM_CLI_TOKENS,
-         {"text", 0, FM_CLI_SOURCES, run->inputs.texts, "FILE[:W]",
-          "text instead, or mixed in: .jsonl, .txt, - (stdin)", 0, 0, 0},
-         0},
-        {FM_CLI_TOKENS,
-         {"text-field", 0, FM_CLI_TEXT, &run->inputs.text_field, "NAME",
-          "field of .jsonl rows with the text (default: text)", 0, 0, 0},
-         NEEDS_TEXT},
-        {FM_CLI_TOKENS,
-         {"tokenizer", 0, FM_CLI_READ, &run->inputs.tokenizer, "FILE",
-          "tokenizer.json for text (default: the model's own)", 0, 0, 0},
-         NEEDS_TEXT},
-        {FM_CLI_TOKENS,
-         {"tokenizer-cmd", 0, FM_CLI_TEXT, &run->inputs.tokenizer_cmd, "CMD",
-          "encode text with a command: JSON string in, JSON ids out, per line", 0, 0, 0},
-         NEEDS_TEXT},
-        {FM_CLI_TOKENS,
-         {"separator", 0, FM_CLI_TEXT, &run->inputs.separator, "eos|none|TOKEN",
-          "token after each document of text (default: eos)", 0, 0, 0},
-         NEEDS_TEXT},
-        {FM_CLI_EVAL,
-         {"eval-tokens", 0, FM_CLI_READS, run->inputs.eval_tokens, "FILE",
-          "tokens to measure quality on; repeat for other kinds of text", 0, 0, 0},
-         0},
-        {FM_CLI_EVAL,
-         {"eval-text", 0, FM_CLI_READS, run->inputs.eval_texts, "FILE",
-          "text to measure quality on; repeat for other kinds of text", 0, 0, 0},
-         0},
-    };
-    memcpy(rows, list, sizeof list);
-    return FM_CLI_COUNT(list);
-}
-
-/* Add the options for how tokens become sequences, and how many of them are used. */
-static int add_sequences(struct shared *rows, struct fm_cli *cli)
-{
-    struct fm_run_options *run = &cli->run;
-    int type = FM_CLI_TOKENS | FM_CLI_EVAL;
-    const struct shared list[] = {
-        {type,
-         {"seq-len", 0, FM_CLI_INT, &run->inputs.seq_len, "T",
-          "tokens per sequence (default: 2048 or the model's)", 2, INT32_MAX, 0},
-         0},
-        {type,
-         {"batch", 0, FM_CLI_INT, &run->inputs.batch, "N",
-          "sequences per batch (default: 1 to rank, else 8)", 1, 65536, 0},
-         0},
-        {type,
-         {"max-tokens", 0, FM_CLI_COUNT64, &run->inputs.max_tokens, "N",
-          is_stage(cli) ? "use N tokens, held-out ones included (default: all)"
-                        : "use the first N tokens (default: all)",
-          0, 0, 0},
-         0},
-        {FM_CLI_EVAL,
-         {"max-eval-tokens", 0, FM_CLI_COUNT64, &run->inputs.max_eval_tokens, "N",
-          is_stage(cli) ? "measure on the first N held-out tokens (default: 1/8 of the others)"
-                        : "measure on the first N held-out tokens (default: 65536)",
-          0, 0, 0},
-         NEEDS_EVAL},
-        {FM_CLI_TOKENS,
-         {"shuffle", 0, FM_CLI_FLAG, &run->inputs.shuffle, NULL, "shuffle the sequences", 0, 0, 0},
-         0},
-        {FM_CLI_TOKENS | FM_CLI_MACHINE,
-         {"seed", 0, FM_CLI_COUNT64, &run->inputs.seed, "N",
-          "seed of every random choice (default: 0)", 0, 0, 0},
-         0},
-    };
-    memcpy(rows, list, sizeof list);
-    return FM_CLI_COUNT(list);
-}
-
 /* Help of --json: if standard output carries a stream, the result goes to standard error. */
 static const char *json_help(const struct fm_cli *cli)
 {
@@ -170,84 +85,103 @@ static const char *json_help(const struct fm_cli *cli)
                : "print the result as JSON";
 }
 
-/* Add the device and resources to compute with. */
-static int add_machine(struct shared *rows, struct fm_cli *cli)
+/* The shared options, in the order of --help. */
+static const struct shared *shared_options(struct fm_cli *cli, int *count)
 {
+    static struct shared rows[OPTIONS_MAX];
     struct fm_run_options *run = &cli->run;
+    const int type = FM_CLI_TOKENS | FM_CLI_EVAL;
     const struct shared list[] = {
+        {FM_CLI_MODEL,
+         {"model", 'm', FM_CLI_READ, &run->inputs.model, "DIR",
+          "checkpoint, or ORG/NAME in the Hugging Face cache", 0, 0, 0}},
+        {FM_CLI_TOKENS,
+         {"tokens", 't', FM_CLI_SOURCES, run->inputs.tokens, "FILE[:W]",
+          "tokens: .npy, or raw .u16 or .u32; repeat to mix", 0, 0, 0}},
+        {FM_CLI_TOKENS,
+         {"text", 0, FM_CLI_SOURCES, run->inputs.texts, "FILE[:W]",
+          "text instead, or mixed in: .jsonl, .txt, - (stdin)", 0, 0, 0}},
+        {FM_CLI_TOKENS | NEEDS_TEXT,
+         {"text-field", 0, FM_CLI_TEXT, &run->inputs.text_field, "NAME",
+          "field of .jsonl rows with the text (default: text)", 0, 0, 0}},
+        {FM_CLI_TOKENS | NEEDS_TEXT,
+         {"tokenizer", 0, FM_CLI_READ, &run->inputs.tokenizer, "FILE",
+          "tokenizer.json for text (default: the model's own)", 0, 0, 0}},
+        {FM_CLI_TOKENS | NEEDS_TEXT,
+         {"tokenizer-cmd", 0, FM_CLI_TEXT, &run->inputs.tokenizer_cmd, "CMD",
+          "encode text with a command: JSON string in, JSON ids out, per line", 0, 0, 0}},
+        {FM_CLI_TOKENS | NEEDS_TEXT,
+         {"separator", 0, FM_CLI_TEXT, &run->inputs.separator, "eos|none|TOKEN",
+          "token after each document of text (default: eos)", 0, 0, 0}},
+        {FM_CLI_EVAL,
+         {"eval-tokens", 0, FM_CLI_READS, run->inputs.eval_tokens, "FILE",
+          "tokens to measure quality on; repeat for other kinds of text", 0, 0, 0}},
+        {FM_CLI_EVAL,
+         {"eval-text", 0, FM_CLI_READS, run->inputs.eval_texts, "FILE",
+          "text to measure quality on; repeat for other kinds of text", 0, 0, 0}},
+        {type,
+         {"seq-len", 0, FM_CLI_INT, &run->inputs.seq_len, "T",
+          "tokens per sequence (default: 2048 or the model's)", 2, INT32_MAX, 0}},
+        {type,
+         {"batch", 0, FM_CLI_INT, &run->inputs.batch, "N",
+          "sequences per batch (default: 1 to rank, else 8)", 1, 65536, 0}},
+        {type,
+         {"max-tokens", 0, FM_CLI_COUNT64, &run->inputs.max_tokens, "N",
+          is_stage(cli) ? "use N tokens, held-out ones included (default: all)"
+                        : "use the first N tokens (default: all)",
+          0, 0, 0}},
+        {FM_CLI_EVAL | NEEDS_EVAL,
+         {"max-eval-tokens", 0, FM_CLI_COUNT64, &run->inputs.max_eval_tokens, "N",
+          is_stage(cli) ? "measure on the first N held-out tokens (default: 1/8 of the others)"
+                        : "measure on the first N held-out tokens (default: 65536)",
+          0, 0, 0}},
+        {FM_CLI_TOKENS,
+         {"shuffle", 0, FM_CLI_FLAG, &run->inputs.shuffle, NULL, "shuffle the sequences", 0, 0, 0}},
+        {FM_CLI_TOKENS | FM_CLI_MACHINE,
+         {"seed", 0, FM_CLI_COUNT64, &run->inputs.seed, "N",
+          "seed of every random choice (default: 0)", 0, 0, 0}},
         {FM_CLI_MACHINE,
          {"device", 0, FM_CLI_CHOICE, &chosen.device, "cpu|ref",
-          "where to compute: fast, or slow with the same bytes everywhere (default: cpu)", 0, 0, 0},
-         0},
+          "where to compute: fast, or slow with the same bytes everywhere (default: cpu)", 0, 0,
+          0}},
         {FM_CLI_MACHINE,
          {"precision", 0, FM_CLI_CHOICE, &chosen.precision, "f32|bf16|auto",
           is_measuring(cli) ? "precision of matrix products (default: auto)"
                             : "precision of matrix products (default: f32)",
-          0, 0, 0},
-         0},
+          0, 0, 0}},
         {FM_CLI_MACHINE,
          {"memory", 0, FM_CLI_SIZE, &run->machine.memory, "SIZE",
-          "memory limit (default: half of what is available)", 0, 0, 0},
-         0},
+          "memory limit (default: half of what is available)", 0, 0, 0}},
         {FM_CLI_MACHINE | FM_CLI_ALL,
          {"threads", 'T', FM_CLI_INT, &run->machine.threads, "N", "threads (default: one per CPU)",
-          0, FM_THREADS_MAX, 0},
-         0},
-    };
-    memcpy(rows, list, sizeof list);
-    return FM_CLI_COUNT(list);
-}
-
-/* Add the output, and the options of every tool. */
-static int add_others(struct shared *rows, struct fm_cli *cli)
-{
-    struct fm_run_options *run = &cli->run;
-    const struct shared list[] = {
+          0, FM_THREADS_MAX, 0}},
         {FM_CLI_OUTPUT,
          {"output", 'o', FM_CLI_RESULT, &run->outputs.path, "FILE",
-          "file to write; - is standard output", 0, 0, 0},
-         0},
+          "file to write; - is standard output", 0, 0, 0}},
         {FM_CLI_STATE,
          {"state", 0, FM_CLI_JOURNAL, &run->outputs.state, "FILE",
-          "save progress here; the same command then resumes", 0, 0, 0},
-         0},
-        {FM_CLI_ALL, {"json", 0, FM_CLI_FLAG, &cli->json, NULL, json_help(cli), 0, 0, 0}, 0},
-        {FM_CLI_ALL,
+          "save progress here; the same command then resumes", 0, 0, 0}},
+        {FM_CLI_ALL, {"json", 0, FM_CLI_FLAG, &cli->json, NULL, json_help(cli), 0, 0, 0}},
+        {FM_CLI_ALL | NEEDS_RESULT,
          {"force", 'f', FM_CLI_FLAG, &run->outputs.force, NULL, "replace files that exist", 0, 0,
-          0},
-         NEEDS_RESULT},
+          0}},
         {FM_CLI_ALL,
          {"dry-run", 'n', FM_CLI_FLAG, &cli->dry_run, NULL,
-          "check everything, print a forecast, compute nothing", 0, 0, 0},
-         0},
+          "check everything, print a forecast, compute nothing", 0, 0, 0}},
         {FM_CLI_ALL,
          {"quiet", 'q', FM_CLI_FLAG, &cli->quiet, NULL,
-          "print only errors on standard error; no progress, no warnings", 0, 0, 0},
-         0},
+          "print only errors on standard error; no progress, no warnings", 0, 0, 0}},
         {FM_CLI_CONFINED,
          {"no-sandbox", 0, FM_CLI_FLAG, &cli->no_sandbox, NULL,
-          "read untrusted files without a sandbox", 0, 0, 0},
-         0},
+          "read untrusted files without a sandbox", 0, 0, 0}},
         {FM_CLI_ALL,
          {"help", 'h', FM_CLI_HELP, &chosen.help, NULL,
-          "print the common options; --help=all: all options", 0, 0, 0},
-         0},
+          "print the common options; --help=all: all options", 0, 0, 0}},
         {FM_CLI_ALL,
-         {"version", 'V', FM_CLI_FLAG, &chosen.version, NULL, "print the version", 0, 0, 0},
-         0},
+         {"version", 'V', FM_CLI_FLAG, &chosen.version, NULL, "print the version", 0, 0, 0}},
     };
-    memcpy(rows, list, sizeof list);
-    return FM_CLI_COUNT(list);
-}
-
-static const struct shared *shared_options(struct fm_cli *cli, int *count)
-{
-    static struct shared rows[OPTIONS_MAX];
-    *count = add_inputs(rows, cli);
-    *count += add_sequences(rows + *count, cli);
-    *count += add_machine(rows + *count, cli);
-    *count += add_others(rows + *count, cli);
-    return rows;
+    *count = FM_CLI_COUNT(list);
+    return memcpy(rows, list, sizeof list);
 }
 
 /* The tool's row for a shared option; NULL: none, so the option applies in all modes. */
@@ -255,7 +189,8 @@ static const struct fm_cli_scope *find_scope(const struct fm_cli *cli, const str
 {
     const struct fm_cli_scope *s = cli->scope;
     for (; s && (s->name || s->groups); s++)
-        if (s->name ? strcmp(s->name, shared->option.name) == 0 : !(shared->groups & ~s->groups))
+        if (s->name ? strcmp(s->name, shared->option.name) == 0
+                    : !(shared->groups & ~(s->groups | NEEDS)))
             return s;
     return NULL;
 }
@@ -403,7 +338,7 @@ static void remember(struct fm_cli *cli, const struct table *t, int row)
         if (strcmp(cli->given[i].name, given.name) == 0)
             return;
     if (t->shared[row]) {
-        given.needs = t->shared[row]->needs;
+        given.needs = t->shared[row]->groups & NEEDS;
         given.scope = find_scope(cli, t->shared[row]);
     }
     cli->given[cli->givens++] = given;
