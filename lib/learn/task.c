@@ -228,6 +228,24 @@ int fm_task_sweep(struct fm_sweep **sweep, struct fm_task *task, int batches, in
                         &options, err);
 }
 
+int fm_task_run(const struct fm_task *task, struct fm_sweep *sweep, const int32_t *ids, int batches,
+                int micro, const struct fm_lane *lane, int lanes, const struct fm_visitor *visitor,
+                int64_t *counts, struct fm_err *err)
+{
+    int T = task->calib.T;
+    size_t n = (size_t)batches, size = (size_t)micro * (size_t)T;
+    struct fm_batch *batch = fm_alloc(n, sizeof *batch, "batches", err);
+    struct fm_measure *measure = fm_alloc(n * (size_t)lanes, sizeof *measure, "measures", err);
+    int rc = batch && measure ? FM_OK : FM_ENOMEM;
+    for (size_t b = 0; !rc && b < n; b++)
+        batch[b] = (struct fm_batch){ids + b * size, micro, T};
+    if (!rc)
+        rc = fm_sweep_run(sweep, batch, batches, lane, lanes, visitor, measure, counts, err);
+    free(batch);
+    free(measure);
+    return rc;
+}
+
 void fm_task_warn_idle(const struct fm_task *task, int batches, int rows)
 {
     int leaves = fm_sweep_leaves(batches, rows, task->cut),

@@ -87,6 +87,12 @@ void fm_task_plan(struct fm_estimate *estimate, struct fm_task *task, fm_task_pl
 int fm_task_sweep(struct fm_sweep **sweep, struct fm_task *task, int batches, int rows, int lanes,
                   uint64_t memory, struct fm_err *err);
 
+/* Run the sweep over micro-batches of `micro` sequences, ids (batches, micro, T); what the visitor
+ * does not take of the lanes' measures is lost.  counts as for fm_sweep_run. */
+int fm_task_run(const struct fm_task *task, struct fm_sweep *sweep, const int32_t *ids, int batches,
+                int micro, const struct fm_lane *lane, int lanes, const struct fm_visitor *visitor,
+                int64_t *counts, struct fm_err *err);
+
 /* Warn if the batch of a step has fewer leaves (lib/engine/sweep.h) than there are ranks. */
 void fm_task_warn_idle(const struct fm_task *task, int batches, int rows);
 

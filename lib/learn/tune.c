@@ -224,7 +224,7 @@ static void choose_lanes(const struct fm_tune *t, struct fm_lane *lane)
 
 static int sweep_once(struct fm_tune *t, struct fm_err *err)
 {
-    int T = t->task->calib.T, micro = fm_sweep_micro(t->batch, T), batches = t->batch / micro;
+    int micro = fm_sweep_micro(t->batch, t->task->calib.T), batches = t->batch / micro;
     struct fm_lane lane[FM_LANES_MAX] = {{0}};
     struct fm_visitor visitor = {.self = t,
                                  .narrow = true,
@@ -234,19 +234,10 @@ static int sweep_once(struct fm_tune *t, struct fm_err *err)
                                  .router = t->options->train->router ? add_router : NULL,
                                  .commit = add_batch,
                                  .layer_end = end_layer};
-    struct fm_batch *batch = fm_alloc((size_t)batches, sizeof *batch, "batches", err);
-    struct fm_measure *measure =
-        fm_alloc((size_t)batches * (size_t)t->lanes, sizeof *measure, "measures", err);
-    int rc = batch && measure ? FM_OK : FM_ENOMEM;
     choose_lanes(t, lane);
     fm_reduction_begin(&t->reduction, 1.0 / batches);
-    for (int b = 0; !rc && b < batches; b++)
-        batch[b] = (struct fm_batch){t->ids + (size_t)b * (size_t)micro * (size_t)T, micro, T};
-    if (!rc)
-        rc = fm_sweep_run(t->sweep, batch, batches, lane, t->lanes, &visitor, measure, NULL, err);
-    free(batch);
-    free(measure);
-    return rc;
+    return fm_task_run(t->task, t->sweep, t->ids, batches, micro, lane, t->lanes, &visitor, NULL,
+                       err);
 }
 
 /* Update this rank's slice of a layer, then exchange slices with the other ranks. */

@@ -29,59 +29,34 @@
 #define ROUNDS 2 /* rounds of exchanges per mask */
 #define PART_LEFT 12
 
-/* The buffers of a sweep over single sequences, because sums are squared for each of them. */
-struct sweeping {
-    int32_t *ids;               /* (sequences, T) */
-    struct fm_batch *batch;     /* (sequences) */
-    struct fm_measure *measure; /* (sequences, 1 + FM_STEPCOST_LANES) */
-    struct fm_sweep *sweep;
-};
-
-static int open_sweeping(struct sweeping *s, struct fm_task *task, int sequences, uint64_t at,
-                         struct fm_err *err)
-{
-    int T = task->calib.T;
-    size_t n = (size_t)sequences;
-    s->ids = fm_alloc(n * (size_t)T, sizeof *s->ids, "sequences", err);
-    s->batch = fm_alloc(n, sizeof *s->batch, "batches", err);
-    s->measure = fm_alloc(n * (1 + FM_STEPCOST_LANES), sizeof *s->measure, "measures", err);
-    if (!s->ids || !s->batch || !s->measure)
-        return FM_ENOMEM;
-    for (size_t i = 0; i < n; i++)
-        s->batch[i] = (struct fm_batch){s->ids + i * (size_t)T, 1, T};
-    int rc = fm_task_draw(task, s->ids, at, sequences, err);
-    return rc ? rc
-              : fm_task_sweep(&s->sweep, task, sequences, T, 1 + FM_STEPCOST_LANES, task->memory,
-                              err);
-}
-
 /* Set grad->total to the mean over sequences of their sums, for the masks in widths
- * (FM_STEPCOST_LANES, M, E), on the sequences of the sweep with that number. */
+ * (FM_STEPCOST_LANES, M, E), on the sequences of the sweep with that number.  Each sequence is a
+ * micro-batch, because sums are squared for each of them. */
 static int sum_gradients(struct fm_maskgrad *grad, struct fm_trainer *t, const uint32_t *widths,
-                         uint64_t sweep, struct fm_err *err)
+                         uint64_t number, struct fm_err *err)
 {
     struct fm_task *task = &t->task;
-    int n = fm_trainer_around(&task->calib, t->options);
+    int n = fm_trainer_around(&task->calib, t->options), T = task->calib.T;
     size_t X = (size_t)task->config->M * (size_t)task->config->E;
-    struct sweeping s = {0};
+    struct fm_sweep *sweep = NULL;
     struct fm_lane lane[1 + FM_STEPCOST_LANES] = {{.teacher = -1, .ce = 1}};
     for (size_t i = 0; i < FM_STEPCOST_LANES; i++)
         lane[i + 1] =
             (struct fm_lane){.widths = widths + i * X, .backward = true, .teacher = 0, .kl = 1};
-    int rc = open_sweeping(&s, task, n, sweep * (uint64_t)n, err);
+    int32_t *ids = fm_alloc((size_t)n * (size_t)T, sizeof *ids, "sequences", err);
+    int rc = ids ? fm_task_draw(task, ids, number * (uint64_t)n, n, err) : FM_ENOMEM;
     if (!rc)
-        rc = fm_maskgrad_init(grad, task->ops, &t->actions, task->config, FM_STEPCOST_LANES,
-                              s.sweep, true, err);
+        rc = fm_task_sweep(&sweep, task, n, T, 1 + FM_STEPCOST_LANES, task->memory, err);
+    if (!rc)
+        rc = fm_maskgrad_init(grad, task->ops, &t->actions, task->config, FM_STEPCOST_LANES, sweep,
+                              true, err);
     if (!rc) {
         fm_maskgrad_begin(grad, n);
         struct fm_visitor visitor = fm_maskgrad_visitor(grad);
-        rc = fm_sweep_run(s.sweep, s.batch, n, lane, 1 + FM_STEPCOST_LANES, &visitor, s.measure,
-                          NULL, err);
+        rc = fm_task_run(task, sweep, ids, n, 1, lane, 1 + FM_STEPCOST_LANES, &visitor, NULL, err);
     }
-    fm_sweep_free(s.sweep);
-    free(s.ids);
-    free(s.batch);
-    free(s.measure);
+    fm_sweep_free(sweep);
+    free(ids);
     return rc;
 }
 

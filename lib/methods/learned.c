@@ -137,14 +137,9 @@ static void harden(const struct fm_trainer *t, uint32_t *widths)
 static int run_students(struct fm_trainer *t, struct fm_err *err)
 {
     struct learned *n = t->own;
-    int samples = t->options->samples, T = t->task.calib.T;
-    int micro = fm_sweep_micro(t->task.batch, T), batches = t->task.batch / micro,
-        lanes = samples + 1;
+    int samples = t->options->samples;
+    int micro = fm_sweep_micro(t->task.batch, t->task.calib.T), batches = t->task.batch / micro;
     struct fm_lane lane[FM_LANES_MAX] = {{.teacher = -1, .ce = 1}};
-    struct fm_batch *batch = fm_alloc((size_t)batches, sizeof *batch, "batches", err);
-    struct fm_measure *measure =
-        fm_alloc((size_t)batches * (size_t)lanes, sizeof *measure, "measures", err);
-    int rc = batch && measure ? FM_OK : FM_ENOMEM;
     for (int s = 0; s < samples; s++) {
         sample(t, s);
         lane[s + 1] = (struct fm_lane){.widths = n->widths + (size_t)s * experts_of(t),
@@ -153,15 +148,10 @@ static int run_students(struct fm_trainer *t, struct fm_err *err)
                                        .ce = 1,
                                        .kl = 1};
     }
-    for (int b = 0; !rc && b < batches; b++)
-        batch[b] = (struct fm_batch){n->ids + (size_t)b * (size_t)micro * (size_t)T, micro, T};
     fm_maskgrad_begin(&n->grad, batches);
     struct fm_visitor visitor = fm_maskgrad_visitor(&n->grad);
-    if (!rc)
-        rc = fm_sweep_run(n->sweep, batch, batches, lane, lanes, &visitor, measure, n->counts, err);
-    free(batch);
-    free(measure);
-    return rc;
+    return fm_task_run(&t->task, n->sweep, n->ids, batches, micro, lane, samples + 1, &visitor,
+                       n->counts, err);
 }
 
 static void update_logits(struct fm_trainer *t)
