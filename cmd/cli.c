@@ -90,7 +90,7 @@ int fm_cli_settle_side(const char *option, const char *path, int code, struct fm
 static int same_way(const struct fm_cli *cli, struct fm_err *err)
 {
     const char *const says[] = {"absent", "given"};
-    bool streams = fm_ranks_streams(&cli->run, !cli->dry_run);
+    bool streams = fm_ranks_streams(&cli->run.inputs, !cli->dry_run);
     const struct fm_comm_fact fact[] = {
         {"the tool", cli->tool},
         {"--dry-run", says[cli->dry_run]},
@@ -118,7 +118,7 @@ static int begin_ranks(struct fm_cli *cli, struct fm_err *err)
         fm_comm_agree(run->machine.comm, speaks ? fm_guard_check(&cli->guard, err) : FM_OK, err);
     if (!rc)
         rc = same_way(cli, err);
-    return rc ? rc : fm_ranks_begin(run, fm_ranks_streams(run, !cli->dry_run), err);
+    return rc ? rc : fm_ranks_begin(run, fm_ranks_streams(&run->inputs, !cli->dry_run), err);
 }
 
 static int check_isa(struct fm_err *err)

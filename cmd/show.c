@@ -275,7 +275,7 @@ int fm_show_begin(struct fm_show_run *s, const struct fm_cli *cli,
                               .shown = {cli, cli->tool, describe, report, NULL}};
     s->run.announce = (struct fm_announce){fm_show, &s->shown};
     bool writes = !cli->dry_run && fm_comm_rank(cli->run.machine.comm) == 0;
-    return writes ? fm_run_check_stream(&s->run, err) : FM_OK;
+    return writes ? fm_run_check_stream(&s->run.outputs, err) : FM_OK;
 }
 
 int fm_show_end(struct fm_show_run *s, int rc, struct fm_err *err)

@@ -277,7 +277,8 @@ int fm_bench_quality(const struct fm_run_options *run, const struct fm_decimals 
     result->values = fm_bench_values(&s.held, result->rows * FM_BENCH_KINDS);
     fm_quality_kinds(&result->kinds, &s.held);
     result->reference = run->inputs.model ? FM_BENCH_ORIGINAL : FM_BENCH_BUNDLE;
-    rc = estimate ? fm_forecast_make(estimate, run, ops, err) : measure(result, &s, ops, run, err);
+    rc = estimate ? fm_forecast_make(estimate, &run->machine, ops, err)
+                  : measure(result, &s, ops, run, err);
 out:
     close_subject(&s);
     return rc;

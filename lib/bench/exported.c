@@ -402,7 +402,7 @@ int fm_bench_exported(const struct fm_run_options *run, const struct fm_decimals
         estimate->precision = result->precision;
     rc = check_tokens(original, result, run->inputs.stream, err);
     if (!rc)
-        rc = estimate ? fm_forecast_make(estimate, run, ops, err)
+        rc = estimate ? fm_forecast_make(estimate, &run->machine, ops, err)
                       : measure(result, &s, ops, &original->measured, run, err);
 out:
     free(s.widths);

@@ -124,17 +124,16 @@ static int probe_loading(double *seconds, double values, const struct fm_ops *op
 
 /* Suggest bfloat16 if this machine multiplies it fast enough to halve the time. */
 static int try_precision(struct fm_forecast *f, const struct fm_estimate *estimate,
-                         const struct fm_run_options *run, const struct fm_ops *now,
+                         const struct fm_machine *machine, const struct fm_ops *now,
                          struct fm_err *err)
 {
-    struct fm_run_options other = *run;
+    struct fm_machine other = *machine;
     const struct fm_ops *ops;
     double least, most;
-    other.machine.precision = FM_PRECISION_BF16;
-    other.machine.ops = NULL;
+    other.precision = FM_PRECISION_BF16;
+    other.ops = NULL;
     struct fm_err none = {0};
-    if (f->ranks > 1 || now->operand == FM_BF16 ||
-        fm_machine_ops(&ops, &other.machine, FM_F32, &none))
+    if (f->ranks > 1 || now->operand == FM_BF16 || fm_machine_ops(&ops, &other, FM_F32, &none))
         return FM_OK;
     int rc = probe_rate(&least, &most, ops, err);
     if (rc || f->rate_most > HALF * most)
@@ -180,7 +179,7 @@ static int working_ranks(const struct fm_estimate *estimate, int ranks)
     return working;
 }
 
-int fm_forecast_make(struct fm_estimate *estimate, const struct fm_run_options *run,
+int fm_forecast_make(struct fm_estimate *estimate, const struct fm_machine *machine,
                      const struct fm_ops *ops, struct fm_err *err)
 {
     struct fm_forecast *f = &estimate->forecast;
@@ -188,14 +187,14 @@ int fm_forecast_make(struct fm_estimate *estimate, const struct fm_run_options *
     if (probe_rate(&f->rate_least, &f->rate_most, ops, err) ||
         probe_loading(&f->loading, estimate->values, ops, err))
         return err->code;
-    f->ranks = fm_comm_size(run->machine.comm);
+    f->ranks = fm_comm_size(machine->comm);
     f->working = working_ranks(estimate, f->ranks);
     double part = share_of(estimate, f->ranks);
     f->rate_least /= part;
     f->rate_most /= part;
     f->seconds_least = estimate->flops / f->rate_most * OTHERS + f->loading;
     f->seconds_most = estimate->flops / f->rate_least * OTHERS + f->loading;
-    int rc = try_precision(f, estimate, run, ops, err);
+    int rc = try_precision(f, estimate, machine, ops, err);
     if (!rc)
         try_changes(f, estimate);
     return rc;

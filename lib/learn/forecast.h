@@ -14,7 +14,7 @@
  * Fill estimate->forecast.  The probe of bfloat16 products decides whether --precision bf16 is
  * suggested as a change.  The only error is FM_ENOMEM.
  */
-int fm_forecast_make(struct fm_estimate *estimate, const struct fm_run_options *run,
+int fm_forecast_make(struct fm_estimate *estimate, const struct fm_machine *machine,
                      const struct fm_ops *ops, struct fm_err *err);
 
 /* Seconds on a machine with `cores` cores like those of the probe. */

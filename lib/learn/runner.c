@@ -340,7 +340,7 @@ static int forecast(struct fm_runner *r, struct fm_estimate *estimate, struct fm
     estimate->disk += fm_stage_copied_bytes(r->work->stage, &task->in);
     int rc = file ? fm_estimate_check(estimate, task->run, 0, err)
                   : fm_estimate_fits(estimate, task->run, err);
-    return rc ? rc : fm_forecast_make(estimate, task->run, task->ops, err);
+    return rc ? rc : fm_forecast_make(estimate, &task->run->machine, task->ops, err);
 }
 
 int fm_runner_run(struct fm_runner *r, const struct fm_run_options *run, struct fm_estimate *dry,

@@ -43,10 +43,10 @@ static int lock_state(struct fm_lock *lock, const struct fm_run_options *run, st
 
 /* Check the output (terminal, missing directory, existing file) now rather than after a long run.
  */
-static int try_output(const struct fm_run_options *run, struct fm_err *err)
+static int try_output(const struct fm_outputs *outputs, struct fm_err *err)
 {
     struct fm_output out;
-    int rc = fm_output_open(&out, run->outputs.path, true, run->outputs.force, err);
+    int rc = fm_output_open(&out, outputs->path, true, outputs->force, err);
     if (!rc)
         fm_output_abandon(&out);
     return rc;
@@ -153,7 +153,7 @@ int fm_task_open(struct fm_task *task, const struct fm_run_options *run, const c
     if (!rc && reads && !dry)
         warn_ranked_on(task);
     if (!rc && writes)
-        rc = try_output(run, err);
+        rc = try_output(&run->outputs, err);
     return fm_comm_agree(run->machine.comm, rc, err);
 }
 

@@ -98,14 +98,13 @@ static int share_input(struct fm_comm *comm, struct fm_err *err)
     return fm_comm_agree(comm, rc, err);
 }
 
-bool fm_ranks_streams(const struct fm_run_options *run, bool stage)
+bool fm_ranks_streams(const struct fm_inputs *in, bool stage)
 {
-    bool streams = stage && run->inputs.stream && strcmp(run->inputs.stream, "-") == 0;
-    for (int i = 0; run->inputs.eval_texts[i]; i++)
-        streams = streams || strcmp(run->inputs.eval_texts[i], "-") == 0;
-    for (int i = 0; run->inputs.texts[i]; i++)
-        streams = streams || strcmp(run->inputs.texts[i], "-") == 0 ||
-                  !strncmp(run->inputs.texts[i], "-:", 2);
+    bool streams = stage && in->stream && strcmp(in->stream, "-") == 0;
+    for (int i = 0; in->eval_texts[i]; i++)
+        streams = streams || strcmp(in->eval_texts[i], "-") == 0;
+    for (int i = 0; in->texts[i]; i++)
+        streams = streams || strcmp(in->texts[i], "-") == 0 || !strncmp(in->texts[i], "-:", 2);
     return streams;
 }
 

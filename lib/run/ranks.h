@@ -18,6 +18,6 @@
 int fm_ranks_begin(const struct fm_run_options *run, bool streams, struct fm_err *err);
 
 /* True if the run reads standard input: its stage stream if `stage`, or a text. */
-bool fm_ranks_streams(const struct fm_run_options *run, bool stage);
+bool fm_ranks_streams(const struct fm_inputs *inputs, bool stage);
 
 #endif

@@ -14,9 +14,9 @@
 #include "formats/file/screen.h"
 #include "lib/base/units.h"
 
-int fm_run_check_stream(const struct fm_run_options *run, struct fm_err *err)
+int fm_run_check_stream(const struct fm_outputs *outputs, struct fm_err *err)
 {
-    if (strcmp(run->outputs.path, "-") != 0 || !fm_screen_is_output())
+    if (strcmp(outputs->path, "-") != 0 || !fm_screen_is_output())
         return FM_OK;
     return fm_fail(err, FM_EUSAGE,
                    "standard output is a terminal; name an output file or use a pipe");

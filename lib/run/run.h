@@ -64,7 +64,7 @@ struct fm_run_options {
 
 /* FM_EUSAGE if the result would go to a terminal; to be called before hours of work.  For files see
  * lib/run/guard.h. */
-int fm_run_check_stream(const struct fm_run_options *run, struct fm_err *err);
+int fm_run_check_stream(const struct fm_outputs *outputs, struct fm_err *err);
 
 /*
  * Set *free_bytes to the free space of the file system of `path`.  FM_ECREATE, naming `what`
