@@ -60,7 +60,7 @@ fm-pack -l --json family.fm | tr -d ' \n' | grep -oE '"formats":\{.{90}' | sed -
 echo "== several exports, by bytes"
 export_as mxfp4 small >/dev/null
 fm-pack -q -x plain -b 0.5 --layout uniform -f family.fm >/dev/null
-fm-bench -q quality --eval-tokens BF16/tokens.npy -m BF16 plain out small | sed -E 's/[0-9.]+ [kM]?B/SIZE/; s/ +[-+]?[0-9]+\.[0-9]{2,4}\b/ N/g'
+fm-bench -q quality --precision f32 --eval-tokens BF16/tokens.npy -m BF16 plain out small | sed -E 's/[0-9.]+ [kM]?B/SIZE/; s/ +[-+]?[0-9]+\.[0-9]{2,4}\b/ N/g'
 fm-bench -q quality --eval-tokens BF16/tokens.npy --json plain out small | grep -E '"(directory|weights)"'
 fm-bench -q quality --eval-tokens BF16/tokens.npy --json plain out small >figures.json
 fm-bench report -q --figures figures.json -f -o page.html family.fm >/dev/null
