@@ -381,7 +381,6 @@ static void show_forward(const struct experts *x, const struct fm_expert_rows *r
 {
     size_t H = (size_t)x->pass->config->H, first = (size_t)first_row(x->pass, x->inner, r->e), n;
     const struct fm_expert_view all = {.expert = r->e,
-                                       .n = r->n,
                                        .rows = x->inner->rows + first,
                                        .n = r->n,
                                        .width = r->width,
