@@ -359,6 +359,7 @@ static int read(struct fm_config *c, const void *options, const struct fm_keys *
     g->gated = o->gated;
     g->gate_apart = o->gate_apart;
     g->gate_heads = o->gate_heads;
+    g->gate_softplus = o->gate_softplus;
     g->unrotated = o->unrotated;
     g->value_norm = o->value_norm;
     g->divisor = o->divisor;
@@ -546,7 +547,7 @@ static float *gate_heads(const struct fm_pass *p, const struct inner *a, float *
     int D = fm_gqa_value(p->config, p->l), rows = fm_pass_rows(p) * fm_gqa_heads(p->config, p->l);
     float *s = fm_scratch_floats((size_t)rows);
     p->ops->copy(gated, a->o, (size_t)rows * (size_t)D * sizeof *gated);
-    p->ops->gate_rows(gated, s, a->gate, true, rows, D);
+    p->ops->gate_rows(gated, s, a->gate, p->config->gqa->gate_softplus, rows, D);
     return s;
 }
 
@@ -687,7 +688,8 @@ static void gate_back(const struct fm_pass *p, const struct inner *a, float *dx,
     if (c->gqa->gate_heads) {
         float *gated = fm_scratch_floats((size_t)N * (size_t)QD);
         const float *s = gate_heads(p, a, gated);
-        p->ops->gate_rows_back(d_o, dgate, gated, s, true, N * width, fm_gqa_value(c, p->l));
+        p->ops->gate_rows_back(d_o, dgate, gated, s, c->gqa->gate_softplus, N * width,
+                               fm_gqa_value(c, p->l));
     } else {
         p->ops->gate_back(d_o, dgate, d_o, a->o, a->gate, false, (int64_t)N * QD);
     }

@@ -46,8 +46,8 @@ struct fm_gqa_options {
     bool clip;             /* clip_qkv is supported */
     bool gated;            /* the output is multiplied by gates computed from the input */
     bool gate_apart;       /* the gate has its own tensor; else its rows are interleaved with q's */
-    bool gate_heads;       /* one gate per head, a softplus; else one per element, a sigmoid;
-                              requires gate_apart */
+    bool gate_heads;       /* one gate per head, else one per element; requires gate_apart */
+    bool gate_softplus;    /* a gate per head is a softplus, else a sigmoid */
     const char *shared_key; /* key of a flag: layers without a window have no projection of values,
                                which are then the keys before their norm and rotation; NULL: none */
     bool value_norm;        /* each head of the values is normalised, without weights */
@@ -79,7 +79,7 @@ struct fm_gqa {
     double divisor;                 /* scores are divided by it; 0: the root of heads' width */
     float clip;                     /* clamp q, k, v to +-clip; 0: no clamping */
     bool qkv_bias, o_bias;          /* as in the options */
-    bool gated, gate_apart, gate_heads;
+    bool gated, gate_apart, gate_heads, gate_softplus;
     bool unrotated;
     bool shared, value_norm; /* shared: as shared_key says */
     enum fm_qk_norm qk_norm;

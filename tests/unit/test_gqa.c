@@ -233,10 +233,15 @@ TEST(the_backward_through_keys_that_are_values_is_the_derivative)
 
 /* ---- gradients ---- */
 
-static void open_block(struct block *b, int l, bool gated)
+/* A gate of each head's output. */
+enum gate { NO_GATE, SIGMOID, SOFTPLUS, GATES };
+
+static void open_block(struct block *b, int l, enum gate gate)
 {
     struct fm_gqa_options form = options;
+    bool gated = gate != NO_GATE;
     form.gated = form.gate_apart = form.gate_heads = gated;
+    form.gate_softplus = gate == SOFTPLUS;
     *b = (struct block){.c = block_must(&sizes, &form, HEADS ",attention_bias:true"), .l = l};
     size_t q = fm_gqa.size(&b->c, l, 'q'), k = fm_gqa.size(&b->c, l, 'g');
     size_t v = fm_gqa.size(&b->c, l, 'u'), o = fm_gqa.size(&b->c, l, 'o');
@@ -256,9 +261,9 @@ static void open_block(struct block *b, int l, bool gated)
 
 TEST(the_backward_of_every_layer_is_the_derivative)
 {
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 4 * GATES; i++) {
         struct block b;
-        open_block(&b, i / 2, i % 2);
+        open_block(&b, i / GATES, i % GATES);
         block_check_backward(&b, 5e-4f, 2e-3);
         block_release(&b);
     }
@@ -266,9 +271,9 @@ TEST(the_backward_of_every_layer_is_the_derivative)
 
 TEST(the_fast_table_agrees_with_the_definition)
 {
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 4 * GATES; i++) {
         struct block b;
-        open_block(&b, i / 2, i % 2);
+        open_block(&b, i / GATES, i % GATES);
         block_check_cpu(&b, 1e-5);
         block_release(&b);
     }
@@ -279,7 +284,7 @@ TEST(the_second_table_begins_after_all_positions_of_the_first)
 {
     struct block b;
     float x[FLOATS], y[FLOATS], want[FLOATS], cosines[50 * 4], sines[50 * 4];
-    open_block(&b, 1, false);
+    open_block(&b, 1, NO_GATE);
     struct fm_pass pass = block_pass(&b, fm_ops_ref());
     float *drawn = draw(FLOATS, 1);
     memcpy(x, drawn, sizeof x);

@@ -475,7 +475,7 @@ TEST(each_type_of_lagunas_layers_has_a_rotation)
 TEST(lagunas_gate_is_a_softplus_for_each_head)
 {
     struct fm_config c = must(LAGUNA, "gating:true,gating_types:['per-head',null]");
-    assert_true(c.gqa->gated && c.gqa->gate_apart && c.gqa->gate_heads);
+    assert_true(c.gqa->gated && c.gqa->gate_apart && c.gqa->gate_heads && c.gqa->gate_softplus);
     assert_true(has(&c, FM_NAMING_STOCK, "model.layers.0.self_attn.g_proj.weight"));
     refused(LAGUNA, "gating:'per-element'", FM_ECONFIG,
             "gating 'per-element' is not supported for laguna; supported: per-head");
