@@ -3,7 +3,7 @@
  * rope_parameters; checkpoints of both exist, and some have both keys.  All are converted to one
  * frequency per pair of rotated elements, 1 / (theta^(2 i / R) factor[i]), where R elements of a
  * head are rotated, and to a scale of cos and sin.  Types other than "default" define the factors:
- * longrope lists them, YaRN computes them, and those of "proportional" are 1 or infinite.
+ * longrope lists them, YaRN and llama3 compute them, and those of "proportional" are 1 or infinite.
  *
  * Programs differ in which key they read if several give the same value: transformers 5 forgets
  * rope_parameters if there is a rope_scaling, and transformers 4 reads no rope_parameters.  So each
@@ -16,7 +16,7 @@
 #include <math.h>
 #include <string.h>
 
-enum type { UNSAID, DEFAULT, LONGROPE, YARN, PROPORTIONAL };
+enum type { UNSAID, DEFAULT, LONGROPE, YARN, LLAMA3, PROPORTIONAL };
 
 /* Read `rope_type` and `type` of an object.  If present they must be "default" or a type that the
  * family supports, and equal. */
@@ -33,12 +33,13 @@ static int read_type(enum type *type, const struct fm_rope_options *options, con
         enum type said = strcmp(name, usual) == 0 ? options->proportional ? PROPORTIONAL : DEFAULT
                          : options->longrope && !strcmp(name, "longrope") ? LONGROPE
                          : options->yarn && !strcmp(name, "yarn")         ? YARN
+                         : options->llama3 && !strcmp(name, "llama3")     ? LLAMA3
                                                                           : UNSAID;
         if (said == UNSAID)
             return fm_fail(err, FM_ECONFIG,
-                           "%s: %s '%.64s' is not supported for %s; supported: %s%s%s", where,
+                           "%s: %s '%.64s' is not supported for %s; supported: %s%s%s%s", where,
                            keys[i], name, family, usual, options->longrope ? ", longrope" : "",
-                           options->yarn ? ", yarn" : "");
+                           options->yarn ? ", yarn" : "", options->llama3 ? ", llama3" : "");
         if (*type != UNSAID && *type != said)
             return fm_fail(err, FM_ECONFIG,
                            "%s: %s '%s' contradicts another key of config.json; keep one of them",
@@ -162,6 +163,40 @@ static int read_yarn(struct fm_rope *r, const struct fm_config *c, const cJSON *
     r->scale = (float)scale;
     r->m = attention_of(factor, all);
     return FM_OK;
+}
+
+/* Llama 3: pairs that make fewer than `low` turns in the original positions turn `factor` times
+ * slower, pairs that make more than `high` keep their frequency, and frequencies in between are
+ * interpolated by the number of turns. */
+static int read_llama3(struct fm_rope *r, const cJSON *json, const cJSON *rope, struct fm_err *err)
+{
+    const double two_pi = 6.283185307179586;
+    double factor = 0, low = 0, high = 0;
+    int original = 0;
+    if (fm_json_opt_double(rope, "factor", 0, 1e9, &factor, err) ||
+        fm_json_opt_double(rope, "low_freq_factor", 0, 1e9, &low, err) ||
+        fm_json_opt_double(rope, "high_freq_factor", 0, 1e9, &high, err) ||
+        read_original(&original, json, rope, err))
+        return err->code;
+    if (factor < 1 || !(low > 0) || high <= low || original == 0)
+        return fm_fail(err, FM_EFORMAT,
+                       "llama3 needs a factor of 1 or more, low_freq_factor above 0, a larger "
+                       "high_freq_factor, and original_max_position_embeddings");
+    for (int i = 0; i < r->R / 2; i++) {
+        double turns = original / (two_pi * pow(r->theta, 2.0 * i / r->R));
+        double keep = fmin(fmax((turns - low) / (high - low), 0), 1);
+        r->factor[i] = (float)(1 / ((1 - keep) / factor + keep));
+    }
+    return FM_OK;
+}
+
+/* Read the factors of a type that computes them. */
+static int read_factors(struct fm_rope *r, const struct fm_config *c, enum type type,
+                        const cJSON *json, const cJSON *rope, struct fm_err *err)
+{
+    return type == YARN     ? read_yarn(r, c, json, rope, err)
+           : type == LLAMA3 ? read_llama3(r, json, rope, err)
+                            : FM_OK;
 }
 
 void fm_rope_plain(struct fm_rope *r, double theta, int R)
@@ -315,7 +350,7 @@ static int read_layer_type(struct fm_rope *r, struct fm_config *c, int width,
                        options->layer_type);
     if ((said && fm_json_opt_double(object, "rope_theta", 1, 1e18, &r->theta, err)) ||
         (said && !options->theta_key && check_inherited(object, keys, options->layer_type, err)) ||
-        (type == YARN && read_yarn(r, c, NULL, object, err)))
+        read_factors(r, c, type, NULL, object, err))
         return err->code;
     return check_own(r, width, options, keys, err);
 }
@@ -349,7 +384,7 @@ static int read_object(struct fm_rope *r, struct fm_config *c, int width,
         return err->code;
     if (type == LONGROPE)
         return read_longrope(r, c, json, object, err);
-    return type == YARN ? read_yarn(r, c, json, object, err) : FM_OK;
+    return read_factors(r, c, type, json, object, err);
 }
 
 /* Whether both rotate all pairs of elements in the same way. */

@@ -12,6 +12,7 @@ struct fm_rope_options {
     double theta;
     bool longrope;  /* supported in addition to the type "default" */
     bool yarn;      /* likewise */
+    bool llama3;    /* likewise */
     double partial; /* partial_rotary_factor if config.json has none; 0: it is not read, and all
                        elements are rotated */
     const char *dims_key; /* key of the number of rotated elements, used if config.json lacks that

@@ -31,6 +31,7 @@ static const struct fm_gqa_options options = {.bias_key = "attention_bias",
                                               .window_sinks = true,
                                               .rope = {.theta = 500,
                                                        .yarn = true,
+                                                       .llama3 = true,
                                                        .partial = 0.2,
                                                        .partial_object = 0.6,
                                                        .layer_type = "full_attention"},
@@ -112,6 +113,41 @@ TEST(each_type_of_layer_has_rope_parameters)
            "swa_rope_theta 31 differs from the rope_theta 30 of sliding_attention");
     expect(KEYS ",partial_rotary_factor:0.4", FM_ECONFIG,
            "partial_rotary_factor 0.4 does not rotate 6 elements, as sliding_attention does");
+}
+
+#define LLAMA3(keys)                                                                               \
+    KEYS ",rope_parameters:{sliding_attention:{rope_theta:8},full_attention:{rope_theta:500,"      \
+         "rope_type:'llama3'," keys "}}"
+
+/* cos at position 37: rope_init_functions["llama3"] of transformers 5.24, in float32. */
+TEST(llama3_turns_as_in_transformers)
+{
+    static const struct {
+        const char *keys;
+        double cos[3];
+    } row[] = {
+        {LLAMA3(
+             "factor:4,low_freq_factor:1,high_freq_factor:8,original_max_position_embeddings:128"),
+         {0.7654141, -0.368266, 0.9892392}},
+        {LLAMA3(
+             "factor:4,low_freq_factor:1,high_freq_factor:8,original_max_position_embeddings:512"),
+         {0.7654141, -0.0506594, 0.986368}},
+        {LLAMA3(
+             "factor:2,low_freq_factor:1,high_freq_factor:32,original_max_position_embeddings:64"),
+         {0.4077362, -0.704247, 0.9571882}},
+    };
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        float cosines[38 * 6], sines[38 * 6];
+        struct fm_config c = must(row[i].keys);
+        assert_int_equal(fm_gqa.angles(&c), 6);
+        fm_gqa.fill_angles(cosines, sines, &c, 38);
+        for (int at = 0; at < 3; at++)
+            assert_true(fabs(cosines[37 * 3 + at] - row[i].cos[at]) < 4e-6);
+    }
+    expect(LLAMA3("factor:4,low_freq_factor:1,high_freq_factor:1,"
+                  "original_max_position_embeddings:64"),
+           FM_EFORMAT, "llama3 needs a factor of 1 or more");
+    expect(LLAMA3("factor:4,low_freq_factor:1,high_freq_factor:8"), FM_EFORMAT, "llama3 needs");
 }
 
 TEST(windows_in_other_spellings_are_the_same)
