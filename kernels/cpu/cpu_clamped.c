@@ -1,4 +1,4 @@
-/* Experts whose gate and up are biased and clamped, on blocks of rows. */
+/* Experts whose gate and up are biased and clamped, or only clamped, on blocks of rows. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/ops/ops.h"
 
@@ -66,6 +66,63 @@ void cpu_swiglu_clamped_back(struct fm_out dgu, const float *dh, const float *gu
 {
     fm_cpu_rows(n, 8 * (int64_t)k, clamped_back_rows,
                 &(struct clamped){dgu, dh, gu, I, k, alpha, limit});
+}
+
+FM_CLONES(void, limited_rows, (const void *args, int64_t first, int64_t last), (args, first, last))
+{
+    const struct clamped *a = args;
+    struct fm_mark mark = fm_scratch_mark();
+    struct fm_out to = fm_element_out(a->out, (size_t)first);
+    const float *restrict gu = a->gu + 2 * first;
+    float *restrict h = fm_wide(to, (size_t)(last - first));
+    float limit = a->limit;
+    for (int64_t i = 0; i < last - first; i++) {
+        float g = gu[2 * i], u = gu[2 * i + 1];
+        g = g / (1 + fm_expf(-g));
+        g = g > limit ? limit : g;
+        u = u > limit ? limit : u < -limit ? -limit : u;
+        h[i] = g * u;
+    }
+    fm_narrow(to, h, (size_t)(last - first));
+    fm_scratch_release(mark);
+}
+
+void cpu_swiglu_limited(struct fm_out h, const float *gu, int n, int I, float limit)
+{
+    fm_cpu_rows((int64_t)n * I, 4, limited_rows,
+                &(struct clamped){.out = h, .gu = gu, .limit = limit});
+}
+
+FM_CLONES(void, limited_back_rows, (const void *args, int64_t first, int64_t last),
+          (args, first, last))
+{
+    const struct clamped *a = args;
+    size_t count = (size_t)(last - first) * 2 * (size_t)a->k;
+    struct fm_mark mark = fm_scratch_mark();
+    struct fm_out to = fm_element_out(a->out, (size_t)first * 2 * (size_t)a->k);
+    float *wide = fm_wide(to, count);
+    float limit = a->limit;
+    for (int64_t r = first; r < last; r++) {
+        const float *restrict gu = a->gu + 2 * r * a->I, *restrict dh = a->dh + r * a->I;
+        float *restrict dgu = wide + 2 * (r - first) * a->k;
+        for (int j = 0; j < a->k; j++) {
+            float g = gu[2 * j], up = gu[2 * j + 1];
+            float u = up > limit ? limit : up < -limit ? -limit : up;
+            float s = 1 / (1 + fm_expf(-g)), silu = g * s;
+            float dg = dh[j] * u * (s * (1 + g * (1 - s)));
+            dgu[2 * j] = silu > limit ? 0 : dg;
+            dgu[2 * j + 1] = u != up ? 0 : dh[j] * (silu > limit ? limit : silu);
+        }
+    }
+    fm_narrow(to, wide, count);
+    fm_scratch_release(mark);
+}
+
+void cpu_swiglu_limited_back(struct fm_out dgu, const float *dh, const float *gu, int n, int I,
+                             int k, float limit)
+{
+    fm_cpu_rows(n, 8 * (int64_t)k, limited_back_rows,
+                &(struct clamped){.out = dgu, .dh = dh, .gu = gu, .I = I, .k = k, .limit = limit});
 }
 
 struct dots {

@@ -21,7 +21,7 @@
  * In reading order: this header, layerweights.h (weights in memory), weight.h and pass.h (the
  * arguments of a block), keys (sizes from config.json), config.c, arena.c; norm; attention: gqa
  * with rope, mla, deltanet, shortconv; routers: router with softmax, scored, sparsemix; experts:
- * experts with swiglu and clamped, mlp; cost.
+ * experts with swiglu, clamped and limited, mlp; cost.
  */
 #ifndef FM_BLOCK_H
 #define FM_BLOCK_H
@@ -48,6 +48,7 @@ struct fm_deltanet;
 struct fm_shortconv;
 struct fm_scored;
 struct fm_sparsemix;
+struct fm_limits;
 
 #define FM_LAYERS_MAX 1024
 #define FM_HEAD_DIM_MAX 1024
@@ -65,17 +66,19 @@ struct fm_config {
     int H, Q, G, C; /* hidden size, query heads, key/value heads, head width; if layers differ, the
                        largest number of heads */
     int E, K, I;    /* experts, experts per token, channels per expert */
-    int dense, shared;     /* width of dense layers and of the shared expert; 0: none */
-    bool shared_mix;       /* the shared expert's output is multiplied by sigmoid(w x) (mlp.h) */
-    int V;                 /* vocabulary */
-    int T_max;             /* max_position_embeddings */
-    float eps;             /* epsilon of every norm */
-    float alpha, limit;    /* parameters of the experts' activation, if it has them */
-    float embed_scale;     /* embeddings are multiplied by it */
-    float residual_scale;  /* the outputs of attention, and of experts and MLP together, are
-                              multiplied by it before they are added; 1 if they are normalised */
-    float logit_scale;     /* logits are multiplied by it */
-    float softcap;         /* logits z become softcap tanh(z / softcap); 0: they do not */
+    int dense, shared;        /* width of dense layers and of the shared expert; 0: none */
+    bool shared_mix;          /* the shared expert's output is multiplied by sigmoid(w x) (mlp.h) */
+    int V;                    /* vocabulary */
+    int T_max;                /* max_position_embeddings */
+    float eps;                /* epsilon of every norm */
+    float alpha, limit;       /* parameters of the experts' activation, if it has them */
+    struct fm_limits *limits; /* the same, if they differ between layers (limited.h); owned like the
+                                 values of blocks below */
+    float embed_scale;        /* embeddings are multiplied by it */
+    float residual_scale;     /* the outputs of attention, and of experts and MLP together, are
+                                 multiplied by it before they are added; 1 if they are normalised */
+    float logit_scale;        /* logits are multiplied by it */
+    float softcap;            /* logits z become softcap tanh(z / softcap); 0: they do not */
     bool apart;            /* in layers with experts and an MLP, each has its own norms (layer.c) */
     int T_exact;           /* longest sequence that is computed as in the model */
     const char *exact;     /* the reason for T_exact, for messages, or NULL */
@@ -238,11 +241,12 @@ struct fm_expert_form {
     bool bias; /* every row of gate_up has a bias, which belongs to its channel; down's bias belongs
                   to the expert and applies at any width, including 0 */
     int (*read)(struct fm_config *config, const struct fm_keys *keys, struct fm_err *err);
-    /* h (n, I) = the activation of gu (n, r I); also used for the MLP that all tokens go
-     * through. */
-    void (*activate)(const struct fm_pass *pass, struct fm_out h, const float *gu, int n, int I);
+    /* h (n, I) = the activation of gu (n, r I), for an expert, or for the MLP that all tokens go
+     * through (`mlp`), which need not have the same. */
+    void (*activate)(const struct fm_pass *pass, bool mlp, struct fm_out h, const float *gu, int n,
+                     int I);
     /* dgu (n, r k), packed, from dh (n, I) and gu (n, r I): only channels [0, k). */
-    void (*activate_back)(const struct fm_pass *pass, struct fm_out dgu, const float *dh,
+    void (*activate_back)(const struct fm_pass *pass, bool mlp, struct fm_out dgu, const float *dh,
                           const float *gu, int n, int I, int k);
 };
 

@@ -38,14 +38,17 @@ static int read_unbiased(struct fm_config *c, const struct fm_keys *keys, struct
     return read_as(c, "swigluoai", keys, err);
 }
 
-static void activate(const struct fm_pass *p, struct fm_out h, const float *gu, int n, int I)
+static void activate(const struct fm_pass *p, bool mlp, struct fm_out h, const float *gu, int n,
+                     int I)
 {
+    (void)mlp;
     p->ops->swiglu_clamped(h, gu, n, I, p->config->alpha, p->config->limit);
 }
 
-static void activate_back(const struct fm_pass *p, struct fm_out dgu, const float *dh,
+static void activate_back(const struct fm_pass *p, bool mlp, struct fm_out dgu, const float *dh,
                           const float *gu, int n, int I, int k)
 {
+    (void)mlp;
     p->ops->swiglu_clamped_back(dgu, dh, gu, n, I, k, p->config->alpha, p->config->limit);
 }
 

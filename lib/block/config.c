@@ -13,6 +13,7 @@ void fm_config_release(struct fm_config *c)
     free(c->shortconv);
     free(c->scored);
     free(c->sparsemix);
+    free(c->limits);
     fm_schemes_free(c->schemes);
     *c = (struct fm_config){0};
 }

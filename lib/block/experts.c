@@ -115,7 +115,7 @@ void fm_expert_forward(const struct fm_pass *p, const struct fm_expert_rows *r, 
         struct fm_mark mark = fm_scratch_mark();
         struct fm_out h = r->h.data ? r->h : fm_pass_operand(p, (size_t)n * (size_t)k);
         multiply(p, r, gu, x, k);
-        p->config->expert->activate(p, h, gu, n, k);
+        p->config->expert->activate(p, false, h, gu, n, k);
         op->gemm(false, false, n, H, k, 1, fm_written(h), k, r->down, H, 0, z, H);
         fm_scratch_release(mark);
     }
@@ -151,11 +151,11 @@ void fm_expert_backward(const struct fm_pass *p, const struct fm_expert_rows *r,
     if (full > 0) {
         if (!b->known)
             multiply(p, r, b->gu, b->x, full);
-        form->activate(p, b->h, b->gu, n, full);
+        form->activate(p, false, b->h, b->gu, n, full);
         op->gemm(false, true, n, full, H, 1, b->dy, H, r->down, H, 0, b->dh, full);
     }
     if (r->width > 0)
-        form->activate_back(p, b->dgu, b->dh, b->gu, n, full, r->width);
+        form->activate_back(p, false, b->dgu, b->dh, b->gu, n, full, r->width);
     if (b->dx)
         backward_rows(p, r, b);
 }

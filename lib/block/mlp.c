@@ -13,7 +13,7 @@ static void middle(const struct fm_pass *p, float *h, float *s, const float *gu,
 {
     const float *w = p->layer->mlp_mix;
     int N = fm_pass_rows(p), H = p->config->H;
-    p->config->expert->activate(p, fm_to_f32(h), gu, N, D);
+    p->config->expert->activate(p, true, fm_to_f32(h), gu, N, D);
     if (!w)
         return;
     struct fm_mark mark = fm_scratch_mark();
@@ -58,7 +58,7 @@ void fm_mlp_backward(const struct fm_pass *p, float *kept, float *dx, const floa
         op->gate_rows_back(dh, du, h, s, false, N, D);
         op->gemm(false, false, N, H, 1, 1, fm_f32(du), 1, fm_f32(p->layer->mlp_mix), H, 1, dx, H);
     }
-    p->config->expert->activate_back(p, fm_to_f32(dgu), dh, gu, N, D, D);
+    p->config->expert->activate_back(p, true, fm_to_f32(dgu), dh, gu, N, D, D);
     op->gemm(false, false, N, H, 2 * D, 1, fm_f32(dgu), 2 * D, p->layer->mlp_gate_up, H, 1, dx, H);
     fm_scratch_release(mark);
 }

@@ -34,25 +34,31 @@ static int read_gelu(struct fm_config *c, const struct fm_keys *keys, struct fm_
     return check(keys->json, "hidden_activation", "gelu_pytorch_tanh", err);
 }
 
-static void activate(const struct fm_pass *p, struct fm_out h, const float *gu, int n, int I)
+static void activate(const struct fm_pass *p, bool mlp, struct fm_out h, const float *gu, int n,
+                     int I)
 {
+    (void)mlp;
     p->ops->swiglu(h, gu, n, I);
 }
 
-static void activate_back(const struct fm_pass *p, struct fm_out dgu, const float *dh,
+static void activate_back(const struct fm_pass *p, bool mlp, struct fm_out dgu, const float *dh,
                           const float *gu, int n, int I, int k)
 {
+    (void)mlp;
     p->ops->swiglu_back(dgu, dh, gu, n, I, k);
 }
 
-static void activate_gelu(const struct fm_pass *p, struct fm_out h, const float *gu, int n, int I)
+static void activate_gelu(const struct fm_pass *p, bool mlp, struct fm_out h, const float *gu,
+                          int n, int I)
 {
+    (void)mlp;
     p->ops->geglu(h, gu, n, I);
 }
 
-static void activate_gelu_back(const struct fm_pass *p, struct fm_out dgu, const float *dh,
-                               const float *gu, int n, int I, int k)
+static void activate_gelu_back(const struct fm_pass *p, bool mlp, struct fm_out dgu,
+                               const float *dh, const float *gu, int n, int I, int k)
 {
+    (void)mlp;
     p->ops->geglu_back(dgu, dh, gu, n, I, k);
 }
 

@@ -338,6 +338,40 @@ KERNEL_TEST(clamped_swiglu_agrees_with_its_formula)
         expect_close(dgu + 2 * row * WIDTH, full + 2 * row * I, 2 * WIDTH, 0, "dgu of a prefix");
 }
 
+static double limited_value(const struct scalar *s)
+{
+    ref()->swiglu_limited(fm_to_f32(s->y), s->x[0], s->n[0], s->n[1], 1.5f);
+    return weighted(s->y, s->r, (size_t)s->n[0] * s->n[1]);
+}
+
+/* The same, away from the bounds of silu(g) and of u. */
+KERNEL_TEST(limited_swiglu_agrees_with_its_formula)
+{
+    enum { N = 3, I = 17, WIDTH = 11 };
+    struct scalar s = {.value = limited_value, .n = {N, I}};
+    s.x[0] = normals(2 * N * I, 2), s.y = floats(N * I);
+    for (int i = 0; i < 2 * N * I; i++) {
+        double x = (double)s.x[0][i], bounded = i % 2 ? fabs(x) : x / (1 + exp(-x));
+        s.x[0][i] += fabs(bounded - 1.5) < 0.1 ? 0.4f : 0;
+    }
+    float *r = normals(N * I, 1), *dgu = floats(2 * N * WIDTH), *full = floats(2 * N * I);
+    int clamped = 0;
+    s.r = r;
+    s.value(&s);
+    for (int i = 0; i < N * I; i++) {
+        double g = s.x[0][2 * i], u = fmax(-1.5, fmin(s.x[0][2 * i + 1], 1.5));
+        float want = (float)(fmin(g / (1 + exp(-g)), 1.5) * u);
+        clamped += g / (1 + exp(-g)) > 1.5;
+        expect_close(&s.y[i], &want, 1, 1e-7, "h");
+    }
+    assert_in_range(clamped, 3, N * I - 3);
+    ref()->swiglu_limited_back(fm_to_f32(full), r, s.x[0], N, I, I, 1.5f);
+    expect_gradient(&s, 0, full, 2 * N * I, "dgu");
+    ref()->swiglu_limited_back(fm_to_f32(dgu), r, s.x[0], N, I, WIDTH, 1.5f);
+    for (int row = 0; row < N; row++)
+        expect_close(dgu + 2 * row * WIDTH, full + 2 * row * I, 2 * WIDTH, 0, "dgu of a prefix");
+}
+
 KERNEL_TEST(biases_are_scored_by_their_gradients)
 {
     const float dgu[] = {1, 2, 3, 4, -1, 5, 1, 0}, b[] = {2, -1, 0.5f, 3};

@@ -276,6 +276,17 @@ static void run_swiglu_clamped(const struct fm_ops *ops, const int *z, struct ou
     ops->bias_scores(give_doubles(o, z[1], TOL_SUM), b, fm_f32(gu), z[0], z[1]);
 }
 
+/* z: n I k */
+static void run_swiglu_limited(const struct fm_ops *ops, const int *z, struct outputs *o)
+{
+    size_t n = (size_t)z[0] * z[1], nk = (size_t)z[0] * z[2];
+    float *gu = normals(2 * n, 2), *dh = normals(n, 1);
+    float *h = give(o, floats(n), n, TOL_EACH);
+    float *dgu = give(o, floats(2 * nk), 2 * nk, TOL_EACH);
+    ops->swiglu_limited(fm_to_f32(h), gu, z[0], z[1], 1.5f);
+    ops->swiglu_limited_back(fm_to_f32(dgu), dh, gu, z[0], z[1], z[2], 1.5f);
+}
+
 /* z: rows, columns, dtype of what is read */
 static void run_memory(const struct fm_ops *ops, const int *z, struct outputs *o)
 {
@@ -514,6 +525,8 @@ static const struct {
     {"clamped", run_swiglu_clamped, {3, 17, 11}},
     {"clamped", run_swiglu_clamped, {1, 1, 1}},
     {"clamped", run_swiglu_clamped, {60, 1100, 1099}},
+    {"limited", run_swiglu_limited, {3, 17, 11}},
+    {"limited", run_swiglu_limited, {60, 1100, 1099}},
     {"memory", run_memory, {3, 5, FM_F32}},
     {"memory", run_memory, {1, 1, FM_BF16}},
     {"memory", run_memory, {37, 2100, FM_BF16}}, /* several blocks and tiles */

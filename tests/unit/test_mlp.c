@@ -3,6 +3,7 @@
  * against the formula, and its backward against finite differences along random directions.
  */
 #include "lib/block/clamped.h"
+#include "lib/block/limited.h"
 #include "lib/block/mlp.h"
 #include "lib/block/swiglu.h"
 #include "tests/unit/blocks.h"
@@ -10,10 +11,17 @@
 
 enum { D = 7 };
 
-static void open_mlp(struct block *b, const struct fm_expert_form *form)
+/* unlimited: the MLP has no limit, though experts have one. */
+static void open_mlp(struct block *b, const struct fm_expert_form *form, bool unlimited)
 {
-    *b = (struct block){
-        .c = {.expert = form, .L = 1, .H = H, .dense = D, .alpha = 1.7f, .limit = 1.5f}};
+    static struct fm_limits limits[] = {{.expert = {9}, .mlp = {1.5f}}, {.expert = {1.5f}}};
+    *b = (struct block){.c = {.expert = form,
+                              .L = 1,
+                              .H = H,
+                              .dense = D,
+                              .alpha = 1.7f,
+                              .limit = 1.5f,
+                              .limits = &limits[unlimited]}};
     b->layer.mlp_gate_up = fm_f32(block_draw(b, 2 * D * H, 0.4f));
     b->layer.mlp_down = fm_f32(block_draw(b, D * H, 0.4f));
 }
@@ -40,12 +48,15 @@ static double product(const float *w, const float *x)
 
 static double channel(const struct fm_config *c, double g, double u)
 {
-    if (c->expert == &fm_swiglu)
+    double most = (double)c->limit, limit = (double)c->limits->mlp[0];
+    if (c->expert == &fm_swiglu || (c->expert == &fm_swiglu_limited && limit == 0))
         return g * u / (1 + exp(-g));
     if (c->expert == &fm_geglu)
         return g * u * 0.5 * (1 + tanh(0.7978845608028654 * (g + 0.044715 * g * g * g)));
-    g = fmin(g, (double)c->limit);
-    u = fmax(fmin(u, (double)c->limit), -(double)c->limit);
+    if (c->expert == &fm_swiglu_limited)
+        return fmin(g / (1 + exp(-g)), limit) * fmax(fmin(u, limit), -limit);
+    g = fmin(g, most);
+    u = fmax(fmin(u, most), -most);
     return (u + 1) * g / (1 + exp(-(double)c->alpha * g));
 }
 
@@ -94,12 +105,14 @@ static void check_backward(struct block *b)
 
 TEST(the_activation_is_that_of_the_experts)
 {
-    const struct fm_expert_form *forms[] = {&fm_swiglu, &fm_geglu, &fm_swiglu_clamped};
-    for (int f = 0; f < 3; f++) {
+    const struct fm_expert_form *forms[] = {&fm_swiglu, &fm_geglu, &fm_swiglu_clamped,
+                                            &fm_swiglu_limited};
+    for (int f = 0; f < 5; f++) {
         struct block b;
-        open_mlp(&b, forms[f]);
+        open_mlp(&b, forms[f < 4 ? f : 3], f == 4);
         check_output(&b);
         check_backward(&b);
+        b.c.limits = NULL; /* not from read() */
         block_release(&b);
     }
 }
