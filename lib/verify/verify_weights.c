@@ -208,10 +208,14 @@ static int add_channels(struct place *p, const char *rows, uint32_t at, uint32_t
     return rc;
 }
 
-/* The block of up rows that belongs to a block of gate rows: the next one of its plane. */
+/* The block of up rows that belongs to a block of gate rows: the next one of its expert and plane.
+ */
 static const struct fm_planned_block *up_of(const struct fm_planned_block *gate)
 {
-    return gate + (gate[1].plane == gate->plane ? 1 : FM_PLANES);
+    const struct fm_planned_block *up = gate + 1;
+    while (up->part != FM_PART_UP || up->e != gate->e || up->plane != gate->plane)
+        up++;
+    return up;
 }
 
 /* Read channels [first, first + n) of a block, and move them to their place in the part. */
