@@ -21,11 +21,12 @@
 #include "lib/base/modules.h"
 
 /* The first is the usual one.  The last is before all names of the text part; the others replace
- * "model.", and the output head has no prefix. */
+ * "model.", and the output head has no prefix.  MODEL itself stands for none. */
 static const char *const prefix[] = {"model.language_model.", "model.llm.", "language_model."};
 enum { PREFIXES = sizeof prefix / sizeof *prefix, OUTER = PREFIXES - 1 };
 #define MODEL "model."
 #define MODEL_BYTES (sizeof MODEL - 1)
+#define LAYERS "model.layers."
 
 #define QUANT_KEY "quantization_config"
 #define TEXT_KEY "text_config"
@@ -197,10 +198,11 @@ const char *fm_hftext_wrapped(const char *config, size_t size)
     const cJSON *wrapper = cJSON_GetObjectItemCaseSensitive(json, FM_HFTEXT_WRAPPER);
     bool has = read && cJSON_IsObject(wrapper);
     const char *own = string_of(wrapper, PREFIX_KEY);
+    bool plain = own && strcmp(own, MODEL) == 0;
     while (own && i < PREFIXES && strcmp(own, prefix[i]) != 0)
         i++;
     cJSON_Delete(json);
-    return has ? prefix[i % PREFIXES] : NULL;
+    return !has ? NULL : plain ? MODEL : prefix[i % PREFIXES];
 }
 
 int fm_hftext_wrap(char **whole, const char *config, size_t size, bool rounded, struct fm_err *err)
@@ -487,8 +489,11 @@ int fm_hftext_modules(char **text, const char *config, size_t size, const char *
     struct renaming r = {.tensor = tensor, .tensors = tensors, .prefix = -1};
     cJSON *json = NULL;
     *text = NULL;
-    for (size_t i = 0; i < tensors && r.prefix < 0; i++)
+    bool plain = false;
+    for (size_t i = 0; i < tensors && r.prefix < 0; i++) {
         r.prefix = prefix_of(tensor[i]);
+        plain |= starts(tensor[i], LAYERS);
+    }
     if (fm_json_tree(&json, config, size, &broken))
         return FM_OK;
     cJSON *quant = cJSON_GetObjectItemCaseSensitive(json, QUANT_KEY);
@@ -503,8 +508,8 @@ int fm_hftext_modules(char **text, const char *config, size_t size, const char *
         fm_json_add(fm_json_add_object(wrapper, TEXT_KEY), QUANT_KEY, old);
         old = NULL;
     }
-    if (!rc && wrapper && r.prefix > 0) {
-        fm_json_add_string(wrapper, PREFIX_KEY, prefix[r.prefix]);
+    if (!rc && wrapper && (r.prefix > 0 || (r.prefix < 0 && plain))) {
+        fm_json_add_string(wrapper, PREFIX_KEY, r.prefix > 0 ? prefix[r.prefix] : MODEL);
         r.changed = true;
     }
     if (!rc && r.changed && !(*text = fm_json_print(json)))

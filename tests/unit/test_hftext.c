@@ -98,6 +98,22 @@ TEST(a_wrapper_may_have_any_name)
     free(text);
 }
 
+/* Step-3.7's tensors have the names that its text class uses. */
+TEST(a_wrapper_may_have_no_prefix)
+{
+    static const char *const names[] = {"lm_head.weight", "model.layers.0.a.weight", "vision.b"};
+    char name[FM_ST_NAME_BYTES_MAX + 1], *cut = NULL;
+    char *text = text_of("{\"model_type\":\"xy\",\"text_config\":{\"model_type\":\"ab\"}}");
+    assert_ok(fm_hftext_modules(&cut, text, strlen(text), names, 3, &err));
+    assert_string_equal(fm_hftext_wrapped(cut, strlen(cut)), "model.");
+    for (int i = 0; i < 3; i++) {
+        assert_ok(fm_hftext_name(name, names[i], "model.", &err));
+        assert_string_equal(name, names[i]);
+    }
+    free(cut);
+    free(text);
+}
+
 /* Keys of ours in a checkpoint's config.json. */
 TEST(a_wrapper_does_not_choose_its_prefix)
 {
