@@ -165,6 +165,25 @@ void fm_texts_stock(struct fm_texts_edit *e, struct fm_exportplan *p)
     cJSON_Delete(json);
 }
 
+/* Remove the entries of extra layers from a list. */
+static void cut_list(struct fm_texts_edit *e, const cJSON *json, const char *key, int L)
+{
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(json, key), *entry;
+    struct fm_text t = {0};
+    int l = 0;
+    if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) <= L)
+        return;
+    for (entry = list->child; l < L; entry = entry->next, l++) {
+        char *text = cJSON_PrintUnformatted(entry);
+        if (!text)
+            e->rc = fm_fail(e->err, FM_ENOMEM, "no memory for config.json");
+        fm_text_printf(&t, "%s%s", l > 0 ? ", " : "[", text ? text : "");
+        cJSON_free(text);
+    }
+    fm_text_printf(&t, "]");
+    fm_texts_set(e, key, &t);
+}
+
 /*
  * If layers for multi-token prediction are left out, set every key that counts them to 0.  If the
  * checkpoint had such layers but no such key, a loader may assume a number, so the usual key is
@@ -184,6 +203,8 @@ static void leave_extra(struct fm_texts_edit *e, const struct fm_exportplan *p)
         fm_texts_setf(e, *key, "0");
         said = true;
     }
+    for (const char *const *key = form->list; key && *key && !e->rc; key++)
+        cut_list(e, json, *key, p->from->config.L);
     if (form->flag && cJSON_GetObjectItemCaseSensitive(json, form->flag))
         fm_texts_setf(e, form->flag, "false");
     if (!said && form->count && p->from->extra.tensors > 0)

@@ -37,7 +37,9 @@ struct fm_extra_form {
     bool behind;      /* layer numbers continue from num_hidden_layers; else they start at 0 */
     const char *const
         *count; /* keys of config.json for the number of layers, the usual one first; NULL: none */
-    const char *flag; /* key that says whether there are such layers; NULL: none */
+    const char *flag;        /* key that says whether there are such layers; NULL: none */
+    const char *const *list; /* keys of lists with an entry for every decoder layer, which may have
+                                others for such layers; NULL: none */
 };
 
 /* Names of layers that are numbered after the last decoder layer.  They are recognised by the
