@@ -57,9 +57,11 @@ from typing import List
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers import GenerationMixin
 from transformers import initialization as init
 from transformers.conversion_mapping import register_checkpoint_conversion_mapping
 from transformers.core_model_loading import Concatenate, ConversionOps, WeightConverter
+from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES, model_type_to_module_name
 from transformers.models.phimoe import modeling_phimoe
@@ -87,13 +89,15 @@ GATHERED = ("colwise_gather_output", "rowwise_split_input")
 
 def activation(both, act):
     """both (rows, 2 * channels): products with gate_up, whose columns alternate between gate and up.
-    act: None for SwiGLU; (alpha, limit) of the clamped activation of gpt-oss and MiniMax-M3; or one number for
-    Gemma's GELU by tanh.  Returns (rows, channels)."""
+    act: None for SwiGLU; (alpha, limit) of the clamped activation of gpt-oss and MiniMax-M3; the three bounds
+    of Step's; or one number for Gemma's GELU by tanh.  Returns (rows, channels)."""
     gate, up = both[:, 0::2], both[:, 1::2]
     if act is None:
         return F.silu(gate) * up
     if len(act) == 1:
         return F.gelu(gate, approximate="tanh") * up
+    if len(act) == 3:
+        return F.silu(gate).clamp(max=act[0]) * up.clamp(act[1], act[2])
     gate, up = gate.clamp(max=act[1]), up.clamp(-act[1], act[1])
     return (up + 1) * (gate * torch.sigmoid(gate * act[0]))
 
@@ -363,7 +367,7 @@ def _(hidden, *arguments):
 def clip_serves(hidden, weights, gate_up, biased):
     """Whether libfm_clip can compute this call: a supported activation, dtype and device (with biases only the
     CPU), and no gradient requested."""
-    if biased and len(biased[-1]) == 1:
+    if biased and len(biased[-1]) != 2:
         return False
     wanted = torch.is_grad_enabled() and any(t.requires_grad for t in (hidden, weights, gate_up))
     known = gate_up.dtype in (torch.float32, torch.float16, torch.bfloat16) and hidden.dtype == gate_up.dtype
@@ -380,10 +384,11 @@ def experts_forward(hidden, *arguments):
 
 
 class FmExperts(nn.Module):
-    def __init__(self, config, layer, biased):
+    def __init__(self, config, layer, biased, limit):
         super().__init__()
         cap = loaded_widths(config, layer)
         self.fm_config, self.layer, self.pending = config, layer, {}
+        self.limit = limit
         if CLIP is None:
             clip_say(CLIP_MISSING + ("" if os.environ.get("FM_CLIP_LIBRARY") else CLIP_WHERE))
         self.gate_up = nn.Parameter(torch.empty(2 * sum(cap), config.hidden_size))
@@ -413,6 +418,8 @@ class FmExperts(nn.Module):
         config = self.fm_config
         if hasattr(config, "hidden_activation"):
             return [0.044715]  # of the approximation of GELU, which has no other
+        if self.limit:
+            return [self.limit, -self.limit, self.limit]
         return [config.swiglu_alpha, config.swiglu_limit] if hasattr(type(config), "swiglu_limit") else []
 
     def reset(self):
@@ -646,8 +653,9 @@ def experts_of(config, width):
 
 
 def shared_width(config):
-    """The channels of the shared expert.  Laguna and MiniMax-M3 have a key for them; the others have the number
-    of shared experts, under a key that GLM and DeepSeek, ERNIE, and Hy3 name differently."""
+    """The channels of the shared expert.  Laguna and MiniMax-M3 have a key for them (so has Step, whose class
+    needs no help); the others have the number of shared experts, under a key that GLM and DeepSeek, ERNIE, and
+    Hy3 name differently."""
     if config.fm_shared is not None:
         return config.fm_shared
     for key in ("shared_expert_intermediate_size", "shared_intermediate_size"):
@@ -678,7 +686,7 @@ def check_attention(config, layers):
     sinks = any(hasattr(getattr(layer, "self_attn", None), "sinks") for layer in layers)
     does = "leaves out attention sinks" if sinks else None
     does = does or ("attends to one position more than the window" if closes else None)
-    if getattr(config, "num_attention_heads_per_layer", None):
+    if getattr(config, "num_attention_heads_per_layer", None) or hasattr(config, "num_sliding_attention_heads"):
         does = does or "takes all layers to have the same query heads"
     if does and not hasattr(server, "fm_sinks"):
         raise ValueError(f"SGLang's Transformers backend {does}; the package fm_sglang corrects that")
@@ -707,7 +715,7 @@ class FmModel:
                     # vLLM would replace gate and experts with its own router, which ignores this bias
                     # of MiniMax's block.  It does not replace a gate that has more than a weight.
                     block.gate.register_buffer("fm_own", torch.zeros(1), persistent=False)
-                if getattr(block, "shared_experts", None) is not None:
+                if getattr(block, "shared_experts", None) is not None and not hasattr(config, "share_expert_dim"):
                     stock = type(block.shared_experts)
                     block.shared_experts = stock(config, intermediate_size=shared_width(config))
         converters = converters_of(self)
@@ -724,10 +732,12 @@ class FmModel:
         widths = config.fm_widths[layer]
         if len(widths) != stock.num_experts:
             raise ValueError(f"fm_widths[{layer}] is {widths} for {stock.num_experts} experts")
+        limits = getattr(config, "swiglu_limits", None)
+        limit = limits[layer] if limits else None
         if config.fm_layout != "layer":
-            return FmExperts(config, layer, hasattr(stock, "gate_up_proj_bias"))
+            return FmExperts(config, layer, hasattr(stock, "gate_up_proj_bias"), limit)
         with experts_of(config, widths[0]):
-            return type(stock)(config)
+            return type(stock)(config, limit) if limit else type(stock)(config)
 
     @torch.no_grad()
     def _init_weights(self, module):
@@ -747,6 +757,28 @@ class FmModel:
         return self.config.fm_budgets[index]
 
 
+def causal_of(stock, name, model):
+    """XForCausalLM around the text model of X, where transformers has only a multimodal class."""
+
+    class Causal(getattr(stock, f"{name}PreTrainedModel"), GenerationMixin):
+        _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
+
+        def __init__(self, config):
+            super().__init__(config)
+            self.model, self.vocab_size = model(config), config.vocab_size
+            self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+            self.post_init()
+
+        def forward(self, input_ids=None, labels=None, logits_to_keep=0, **others):
+            out = self.model(input_ids, **others)
+            keep = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+            logits = self.lm_head(out.last_hidden_state[:, keep])
+            loss = None if labels is None else self.loss_function(logits, labels, self.vocab_size)
+            return CausalLMOutputWithPast(loss, logits, out.past_key_values)
+
+    return Causal
+
+
 def stock_of(name):
     """The classes XConfig (or XTextConfig), XModel and XForCausalLM that transformers has for the name X."""
     for config in (f"{name}TextConfig", f"{name}Config"):
@@ -757,7 +789,7 @@ def stock_of(name):
                 stock = import_module(f"{place}.modeling_{directory}")
                 base = getattr(import_module(f"{place}.configuration_{directory}"), config)
                 model = getattr(stock, config.replace("Config", "Model"))
-                return base, model, getattr(stock, f"{name}ForCausalLM")
+                return base, model, getattr(stock, f"{name}ForCausalLM", None) or causal_of(stock, name, model)
     raise AttributeError(f"this version of transformers has no {name}Config")
 
 

@@ -26,22 +26,33 @@ GRANITE = (
 )
 
 
+# Step's names likewise; its experts are stacked, gate and up apart.
+STEP = (
+    (".moe.gate.", ".mlp.gate."),
+    (".moe.router_bias", ".mlp.gate.e_score_correction_bias"),
+    (".share_expert.", ".mlp.shared_experts."),
+)
+
+
 def text_part(tensors):
     """Select the text tensors of a multimodal checkpoint, with the names of the text-only class and one tensor
     per expert.  Gate and up, which MiniMax-M3's text class and Granite fuse in every MLP, are split, too."""
-    marks = "language_model.", "mlp.shared_experts.gate_up_proj.", ".input_linear."
+    marks = "language_model.", "mlp.shared_experts.gate_up_proj.", ".input_linear.", ".moe."
     if not any(mark in name for name in tensors for mark in marks):
         return tensors
     out = {}
     for name, t in tensors.items():
         name = name.replace("model.language_model.", "model.").removeprefix("language_model.")
-        for own, usual in GRANITE:
+        for own, usual in GRANITE + STEP:
             name = name.replace(own, usual)
         name = re.sub(r"(layers\.\d+)\.experts\.", r"\1.mlp.experts.", name.replace(".router.proj.", ".mlp.gate."))
+        stacked = re.fullmatch(r"(.*)\.moe\.(\w+_proj)\.weight", name)
         if name.endswith("mlp.experts.gate_up_proj"):
             for e, both in enumerate(t):
                 for x, part in zip(("gate", "up"), both.chunk(2), strict=True):
                     out[name.replace("gate_up_proj", f"{e}.{x}_proj.weight")] = part
+        elif stacked:
+            out |= {f"{stacked[1]}.mlp.experts.{e}.{stacked[2]}.weight": x for e, x in enumerate(t)}
         elif name.endswith("mlp.experts.down_proj"):
             out |= {name.replace("down_proj", f"{e}.down_proj.weight"): x for e, x in enumerate(t)}
         elif name.endswith(".gate_up_proj.weight"):
@@ -49,7 +60,7 @@ def text_part(tensors):
         else:
             out[name] = t
     others = "model.visual.", "mtp.", "vision_tower.", "mm_projector.", "multi_modal_projector."
-    others += "model.vision_tower.", "model.embed_vision."
+    others += "model.vision_tower.", "model.embed_vision.", "vision_model."
     return {n: t for n, t in out.items() if not n.startswith(others)}
 
 

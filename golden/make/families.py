@@ -32,7 +32,7 @@ def around_zero(tensors):
 def keep_biases(tensors):
     """The biases by which experts are chosen are float32 on the hub, whatever the type of the weights."""
     for name in tensors:
-        if name.endswith(("e_score_correction_bias", "expert_bias")):
+        if name.endswith(("e_score_correction_bias", "expert_bias", "router_bias")):
             tensors[name] = tensors[name].float()
 
 
@@ -1198,6 +1198,89 @@ GRANITE_KEYS = {  # as its authors write it
     "vocab_size": 95,
 }
 
+STEP = Odd(
+    seed=420,
+    own={  # as its authors write it
+        "architectures": ["Step3p5ForCausalLM"],
+        "att_impl_type": "GQA",
+        "attention_other_setting": {
+            "attention_type": "sliding_attention",
+            "head_dim": 18,
+            "num_attention_groups": 2,
+            "num_attention_heads": 6,
+            "true_head_dim": 18,
+        },
+        "head_dim": 18,
+        "hidden_size": 36,
+        "intermediate_size": 47,
+        "layer_types": ["full_attention", *["sliding_attention"] * 2, "full_attention", "sliding_attention"],
+        "max_seq_len": 64,
+        "model_type": "step3p5",
+        "moe_every_n_layer": 1,
+        "moe_intermediate_size": 17,
+        "moe_layer_offset": 0,
+        "moe_layers_enum": "1,2,3,4",
+        "moe_num_experts": 7,
+        "moe_router_activation": "sigmoid",
+        "moe_router_scaling_factor": 2.5,
+        "moe_top_k": 3,
+        "need_fp32_gate": True,
+        "norm_expert_weight": True,
+        "num_attention_groups": 2,
+        "num_attention_heads": 4,
+        "num_hidden_layers": 4,
+        "num_nextn_predict_layers": 1,  # the lists have an entry for it
+        "partial_rotary_factors": [0.45, 1.0, 1.0, 0.45, 1.0],  # 8 of 18
+        "rms_norm_eps": 1e-05,
+        "rope_scaling": {
+            "factor": 2.0,
+            "high_freq_factor": 8.0,
+            "low_freq_factor": 1.0,
+            "original_max_position_embeddings": 32,
+            "rope_type": "llama3",
+        },
+        "rope_theta": [500.0, 100.0, 100.0, 500.0, 100.0],
+        "share_expert_dim": 23,
+        "sink": False,
+        "sliding_window": 5,
+        "swiglu_limits": [0.0, 0.0, 0.6, 0.4, 0.0],
+        "swiglu_limits_shared": [0.0, 0.0, 0.0, 0.5, 0.0],
+        "torch_dtype": "bfloat16",
+        "use_head_wise_attn_gate": True,
+        "use_mfa": False,
+        "use_moe": True,
+        "use_moe_router_bias": True,
+        "use_qk_norm": True,
+        "use_rope_layers": [],
+        "vocab_size": 91,
+        "yarn_only_types": ["full_attention"],
+        "zero_centered": True,
+    },
+    draws=[
+        ENDS,
+        ATTENTION
+        | {"g_proj.weight": 0.3, "moe.gate.weight": 0.3, "moe.router_bias": 0.2, "moe.gate_proj.weight": 0.25}
+        | {"moe.up_proj.weight": 0.25, "moe.down_proj.weight": 0.2}
+        | MIXTURE,
+        {"vision_model.conv1.weight": 0.1, "vit_large_projector.weight": 0.1},
+    ],
+    prefix="",
+    recipe=Recipe(seed=421, actions=(2, 7, 12, 17)),
+    tweak=around_zero_with_biases,
+    wrapper={  # as its authors write it
+        "architectures": ["Step3p7ForConditionalGeneration"],
+        "image_token_id": 90,
+        "model_type": "step3p7",
+        "projector_bias": False,
+        "torch_dtype": "bfloat16",
+        "understand_projector_stride": 2,
+        "vision_config": {
+            "heads": 2, "image_size": 28, "layers": 1, "model_type": "perception_encoder", "patch_size": 14,
+            "width": 16,
+        },
+    },
+)
+
 GRANITE = Odd(
     seed=370,
     own=GRANITE_KEYS | {"architectures": ["GraniteMoeForCausalLM"], "model_type": "granitemoe"},
@@ -1384,5 +1467,5 @@ ROWS = {
     "odd-exaone": EXAONE, "odd-axk1": AXK1, "odd-afmoe": AFMOE, "odd-laguna": LAGUNA,
     "odd-mimo": MIMO, "odd-m3": MINIMAX_M3, "odd-granite": GRANITE,
     "odd-granite-shared": GRANITE_SHARED, "odd-lfm2": LFM2, "odd-kimi": KIMI_K25,
-    "odd-mistral4": MISTRAL4, "odd-gemma4": GEMMA4,
+    "odd-mistral4": MISTRAL4, "odd-gemma4": GEMMA4, "odd-step": STEP,
 }  # fmt: skip

@@ -83,7 +83,7 @@ class Odd:
     shards: int = 1
     tweak: Callable = None  # changes the tensors after they are drawn
     wrapper: dict = None  # for a multimodal model: config.json without text_config, which is `config`
-    prefix: str = None  # of a wrapper whose checkpoints have it before the names of the text class's tensors
+    prefix: str = None  # of a wrapper whose checkpoints have it before the names of the text class's tensors; "": none
     more: dict = field(default_factory=dict)  # shapes of tensors that transformers' class does not have
     members: bool = True  # goldens of masks at several budgets, and of the layer boundaries
 
@@ -165,7 +165,7 @@ def shapes(odd):
         (folder / "config.json").write_text(json.dumps(config))
         config = AutoConfig.from_pretrained(folder)
         config = config.get_text_config() if odd.prefix else config
-        whole = odd.wrapper and not odd.prefix
+        whole = odd.wrapper and odd.prefix is None
         model = (AutoModelForImageTextToText if whole else oracle.class_of(config)).from_config(config)
         if whole:  # the experts are fused on the hub, as in the class
             stored = [n for n in model.state_dict() if n != "lm_head.weight" or not config.tie_word_embeddings]
@@ -194,10 +194,13 @@ def place(name, draws):
     return (t, int(layer[1]) if layer else -1, first, int(expert[1]) if expert else -1, at), draws[t][key]
 
 
+VISION = "model.visual.", "vision_model.", "vit_large_projector."
+
+
 def weights(odd, generator):
     """Norm weights scatter around 1, all else around 0."""
     tensors, shape_of = {}, shapes(odd)
-    wanted = [n for n in shape_of if not n.startswith("model.visual.") or n in odd.draws[-1]]
+    wanted = [n for n in shape_of if not n.startswith(VISION) or n in odd.draws[-1]]
     places = {n: place(n, odd.draws) for n in wanted}
     for name in sorted(wanted, key=lambda n: places[n][0]):
         shape, std = shape_of[name], places[name][1]

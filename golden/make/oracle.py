@@ -28,6 +28,22 @@ def class_of(config):
     return AutoModelForCausalLM if causal else AutoModelForImageTextToText
 
 
+def has_class(config):
+    return any(type(config) in x._model_mapping for x in (AutoModelForCausalLM, AutoModelForImageTextToText))
+
+
+class TextPart(torch.nn.Module):
+    """The text model and the head of a multimodal model, where transformers has no class for them."""
+
+    def __init__(self, whole):
+        super().__init__()
+        self.model, self.lm_head, self.config = whole.model.language_model, whole.lm_head, whole.config.get_text_config()
+
+    def forward(self, ids, use_cache=False):
+        hidden = self.model(ids, use_cache=use_cache).last_hidden_state
+        return types.SimpleNamespace(logits=self.lm_head(hidden))
+
+
 def load(path, dtype=torch.float32):
     """Load a checkpoint in transformers, with eager attention and experts; of a wrapper, the text part."""
     eager = {"dtype": dtype, "attn_implementation": "eager", "experts_implementation": "eager"}
@@ -35,6 +51,8 @@ def load(path, dtype=torch.float32):
     whole = class_of(config).from_pretrained(path, **eager)
     if not hasattr(whole.model, "language_model"):
         return whole.eval()
+    if not has_class(config.get_text_config()):
+        return TextPart(whole).eval()
     model = class_of(config.get_text_config()).from_config(config.get_text_config(), **eager)
     model.model, model.lm_head = whole.model.language_model, whole.lm_head
     return model.eval()
@@ -320,7 +338,7 @@ def looped_experts(self, hidden_states, top_k_index, top_k_weights):
         gate_up, down = self.weights(e)
         if is_biased(self):
             h = self._apply_gate(hidden_states[token] @ gate_up + self.gate_up_proj_bias[e])
-        elif hasattr(self, "act_fn"):
+        elif hasattr(self, "act_fn") and not hasattr(self, "limit"):
             gate, up = F.linear(hidden_states[token], gate_up).chunk(2, dim=-1)
             h = self.act_fn(gate) * up
         else:

@@ -69,7 +69,7 @@ def eps_of(cfg):
 
 def added(cfg):
     """What norms add to their weights: 1 in families that store w - 1 (except inside DeltaNets), else 0."""
-    return 1.0 if cfg.model_type.startswith(("qwen3_next", "qwen3_5", "minimax_m3")) else 0.0
+    return 1.0 if cfg.model_type.startswith(("qwen3_next", "qwen3_5", "minimax_m3", "step3p5")) else 0.0
 
 
 def linear(x, w, name):
@@ -92,6 +92,14 @@ def yarn(rope, R):
     return 1 / (ramp / rope["factor"] + 1 - ramp), scale
 
 
+def llama3(rope, frequency):
+    """The frequencies of type llama3: slower by `factor` if they make few turns in the original positions."""
+    turns = rope["original_max_position_embeddings"] * frequency / (2 * math.pi)
+    low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+    keep = ((turns - low) / (high - low)).clamp(0, 1)
+    return frequency * (keep + (1 - keep) / rope["factor"])
+
+
 def rotate(x, rope, neighbours=False):
     """RoPE on the first R of C elements of (..., T, C), in pairs (i, i + R / 2) or (2 i, 2 i + 1), with
     longrope's factors for short sequences."""
@@ -109,6 +117,8 @@ def rotate(x, rope, neighbours=False):
         frequency = rope["rope_theta"] ** (-torch.arange(0, C, 2).double() / C)
         frequency[int(C * rope["partial_rotary_factor"] // 2) :] = 0.0
         x, stays = torch.cat([x, stays], -1), stays[..., :0]
+    if rope["rope_type"] == "llama3":
+        frequency = llama3(rope, frequency)
     angle = torch.arange(T).double()[:, None] * frequency
     cos, sin = angle.cos() * scale, angle.sin() * scale
     a, b = (x[..., 0::2], x[..., 1::2]) if neighbours else x.chunk(2, dim=-1)
@@ -145,7 +155,7 @@ def is_gated(w):
 def attention(x, w, cfg, l):
     """Causal attention (S, T, H) with grouped heads, and with the window and the sinks of layer l."""
     T = x.shape[1]
-    Q, gemma = cfg.num_attention_heads, cfg.model_type == "gemma4_text"
+    Q, gemma = cfg.per_layer_config[l].num_attention_heads, cfg.model_type == "gemma4_text"
     # Gemma's configuration refuses to say how many key heads there are, because layers differ.
     G = len(w["self_attn.k_proj.weight"]) // len(w["self_attn.k_norm.weight"]) if gemma else cfg.num_key_value_heads
     if hasattr(cfg, "num_attention_heads_per_layer"):
@@ -179,7 +189,8 @@ def attention(x, w, cfg, l):
     if "self_attn.w1.weight" in w:  # gate_proj
         o = o * linear(x, w, "self_attn.w1").unflatten(-1, (Q, -1)).sigmoid()
     if "self_attn.g_proj.weight" in w:
-        o = o * F.softplus(linear(x, w, "self_attn.g_proj"))[..., None]
+        gate = torch.sigmoid if cfg.model_type == "step3p5" else F.softplus
+        o = o * gate(linear(x, w, "self_attn.g_proj"))[..., None]
     return linear(o.flatten(2), w, "self_attn.o_proj")
 
 
@@ -254,10 +265,18 @@ def latent_attention(x, w, cfg):
     return linear((weight @ v).transpose(1, 2).flatten(2), w, a + "o_proj")
 
 
-def inner(x, w, prefix, cfg):
+def limit_of(cfg, key, l):
+    """Step's limit of an activation in layer l; infinite: none."""
+    limits = getattr(cfg, key, None)
+    return (limits[l] if limits else None) or math.inf
+
+
+def inner(x, w, prefix, cfg, limit=math.inf):
     gate, up = linear(x, w, prefix + "w1"), linear(x, w, prefix + "w3")
     if hasattr(cfg, "hidden_activation"):  # Gemma's
         return gate * (1 + (math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3)).tanh()) / 2 * up
+    if limit < math.inf:
+        return F.silu(gate).clamp(max=limit) * up.clamp(-limit, limit)
     if not hasattr(cfg, "swiglu_limit"):
         return F.silu(gate) * up
     gate = gate.clamp(max=cfg.swiglu_limit)
@@ -265,8 +284,8 @@ def inner(x, w, prefix, cfg):
     return (up + 1) * gate * (cfg.swiglu_alpha * gate).sigmoid()
 
 
-def feed_forward(x, w, prefix, cfg):
-    return inner(x, w, prefix, cfg) @ w[prefix + "w2.weight"].T
+def feed_forward(x, w, prefix, cfg, limit=math.inf):
+    return inner(x, w, prefix, cfg, limit) @ w[prefix + "w2.weight"].T
 
 
 def sparsemixer(z, eps):
@@ -296,6 +315,7 @@ def scored(z, bias, cfg):
     if getattr(cfg, "norm_topk_prob", True):
         top = top / total
     keys = "routed_scaling_factor", "router_scaling_factor", "route_scale", "moe_routed_scaling_factor"
+    keys += ("moe_router_scaling_factor",)
     return top * next((getattr(cfg, x) for x in keys if hasattr(cfg, x)), 1.0), index
 
 
@@ -323,7 +343,7 @@ def route(z, w, cfg):
     return top / top.sum(-1, keepdim=True) if getattr(cfg, "norm_topk_prob", True) else top, index
 
 
-def mixture(x, w, cfg, masks, tape, chooses=None):
+def mixture(x, w, cfg, masks, tape, l, chooses=None):
     """Run x (N, H) through the experts; tape receives each expert's inputs to the sum in fm-method(7).  chooses:
     the router's input, if it is not x."""
     router = w["mlp.gate.weight"]
@@ -332,7 +352,7 @@ def mixture(x, w, cfg, masks, tape, chooses=None):
     for e in range(len(router)):
         token, slot = torch.where(index == e)
         prefix = f"mlp.experts.{e}."
-        h = inner(x[token], w, prefix, cfg)
+        h = inner(x[token], w, prefix, cfg, limit_of(cfg, "swiglu_limits", l))
         masked = h if masks is None else h * masks[e]
         share, down = top[token, slot][:, None], w[prefix + "w2.weight"]
         y = y.index_add(0, token, share * linear(masked, w, prefix + "w2"))
@@ -342,7 +362,7 @@ def mixture(x, w, cfg, masks, tape, chooses=None):
         y = y + gate * feed_forward(x, w, "mlp.shared_expert.", cfg)
     for name in ("mlp.shared_experts.", "mlp.shared_expert."):  # Laguna's shared expert has no gate
         if name + "w1.weight" in w and "mlp.shared_expert_gate.weight" not in w:
-            y = y + feed_forward(x, w, name, cfg)
+            y = y + feed_forward(x, w, name, cfg, limit_of(cfg, "swiglu_limits_shared", l))
     return y
 
 
@@ -353,12 +373,12 @@ class Plain:
         self.cfg, self.weights, self.masks = cfg, weights, masks
         self.tapes = []  # per mixture: (what it recorded, its output)
 
-    def feed(self, x, w, chooses=None):
+    def feed(self, x, w, l, chooses=None):
         """Run x (N, H) through a layer's mixture or its dense feed-forward."""
         if "mlp.gate.weight" not in w:
-            return feed_forward(x, w, "mlp.", self.cfg)
+            return feed_forward(x, w, "mlp.", self.cfg, limit_of(self.cfg, "swiglu_limits_shared", l))
         tape, masks = [], None if self.masks is None else self.masks[len(self.tapes)]
-        y = mixture(x, w, self.cfg, masks, tape, chooses)
+        y = mixture(x, w, self.cfg, masks, tape, l, chooses)
         if y.requires_grad:
             y.retain_grad()
         self.tapes.append((tape, y))
@@ -371,7 +391,7 @@ class Plain:
         mlp = feed_forward(scaled(x, "pre_feedforward_layernorm"), w, "mlp.", self.cfg)
         w = w | {"router.norm.weight": w["router.scale"] / x.shape[-1] ** 0.5}
         inputs = scaled(x, "pre_feedforward_layernorm_2"), scaled(x, "router.norm")
-        experts = self.feed(inputs[0].flatten(0, 1), w, inputs[1].flatten(0, 1)).view_as(x)
+        experts = self.feed(inputs[0].flatten(0, 1), w, 0, inputs[1].flatten(0, 1)).view_as(x)
         y = scaled(mlp, "post_feedforward_layernorm_1") + scaled(experts, "post_feedforward_layernorm_2")
         return (x + scaled(y, "post_feedforward_layernorm")) * w["layer_scalar"]
 
@@ -395,7 +415,7 @@ class Plain:
             y, before = norm(y, w, before, eps), "pre_mlp_layernorm"
         share = getattr(self.cfg, "residual_multiplier", 1.0)
         x = x + share * y
-        y = self.feed(norm(x, w, before, eps, plus).flatten(0, 1), w).view_as(x)
+        y = self.feed(norm(x, w, before, eps, plus).flatten(0, 1), w, l).view_as(x)
         if "post_mlp_layernorm.weight" in w and (before != "post_attention_layernorm" or "mlp.gate.weight" in w):
             y = norm(y, w, "post_mlp_layernorm", eps)
         return x + share * y

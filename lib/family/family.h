@@ -34,6 +34,9 @@ struct fm_model_family {
                                num_experts_per_tok; NULL: none */
     const char *shared_key; /* key of the shared expert's width in multiples of an expert's; NULL:
                                the width has its own key, or there is no shared expert */
+    /* Give keys of config.json that this family spells in its own way the names and forms that are
+     * read here and by its blocks, before any is read; NULL: none. */
+    int (*respell)(cJSON *json, struct fm_err *err);
     /* Set which layers have experts (all are in config->moe when it is called), and the widths of
      * the other MLPs; NULL: every layer has experts and no other MLP. */
     int (*read_layers)(struct fm_config *config, const struct fm_keys *keys, struct fm_err *err);
@@ -93,6 +96,7 @@ struct fm_model_family {
     ROW(exaone_moe)         \
     ROW(afmoe)              \
     ROW(laguna)             \
+    ROW(step3p5)            \
     ROW(mimo_v2_flash)      \
     ROW(minimax_m2)         \
     ROW(minimax_m3)         \

@@ -240,9 +240,11 @@ static void choose_storage(struct fm_config *c)
         c->scheme = first;
 }
 
-static int read_config(struct fm_config *c, const cJSON *json, struct fm_err *err)
+static int read_config(struct fm_config *c, cJSON *json, struct fm_err *err)
 {
     int rc = find_family(c, json, err);
+    if (!rc && c->family->respell)
+        rc = c->family->respell(json, err);
     if (rc)
         return rc;
     const struct fm_model_family *f = c->family;

@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "lib/block/gqa.h"
+#include "lib/block/limited.h"
 #include "lib/block/mla.h"
 #include "lib/block/scored.h"
 #include "lib/block/shortconv.h"
@@ -95,6 +96,31 @@
     "tie_word_embeddings:true"
 #define GRANITE "model_type:'granitemoe'," GRANITE_SIZES
 #define GRANITE_SHARED "model_type:'granitemoeshared'," GRANITE_SIZES
+
+/* Step-3.7-Flash, with the lists of its first layers and of one for multi-token prediction. */
+#define STEP_SIZES                                                                                 \
+    "model_type:'step3p5',hidden_size:4096,intermediate_size:11264,vocab_size:128896,"             \
+    "head_dim:128,num_attention_heads:64,num_attention_groups:8,moe_num_experts:288,moe_top_k:8,"  \
+    "moe_intermediate_size:1280,share_expert_dim:1280,moe_router_scaling_factor:3.0,"              \
+    "sliding_window:512,max_position_embeddings:262144,attention_other_setting:{"                  \
+    "attention_type:'sliding_attention',num_attention_heads:96,num_attention_groups:8,"            \
+    "head_dim:128},yarn_only_types:['full_attention'],rope_scaling:{rope_type:'llama3',factor:2,"  \
+    "original_max_position_embeddings:131072,low_freq_factor:1,high_freq_factor:32}"
+#define STEP_TYPES                                                                                 \
+    "layer_types:['full_attention','sliding_attention','sliding_attention','full_attention',"      \
+    "'sliding_attention']"
+#define STEP_KEYS STEP_SIZES ",num_hidden_layers:4,num_nextn_predict_layers:1," STEP_TYPES
+#define STEP_ROPE ",rope_theta:[5e6,1e4,1e4,5e6,1e4],partial_rotary_factors:[0.5,1,1,0.5,1]"
+#define STEP STEP_KEYS STEP_ROPE ",moe_layers_enum:'1,2,3,4'"
+/* The same as transformers saves it. */
+#define STEP_SAVED                                                                                 \
+    "model_type:'step3p5',hidden_size:4096,intermediate_size:11264,vocab_size:128896,"             \
+    "head_dim:128,num_attention_heads:64,num_key_value_heads:8,n_routed_experts:288,"              \
+    "num_experts_per_tok:8,moe_intermediate_size:1280,share_expert_dim:1280,sliding_window:512,"   \
+    "num_hidden_layers:2,layer_types:['full_attention','sliding_attention'],"                      \
+    "mlp_layer_types:['dense','sparse'],num_sliding_attention_heads:96,query_pre_attn_scalar:128," \
+    "rope_parameters:{full_attention:{rope_type:'default',rope_theta:5e6},"                        \
+    "sliding_attention:{rope_type:'default',rope_theta:1e4}}"
 
 #define LFM2_KEYS                                                                                  \
     "model_type:'lfm2_moe',hidden_size:16,intermediate_size:20,moe_intermediate_size:6,"           \
@@ -423,6 +449,86 @@ TEST(trinity_turns_heads_in_layers_with_a_window_only)
     for (int l = 0; l < 4; l++)
         assert_int_equal(fm_gqa_window(&c, l), l % 2 ? 0 : 8);
     assert_true(has(&c, FM_NAMING_STOCK, "model.layers.0.self_attn.gate_proj.weight"));
+}
+
+/* ---- Step ---- */
+
+TEST(steps_lists_have_an_entry_for_each_layer)
+{
+    struct fm_config c = must(STEP, "swiglu_limits:[0,0,7,null,0],swiglu_limits_shared:[0,0,0,16]");
+    assert_true(c.M == 3 && c.moe[0] == 1 && c.dense == 11264 && c.shared == 1280 && c.K == 8);
+    assert_true(fm_gqa_heads(&c, 0) == 64 && fm_gqa_heads(&c, 1) == 96 && c.Q == 96 && c.G == 8);
+    assert_true(fm_gqa_window(&c, 0) == 0 && fm_gqa_window(&c, 2) == 512);
+    assert_true(c.gqa->gate_heads && !c.gqa->gate_softplus && c.scored->rule.scale == 3);
+    assert_true(c.gqa->rope.theta == 5e6 && c.gqa->rope.R == 64 && c.gqa->rope.factor[31] == 2);
+    assert_true(c.gqa->window_rope.theta == 1e4 && c.gqa->window_rope.factor[31] == 1);
+    assert_true(c.limits->expert[2] == 7 && c.limits->expert[3] == 0 && c.limits->mlp[3] == 16);
+    assert_true(has(&c, FM_NAMING_STOCK, "model.layers.1.moe.gate_proj.weight"));
+    assert_true(has(&c, FM_NAMING_STOCK, "model.layers.1.share_expert.up_proj.weight"));
+    assert_true(has(&c, FM_NAMING_RAGGED, "model.layers.1.mlp.shared_experts.up_proj.weight"));
+    must(STEP, "mlp_layer_types:['dense','sparse','sparse','sparse'],use_rope_layers:[]");
+    must(STEP_KEYS STEP_ROPE, "moe_layers_enum:[1,2,3,4]");
+}
+
+TEST(steps_lists_are_checked)
+{
+    static const struct {
+        const char *keys, *more;
+        int code;
+        const char *part;
+    } row[] = {
+        {STEP, "swiglu_limits:[0,0,7]", FM_EFORMAT, "swiglu_limits has 3 entries for 4 layers"},
+        {STEP, "swiglu_limits:[0,0,-7,0]", FM_EFORMAT, "swiglu_limits of layer 2 is not a number"},
+        {STEP, "swiglu_limits_shared:7", FM_EFORMAT, "key 'swiglu_limits_shared' is not an array"},
+        {STEP, "use_rope_layers:[true,false]", FM_ECONFIG, "use_rope_layers that are not all true"},
+        {STEP, "mlp_layer_types:['sparse','sparse','sparse','sparse']", FM_ECONFIG,
+         "mlp_layer_types and moe_layers_enum name different layers"},
+        {STEP, "num_sliding_attention_heads:64", FM_ECONFIG, "num_sliding_attention_heads 64"},
+        {STEP, "num_key_value_heads:4", FM_ECONFIG, "num_attention_groups of attention_other"},
+        {STEP, "use_head_wise_attn_gate:false", FM_ECONFIG, "use_head_wise_attn_gate false"},
+        {STEP, "moe_router_activation:'softmax'", FM_ECONFIG, "moe_router_activation 'softmax'"},
+        {STEP, "num_experts_per_tok:4", FM_ECONFIG, "moe_top_k 8"},
+        {STEP, "rope_parameters:{full_attention:{}}", FM_ECONFIG,
+         "rope_theta is outside rope_parameters"},
+        {STEP_KEYS STEP_ROPE, "x:1", FM_EFORMAT, "key 'mlp_layer_types' is missing"},
+        {STEP_KEYS STEP_ROPE, "moe_layers_enum:'1;2'", FM_EFORMAT, "moe_layers_enum is neither"},
+        {STEP_KEYS STEP_ROPE, "moe_layers_enum:7", FM_EFORMAT, "moe_layers_enum is neither"},
+        {STEP_KEYS STEP_ROPE, "moe_layers_enum:''", FM_ECONFIG, "no layer is a mixture"},
+        {STEP_KEYS ",moe_layers_enum:'1'", "rope_theta:[5e6,1e4,2e4,5e6,1e4]", FM_ECONFIG,
+         "rope_theta of layer 2 is 20000, and 10000 in an earlier layer of its type"},
+        {STEP_KEYS ",moe_layers_enum:'1'", "rope_theta:[5e6,1e4,1e4]", FM_EFORMAT,
+         "rope_theta is not a list of numbers for 4 layers"},
+        {STEP_KEYS ",moe_layers_enum:'1'", "rope_theta:[5e6,'x',1e4,5e6]", FM_EFORMAT,
+         "rope_theta of layer 1 is not a number"},
+        {STEP_SIZES ",moe_layers_enum:'1'" STEP_ROPE, "num_hidden_layers:5", FM_EFORMAT,
+         "key 'layer_types' is missing"},
+        {STEP_SAVED, "rope_scaling:{rope_type:'llama3'}", FM_ECONFIG,
+         "rope_scaling is outside rope_parameters"},
+        {STEP_SAVED, "per_layer_config:{'1':{num_attention_heads:64}}", FM_ECONFIG,
+         "per_layer_config of layer 1 is not the num_attention_heads 96"},
+        {STEP_SAVED, "per_layer_config:{'1':{num_attention_heads:96,head_dim:64}}", FM_ECONFIG,
+         "per_layer_config of layer 1"},
+        {STEP_SAVED, "attention_other_setting:{attention_type:'full_attention'}", FM_ECONFIG,
+         "attention_type of attention_other_setting"},
+        {STEP_SAVED, "attention_other_setting:{head_dim:64}", FM_ECONFIG,
+         "head_dim of attention_other_setting differs"},
+    };
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++)
+        refused(row[i].keys, row[i].more, row[i].code, row[i].part);
+    refused("model_type:'step3p5',num_hidden_layers:2,num_attention_heads:2,rope_theta:9,"
+            "rope_scaling:{rope_type:'llama3'}",
+            "layer_types:['full_attention','full_attention']", FM_ECONFIG,
+            "yarn_only_types is not ['full_attention']");
+}
+
+TEST(step_as_transformers_saves_it)
+{
+    struct fm_config c =
+        must(STEP_SAVED, "per_layer_config:{'1':{num_attention_heads:96}},mlp_bias:false");
+    assert_true(fm_gqa_heads(&c, 0) == 64 && fm_gqa_heads(&c, 1) == 96 && c.M == 1);
+    assert_true(c.gqa->rope.R == 128 && c.gqa->rope.factor[63] == 1 && c.scored->rule.scale == 1);
+    refused(STEP, "query_pre_attn_scalar:64", FM_ECONFIG, "query_pre_attn_scalar");
+    refused(STEP_SAVED, "per_layer_config:{}", FM_ECONFIG, "per_layer_config of layer 1");
 }
 
 /* ---- Laguna ---- */
