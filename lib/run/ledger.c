@@ -413,6 +413,21 @@ static const cJSON *find_missing(const cJSON *a, const cJSON *b, bool *changed)
     return NULL;
 }
 
+/* The value that `option`, --name=value of the list `now`, had in the list `was`; NULL: it is not
+ * there, or still has that value too. */
+static const char *earlier_value(const cJSON *was, const cJSON *now, const char *option)
+{
+    size_t name = strcspn(option, "=") + 1;
+    const cJSON *item;
+    cJSON_ArrayForEach(item, was)
+    {
+        if (option[name - 1] && strncmp(text_of(item), option, name) == 0 &&
+            !has_string(now, text_of(item)))
+            return text_of(item) + name;
+    }
+    return NULL;
+}
+
 bool fm_ledger_differ(char text[FM_LEDGER_TEXT], const cJSON *was, const cJSON *now, bool kept)
 {
     bool changed, unused;
@@ -427,11 +442,19 @@ bool fm_ledger_differ(char text[FM_LEDGER_TEXT], const cJSON *was, const cJSON *
         snprintf(text, FM_LEDGER_TEXT, "the options have another order");
         return !same;
     }
-    const cJSON *item = added ? added : gone;
-    snprintf(text, FM_LEDGER_TEXT, "%.200s %s", item->string ? item->string : text_of(item),
-             changed              ? "has changed"
-             : added              ? "is new"
-             : cJSON_IsArray(was) ? "was given before"
-                                  : "is missing");
+    bool list = cJSON_IsArray(was);
+    const char *option = list && added ? text_of(added) : "";
+    const char *value = earlier_value(was, now, option);
+    int name = (int)strcspn(option, "=");
+    const cJSON *item = added && !(list && gone) ? added : gone;
+    if (value)
+        snprintf(text, FM_LEDGER_TEXT, "%.*s was %.80s, now it is %.80s", name, option, value,
+                 option + name + 1);
+    else
+        snprintf(text, FM_LEDGER_TEXT, "%.200s %s", item->string ? item->string : text_of(item),
+                 changed         ? "has changed"
+                 : item == added ? "is new"
+                 : list          ? "was given before"
+                                 : "is missing");
     return true;
 }

@@ -80,8 +80,8 @@ void fm_ledger_identity(char text[FM_LEDGER_IDENTITY], const char *path);
 
 /*
  * The first difference between two arrays of strings, or between two objects of strings, as a
- * phrase in `text`: "--seq-len=64 is new", "mine.txt has changed".  False if they are equal.
- * `kept`: members that only `now` has do not count.
+ * phrase in `text`: "--seq-len was 64, now it is 32", "mine.txt has changed".  False if they are
+ * equal. `kept`: members that only `now` has do not count.
  */
 #define FM_LEDGER_TEXT 256
 bool fm_ledger_differ(char text[FM_LEDGER_TEXT], const cJSON *was, const cJSON *now, bool kept);
