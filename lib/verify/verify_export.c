@@ -98,7 +98,7 @@ int fm_verify_claim(struct fm_verify_claim *c, const struct fm_verifier *v, stru
     int rc =
         fm_file_slurp_at(v->dir, FM_EXPORT_JSON, EXPORT_JSON_BYTES_MAX, &c->text, &c->size, err);
     if (rc)
-        return fm_within(err, "it is not an export of fm-pack");
+        return fm_within(err, "'%s' is not an export of fm-pack", v->options->target);
     if (fm_json_tree(&c->json, c->text, c->size, err) || fm_bundle_check_schema(c->json, err) ||
         fm_json_get_string(c->json, "layout", &layout, err))
         goto within;
