@@ -508,7 +508,9 @@ int fm_hftext_modules(char **text, const char *config, size_t size, const char *
         fm_json_add(fm_json_add_object(wrapper, TEXT_KEY), QUANT_KEY, old);
         old = NULL;
     }
-    if (!rc && wrapper && (r.prefix > 0 || (r.prefix < 0 && plain))) {
+    /* An export has the key already, and its tensors may have other names. */
+    bool known = cJSON_HasObjectItem(wrapper, PREFIX_KEY);
+    if (!rc && wrapper && !known && (r.prefix > 0 || (r.prefix < 0 && plain))) {
         fm_json_add_string(wrapper, PREFIX_KEY, r.prefix > 0 ? prefix[r.prefix] : MODEL);
         r.changed = true;
     }
