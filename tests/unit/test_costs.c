@@ -32,10 +32,11 @@ static void count_tensors(uint64_t *experts, uint64_t *others, const struct fm_c
     for (size_t s = 0; s < dir->shards; s++)
         for (size_t i = 0; i < dir->shard[s].st.count; i++) {
             const struct fm_tensor *t = &dir->shard[s].st.tensor[i];
-            bool granite =
-                strstr(t->name, "moe.input_linear") || strstr(t->name, "moe.output_linear");
+            bool stacked = /* of Granite, of Step */
+                strstr(t->name, "moe.input_linear") || strstr(t->name, "moe.output_linear") ||
+                (strstr(t->name, ".moe.") && strstr(t->name, "_proj."));
             bool channels =
-                granite || (strstr(t->name, ".experts.") && !strstr(t->name, "down_proj_bias") &&
+                stacked || (strstr(t->name, ".experts.") && !strstr(t->name, "down_proj_bias") &&
                             !strstr(t->name, "correction_bias"));
             int l, e;
             const struct fm_weight *w = fm_weights_find(c, FM_NAMING_STOCK, t->name, &l, &e);
