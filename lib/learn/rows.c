@@ -1,3 +1,13 @@
+/*
+ * Keep the rows of the experts of a layer, one record for each micro-batch, and send them to the
+ * ranks that own the experts.
+ *
+ *     record of micro-batch b:   [rows of e2 | rows of e0 | rows of e1 | unused ]
+ *     place[b][e] = { first row, number of rows }, in the order in which threads added them
+ *
+ * A row's position in a record depends on the threads, so records are never read as a whole: rows
+ * of an expert are taken in order of micro-batch, and in a micro-batch in order of token.
+ */
 #include "lib/learn/rows.h"
 
 #include <stdlib.h>
