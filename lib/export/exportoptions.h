@@ -39,7 +39,7 @@ struct fm_export_options {
     bool load_cap;         /* with a layout that holds the family: only members with budgets from
                               load_low to load_high */
     double load_low, load_high;
-    uint32_t pad_multiple; /* round widths up to a multiple of it: fm_exportplan_round; 0: 1 */
+    uint32_t pad_multiple; /* round widths up to a multiple of it; 0: 1 */
     uint32_t devices;      /* number of devices among which a server divides the channels of each
                               expert, for layouts where servers do that: each device's part of a
                               width must be valid for the layout and the codes, at most

@@ -251,13 +251,34 @@ static int choose_codes(struct fm_exportplan *p, struct fm_err *err)
     return FM_OK;
 }
 
+/* The number of which an expert's channels on each device must be a multiple: the channel group of
+ * the codes, the multiple that a format of rounded experts requires, or 1. */
+static uint32_t quantum_of(const struct fm_exportplan *p)
+{
+    if (p->coded == FM_CODED_ROUNDED)
+        return p->options.quantise->multiple[p->options.server];
+    return p->options.quantise ? (uint32_t)fm_scheme_group(&p->rounded.scheme)
+                               : (uint32_t)p->packed.group;
+}
+
+/* `width` rounded up to a multiple of pad_multiple and of p->multiple; unchanged without
+ * options.pad_multiple and options.quantise. */
+static uint32_t round_width(const struct fm_exportplan *p, uint32_t width)
+{
+    uint32_t pad = p->options.pad_multiple;
+    if (pad <= 1 && !p->options.quantise)
+        return width;
+    return fm_actions_round(width, fm_actions_both(pad > 1 ? pad : 1, p->multiple),
+                            p->from->config.I);
+}
+
 /* Choose the multiple of widths with which each of `devices` devices gets a valid width. */
 static int choose_multiple(struct fm_exportplan *p, struct fm_err *err)
 {
     const struct fm_layout *layout = p->options.layout;
     const struct fm_quantiser *q = p->options.quantise;
     uint32_t training = p->from->budgets.actions.multiple, n = p->options.devices;
-    uint32_t I = (uint32_t)p->from->config.I, each = fm_exportplan_quantum(p);
+    uint32_t I = (uint32_t)p->from->config.I, each = quantum_of(p);
     n = n > 1 ? n : 1;
     p->multiple = fm_actions_both(training, layout->multiple ? layout->multiple : 1);
     p->multiple = fm_actions_both(p->multiple, each);
@@ -348,7 +369,7 @@ void fm_exportplan_widths(struct fm_exportplan *p, int index)
     w->by_layout = sum_of(kept, n) - before;
     before = sum_of(kept, n);
     for (size_t i = 0; i < n; i++)
-        kept[i] = fm_exportplan_round(p, kept[i]);
+        kept[i] = round_width(p, kept[i]);
     w->by_pad = sum_of(kept, n) - before;
     memcpy(w->stored, w->kept, n * sizeof *w->stored);
     w->shared = p->from->config.shared;
@@ -808,8 +829,7 @@ void fm_exportplan_served(const struct fm_exportplan *p, int index, uint32_t *wi
 {
     const uint32_t *mask = fm_masks_widths(&p->from->budgets.masks, index);
     for (size_t i = 0; i < fm_opened_experts(p->from); i++)
-        widths[i] =
-            p->options.layout->all_members ? fm_exportplan_round(p, mask[i]) : p->widths.kept[i];
+        widths[i] = p->options.layout->all_members ? round_width(p, mask[i]) : p->widths.kept[i];
 }
 
 bool fm_exportplan_removes_nothing(const struct fm_exportplan *p)
@@ -840,23 +860,6 @@ double fm_exportplan_break_even(const struct fm_exportplan *p, uint64_t source)
     if (p->widths.full)
         return rest + stored < (double)source ? 0 : 2;
     return 1 - ((double)source - rest) / experts;
-}
-
-uint32_t fm_exportplan_round(const struct fm_exportplan *p, uint32_t width)
-{
-    uint32_t pad = p->options.pad_multiple;
-    if (pad <= 1 && !p->options.quantise)
-        return width;
-    return fm_actions_round(width, fm_actions_both(pad > 1 ? pad : 1, p->multiple),
-                            p->from->config.I);
-}
-
-uint32_t fm_exportplan_quantum(const struct fm_exportplan *p)
-{
-    if (p->coded == FM_CODED_ROUNDED)
-        return p->options.quantise->multiple[p->options.server];
-    return p->options.quantise ? (uint32_t)fm_scheme_group(&p->rounded.scheme)
-                               : (uint32_t)p->packed.group;
 }
 
 const char *fm_exportplan_base_model(const struct fm_exportplan *p)

@@ -225,12 +225,6 @@ bool fm_exportplan_larger(const struct fm_exportplan *p, uint64_t source);
 /* The fraction of removed channels from which weight files are smaller than `source` bytes: at
  * most 0 if they always are, more than 1 if they never are. */
 double fm_exportplan_break_even(const struct fm_exportplan *p, uint64_t source);
-/* `width` rounded up to a multiple of pad_multiple and of p->multiple; unchanged without
- * options.pad_multiple and options.quantise. */
-uint32_t fm_exportplan_round(const struct fm_exportplan *p, uint32_t width);
-/* The number of which an expert's channels on each device must be a multiple: the channel group
- * of the codes, the multiple that a format of rounded experts requires, or 1. */
-uint32_t fm_exportplan_quantum(const struct fm_exportplan *p);
 /* With options.quantise: the quantization_config of the export, without braces and without the list
  * of modules that are not quantised; and the key of that list.  NULL: the format does not support
  * the family's experts. */

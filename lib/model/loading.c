@@ -1,7 +1,7 @@
 /*
  * Tasks of the pool read a layer piece by piece (a tensor, or an expert's share of one) and convert
  * each piece, while it is in the cache, to the type that products take.  While a layer is computed,
- * the bytes of the next one are prefetched (fm_prefetch_begin).  Layers that fit into memory have a
+ * the bytes of the next one are prefetched (look_ahead).  Layers that fit into memory have a
  * slot each, and the others share one; callers of fm_model_layer need not distinguish the two.
  *
  * From piece to target.  A piece is what one task reads: a tensor, or expert e of a tensor that
@@ -709,7 +709,8 @@ static void *look_ahead(void *arg)
     return NULL;
 }
 
-void fm_prefetch_begin(struct fm_model *m, int l)
+/* No prefetch may be running. */
+static void begin_prefetch(struct fm_model *m, int l)
 {
     m->ahead.l = l;
     atomic_store(&m->ahead.enough, false);
@@ -743,7 +744,7 @@ int fm_model_layer(struct fm_model *m, int l, int next, const struct fm_layer **
            (s->l < m->pinned ? s == &m->slot[l] : s == &m->slot[m->pinned])); /* invariant 6 */
     *layer = &s->layer;
     if (next >= 0 && slot_of(m, next)->l != next)
-        fm_prefetch_begin(m, next);
+        begin_prefetch(m, next);
     return FM_OK;
 }
 

@@ -83,9 +83,7 @@ struct fm_model {
 /* Sum of the caps of decoder layer l; 0 for a dense layer. */
 size_t fm_loading_channels(const struct fm_model *m, int l);
 
-/* Begin to prefetch layer l (no prefetch may be running); and end the prefetch, if one is running.
- */
-void fm_prefetch_begin(struct fm_model *m, int l);
+/* End the prefetch, if one is running. */
 void fm_prefetch_end(struct fm_model *m);
 
 /* Type in memory of a field of a layer: projections have the operand type of products, whatever
