@@ -44,6 +44,7 @@ IGNORED = {"odd-axk1": 36 * 2}  # the norm after the MLP of its dense layer, whi
 BUDGETS = (0.0, 0.2, 0.4, 0.6, 0.8)
 LAYOUTS = ("padded", "uniform", "ragged", "layer", "elastic")
 STOCK = ("padded", "uniform")  # transformers loads these with its own classes
+WHOLE = ("odd-step",)  # transformers has no class for the text part alone, so no stock layout is loaded
 CAP = 0.3
 OTHER_WIDTHS = ("uniform", "layer")  # layouts whose widths differ from the mask's
 # torch's grouped_mm, the default, requires rows of a multiple of 16 bytes, which no width here gives.
@@ -64,7 +65,7 @@ class Row:
         config = json.loads((self.model / "config.json").read_text())
         self.dtype = getattr(torch, config.get("dtype") or config["torch_dtype"])
         self.own = {x: self.item_of(x) for x in ("A_log", "linear_attn.norm.weight")}
-        biases = "correction_bias", "expert_bias"  # the names on disk and in the classes
+        biases = "correction_bias", "expert_bias", "router_bias"  # the names on disk and in the classes
         self.own |= {x: self.item_of(biases) for x in biases}
 
     def ours(self, path):
@@ -114,6 +115,8 @@ def judge_budget(judge, row, family, here, beside):
     budget = here["budget"]
     native = row.ours(export(family, budget, "native", row.folder))
     for layout in LAYOUTS:
+        if layout in STOCK and row.model.name in WHOLE:
+            continue
         path = export(family, budget, layout, row.folder)
         ours = row.ours(path) if layout in OTHER_WIDTHS else native
         options = {} if layout in STOCK else {"trust_remote_code": True}
@@ -228,7 +231,7 @@ def judge_family(judge, row):
     for budget in BUDGETS:
         here = nearest(rows, budget)[0]
         judge_budget(judge, row, family, here, neighbour(rows, here)["budget"])
-    judge_sglang(judge, next(row.folder.glob("ragged-*")))
+    judge_sglang(judge, next(row.folder.glob("*-ragged-*")))
     judge_cap(judge, row, family, rows)
 
 
