@@ -13,9 +13,8 @@
 
 static const char *criterion(const struct fm_bundle *b)
 {
-    const cJSON *options =
-        cJSON_GetObjectItemCaseSensitive(fm_stage_history_of(b, "fm-rank"), "options");
-    const char *name = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(options, "criterion"));
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(fm_ranking_options(b), "criterion");
+    const char *name = cJSON_GetStringValue(item);
     return name ? name : "taylor"; /* manifests do not record it */
 }
 

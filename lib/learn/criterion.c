@@ -9,7 +9,7 @@
 #include "formats/json/json.h"
 #include "lib/base/names.h"
 #include "lib/base/pool.h"
-#include "lib/stage/stage.h"
+#include "lib/stage/ranking.h"
 
 #define POINT(name) &fm_criterion_##name,
 const struct fm_criterion *const fm_criteria[] = {FM_CRITERION_ROWS(POINT) NULL};
@@ -17,9 +17,7 @@ const struct fm_criterion *const fm_criteria[] = {FM_CRITERION_ROWS(POINT) NULL}
 int fm_criterion_read(const struct fm_criterion **criterion, const struct fm_bundle *stream,
                       struct fm_err *err)
 {
-    const cJSON *options =
-        cJSON_GetObjectItemCaseSensitive(fm_stage_history_of(stream, "fm-rank"), "options");
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(options, "criterion");
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(fm_ranking_options(stream), "criterion");
     const char *name = cJSON_IsString(item) ? item->valuestring : "";
     int i = 0;
     while (item && fm_criteria[i] && strcmp(name, fm_criteria[i]->name) != 0)

@@ -265,14 +265,14 @@ static int check_values(const struct fm_ranking *r, const int16_t *moe, bool ori
     return rc;
 }
 
-static const cJSON *rank_options(const struct fm_bundle *b)
+const cJSON *fm_ranking_options(const struct fm_bundle *b)
 {
     return cJSON_GetObjectItemCaseSensitive(fm_stage_history_of(b, "fm-rank"), "options");
 }
 
 int fm_ranking_group(int *group, const struct fm_bundle *b, int I, struct fm_err *err)
 {
-    const cJSON *value = cJSON_GetObjectItemCaseSensitive(rank_options(b), "channel_group");
+    const cJSON *value = cJSON_GetObjectItemCaseSensitive(fm_ranking_options(b), "channel_group");
     double n = value ? (cJSON_IsNumber(value) ? value->valuedouble : 0) : 1;
     *group = n >= 1 && n <= I ? (int)n : 0;
     if (*group && (double)*group == n && I % *group == 0)
@@ -285,7 +285,7 @@ int fm_ranking_group(int *group, const struct fm_bundle *b, int I, struct fm_err
 
 static bool is_original(const struct fm_bundle *b)
 {
-    const cJSON *options = rank_options(b);
+    const cJSON *options = fm_ranking_options(b);
     const char *order = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(options, "order"));
     return order && strcmp(order, "original") == 0;
 }

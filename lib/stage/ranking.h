@@ -57,6 +57,8 @@ int fm_ranking_pack(const struct fm_ranking *r, const int16_t *moe, void **data,
  */
 int fm_ranking_open(struct fm_ranking *r, const struct fm_bundle *b, struct fm_err *err);
 
+/* The options of fm-rank in the stream's history. */
+const cJSON *fm_ranking_options(const struct fm_bundle *b);
 /* The channel group of the stream's ranking, 1 if fm-rank's history does not record one;
  * FM_EFORMAT if it does not divide I. */
 int fm_ranking_group(int *group, const struct fm_bundle *b, int I, struct fm_err *err);
