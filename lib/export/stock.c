@@ -2,10 +2,9 @@
  * The checkpoint's own tensors: those of experts with the names and shapes of the family's table,
  * for experts of one width k; and those outside the experts, which every export has.
  *
- *     row of the table      experts    a tensor of values         of codes
- *     ...experts.{e}.up     1          (k, H)                     codes, scales, factor, unit,
- * shape
- *     ...experts.gate_up    all E      (E, 2 k, H) or transposed  blocks, scales
+ *     row of the table     experts  a tensor of values         of codes
+ *     ...experts.{e}.up    1        (k, H)                     codes, scales, numbers
+ *     ...experts.gate_up   all E    (E, 2 k, H) or transposed  blocks, scales
  *
  * A tensor has the cuts of its row's part (lib/block/experts.h), expert by expert.  The names of
  * codes and of what belongs to them are the row's with another ending.
