@@ -61,8 +61,8 @@ start() {
     fi
     tests=$((tests + 1)) running=$((running + 1))
     own=$scratch/$tests
-    mkdir "$own" || exit 1
-    "$@" &
+    mkdir -p "$own/tmp" || exit 1
+    TMPDIR=$own/tmp "$@" & # its own: launchers of ranks that start at the same moment share a folder there
 }
 
 # run NAME COMMAND...: run it with the time limit, and print its result.
