@@ -13,28 +13,28 @@ static void describe_solved(const struct fm_result *out, const struct fm_recover
 {
     cJSON *served = fm_json_add_array(out->json, "served");
     fprintf(out->text, "down     solved for budgets");
-    for (int i = 0; i < r->solving.masks; i++) {
-        double budget = fm_masks_budget(&r->masks, r->solving.mask[i]);
+    for (int i = 0; i < r->served.masks; i++) {
+        double budget = fm_masks_budget(&r->masks, r->served.mask[i]);
         fprintf(out->text, "%s %.4f", i ? "," : "", budget);
         cJSON *mask = fm_json_add_object(served, NULL);
         fm_json_add_double(mask, "budget", budget);
-        fm_json_add_double(mask, "weight", r->solving.weight[i]);
+        fm_json_add_double(mask, "weight", r->served.weight[i]);
     }
-    fprintf(out->text, "\nrows     %lld to %lld of an expert\n", (long long)r->solving.least,
-            (long long)r->solving.most);
-    fm_json_add_uint(out->json, "rows_least", (uint64_t)r->solving.least);
-    fm_json_add_uint(out->json, "rows_most", (uint64_t)r->solving.most);
+    fprintf(out->text, "\nrows     %lld to %lld of an expert\n", (long long)r->served.least,
+            (long long)r->served.most);
+    fm_json_add_uint(out->json, "rows_least", (uint64_t)r->served.least);
+    fm_json_add_uint(out->json, "rows_most", (uint64_t)r->served.most);
 }
 
 static void describe(const struct fm_result *out, const void *report)
 {
     const struct fm_recover_report *r = report;
     double budget = r->mask < 0 ? 0 : fm_masks_budget(&r->masks, r->mask);
-    if (r->solving.masks)
+    if (r->served.masks)
         describe_solved(out, r);
     else
-        fprintf(out->text, "adapter  on mask %d, budget %.4f\n", r->mask, budget);
-    fprintf(out->text, "%-9s%d", r->solving.masks ? "layers" : "steps", r->steps);
+        fprintf(out->text, "%-9son mask %d, budget %.4f\n", r->train->made, r->mask, budget);
+    fprintf(out->text, "%-9s%d", r->served.masks ? "layers" : "steps", r->steps);
     if (r->resumed)
         fprintf(out->text, ", %d of them resumed", r->resumed);
     fputc('\n', out->text);
@@ -44,11 +44,11 @@ static void describe(const struct fm_result *out, const void *report)
     }
     fm_json_add_uint(out->json, "steps", (uint64_t)r->steps);
     fm_json_add_uint(out->json, "resumed", (uint64_t)r->resumed);
-    if (!r->solving.masks) {
+    if (!r->served.masks) {
         fm_json_add_double(out->json, "loss_first", r->loss_first);
         fm_json_add_double(out->json, "loss_last", r->loss_last);
     }
-    fm_show_family(out, &r->masks, r->after);
+    fm_show_family(out, &r->masks, r->after, r->train->made);
     fm_json_add_double(out->json, "seconds", r->seconds);
     fm_json_add_double(out->json, "seconds_per_step", r->seconds_step);
 }
@@ -62,7 +62,7 @@ static int work(const struct fm_cli *cli, const struct fm_recover_options *optio
 {
     struct fm_show_run show;
     int strategies = SINGLE | CROSS, trains = TRAINED | SOLVED;
-    int train = options->train->solve ? SOLVED : options->train->merges ? MERGED : OTHER;
+    int train = !options->train->trains ? SOLVED : options->train->merges ? MERGED : OTHER;
     char says[48];
     snprintf(says, sizeof says, "with --train %s", options->train->name);
     if (fm_options_check(cli, trains | SINGLE << options->strategy, "with --strategy cross", err) ||
@@ -111,7 +111,7 @@ int fm_recover_main(int argc, char **argv)
     struct fm_recover_options usual;
     fm_recover_defaults(&usual, fm_recoveries[train]);
     options.train = usual.train;
-    if (options.train->solve && !options.budget.den) /* for the family */
+    if (!options.train->trains && !options.budget.den) /* for the family */
         options.strategy = FM_RECOVER_CROSS;
     /* A cross step also trains the full model, with the cross-entropy as its only loss. */
     options.w_task = options.strategy == FM_RECOVER_CROSS ? 1 : usual.w_task;

@@ -5,6 +5,7 @@
 #include "lib/base/names.h"
 #include "lib/learn/train.h"
 #include "lib/run/report.h"
+#include "lib/stage/budgets.h"
 
 static void describe(const struct fm_result *out, const void *report)
 {
@@ -17,7 +18,7 @@ static void describe(const struct fm_result *out, const void *report)
     fm_json_add_uint(out->json, "steps", (uint64_t)r->steps);
     fm_json_add_uint(out->json, "resumed", (uint64_t)r->resumed);
     fm_json_add_bool(out->json, "reached", r->reached);
-    fm_show_family(out, f, NULL);
+    fm_show_family(out, f, NULL, NULL);
     if (!r->reached)
         fm_json_add_double(out->json, "came_to", r->came_to);
     fm_json_add_double(out->json, "seconds", r->seconds);
@@ -27,6 +28,8 @@ static void describe(const struct fm_result *out, const void *report)
 /* Modes: one bit for each method, and one for a method without shapes whose actions were given:
  * each of them is a budget. */
 enum { WITH_ACTIONS = 1 << FM_METHODS_MAX };
+
+#define LEAST 1e-9 /* the least decimal above 0 */
 
 /* The modes of methods that train, of those that give each expert a width, and of all. */
 struct modes {
@@ -76,6 +79,9 @@ static int check_method(const struct fm_cli *cli, const struct fm_train_options 
     if ((!fm_options_given(cli, "method") && check_default(cli, err)) ||
         fm_options_check(cli, 1 << fm_methods_index(o->method), says, err))
         return err->code;
+    if (fm_decimal_targets(&o->budget_step, &o->until) >= FM_BUDGETS_MAX)
+        return fm_fail(err, FM_EUSAGE, "--budget-step is too small: more than %d budgets",
+                       FM_BUDGETS_MAX);
     if (o->method->shapes || !o->actions)
         return FM_OK;
     snprintf(says, sizeof says, "with --method %s and --actions", o->method->name);
@@ -112,11 +118,11 @@ int fm_train_main(int argc, char **argv)
          "round widths up to a multiple of M (default: the channel group)", 1,
          FM_TRAIN_MULTIPLE_MAX, 0},
         {"budget-step", 0, FM_CLI_DECIMAL, &options.budget_step, "R",
-         "step between budgets (default: 0.01)", 0, 0, modes.all},
-        {"until", 0, FM_CLI_DECIMAL, &options.until, "R", "highest budget (default: 0.80)", 0, 0,
-         0},
+         "step between budgets (default: 0.01)", LEAST, 1, modes.all},
+        {"until", 0, FM_CLI_DECIMAL, &options.until, "R", "highest budget (default: 0.80)", LEAST,
+         1, 0},
         {"measure-step", 0, FM_CLI_DECIMAL, &options.measure_step, "R",
-         "measure the masks nearest to multiples of R (default: 0.05)", 0, 0, 0},
+         "measure the masks nearest to multiples of R (default: 0.05)", LEAST, 1, 0},
         {"steps", 0, FM_CLI_INT, &options.steps, "N",
          "learned: training steps; up to twice as many to reach --until (default: 500)", 1,
          FM_TRAIN_STEPS_MAX, learning},

@@ -293,7 +293,7 @@ static double loss_of(const struct fm_quality *q, int kind)
 }
 
 static void show_losses(FILE *out, const struct fm_masks *masks, const struct fm_quality *after,
-                        int kind)
+                        const char *made, int kind)
 {
     int last = -1;
     char begin[64] = "held out CE ";
@@ -312,7 +312,7 @@ static void show_losses(FILE *out, const struct fm_masks *masks, const struct fm
         last = b;
     }
     if (last >= 0)
-        fprintf(out, "%s\n", after ? ", without -> with the adapter" : "");
+        fprintf(out, after ? ", without -> with the %s\n" : "\n", made);
 }
 
 cJSON *fm_show_quality(const struct fm_quality *q, const struct fm_kinds *kinds)
@@ -348,9 +348,9 @@ static cJSON *list_masks(const struct fm_masks *masks, const struct fm_quality *
 }
 
 void fm_show_family(const struct fm_result *r, const struct fm_masks *masks,
-                    const struct fm_quality *after)
+                    const struct fm_quality *after, const char *made)
 {
     for (int kind = -1; kind < masks->kinds.count; kind++)
-        show_losses(r->text, masks, after, kind);
+        show_losses(r->text, masks, after, made, kind);
     fm_json_add(r->json, "budgets", list_masks(masks, after));
 }

@@ -54,10 +54,10 @@ cJSON *fm_show_quality(const struct fm_quality *q, const struct fm_kinds *kinds)
 /*
  * The masks of a family.  In the text, a line "held out CE 1.8341 at 0.000, 1.8466 at 0.200, ..."
  * of those nearest to budgets 0, 0.2, ..., 0.8; with `after` (masks->count), also the figures with
- * an adapter, "1.8890 -> 1.8712 at 0.400"; and a line for each kind of held-out text.  In the JSON,
- * "budgets" has an object per mask, with "quality" and, with `after`, "recovered".
+ * what was made, "1.8890 -> 1.8712 at 0.400"; and a line for each kind of held-out text.  In the
+ * JSON, "budgets" has an object per mask, with "quality" and, with `after`, "recovered".
  */
 void fm_show_family(const struct fm_result *r, const struct fm_masks *masks,
-                    const struct fm_quality *after);
+                    const struct fm_quality *after, const char *made);
 
 #endif

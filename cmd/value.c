@@ -150,7 +150,8 @@ bool fm_value_parse(const struct fm_cli_option *o, const char *text)
     case FM_CLI_REAL:
         return parse_real(o, text);
     case FM_CLI_DECIMAL:
-        return !fm_decimal_parse(o->value, text, o->name, &unused);
+        return !fm_decimal_parse(o->value, text, o->name, &unused) &&
+               in_limits(o, fm_decimal_value(o->value));
     case FM_CLI_DECIMALS:
         return fm_decimals_parse(o->value, text);
     case FM_CLI_CHOICE:
@@ -165,8 +166,8 @@ void fm_value_explain(char *text, size_t size, const struct fm_cli_option *o, co
     bool fraction = o->kind == FM_CLI_DECIMAL || (o->kind == FM_CLI_REAL && o->max == 1);
     double share = fraction ? fm_decimal_percent(given, strlen(given)) : 0;
     if (o->kind == FM_CLI_DECIMAL)
-        snprintf(text, size, "use a decimal from 0 to 1 with at most 9 places, such as %.6g",
-                 share > 0 ? share : 0.4);
+        snprintf(text, size, "use a decimal %s 1 with at most 9 places, such as %.6g",
+                 o->min > 0 ? "above 0, up to" : "from 0 to", share > 0 ? share : 0.4);
     else if (o->kind == FM_CLI_DECIMALS)
         snprintf(text, size, "use decimals from 0 to 1 with at most 9 places, such as 0.2,0.4");
     else if (share > 0)

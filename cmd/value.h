@@ -29,7 +29,7 @@ enum fm_cli_kind {
     FM_CLI_COUNT64, /* uint64_t * */
     FM_CLI_SIZE,    /* uint64_t *, bytes: 4GiB, 23.4GB, 512M */
     FM_CLI_REAL,    /* double *, in [min, max] */
-    FM_CLI_DECIMAL, /* struct fm_decimal *, from 0 to 1, exactly as typed */
+    FM_CLI_DECIMAL, /* struct fm_decimal *, from 0 to 1, exactly as typed; above 0 if min is */
     FM_CLI_DECIMALS, /* struct fm_decimals *: 0.2,0.4, or "all" */
     FM_CLI_CHOICE    /* int *, index into `arg`, "score|original" */
 };

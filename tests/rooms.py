@@ -94,7 +94,6 @@ kernels/clip/clip_avx512.h kernels/clip/clip_choose.h kernels/clip/clip_plan.h
 kernels/clip/clip_pool.h kernels/clip/clip_tile.h
 lib/engine/sweeping.h lib/engine/actcache.h
 lib/model/loading.h
-lib/learn/tune.h
 lib/pack/packing.h lib/export/exportwriter.h
 lib/verify/verifier.h lib/verify/verify_parts.h lib/verify/verify_contents.h
 lib/baseline/contest.h
@@ -102,13 +101,14 @@ lib/bench/kernelcase.h
 """.split(), "")
 PRIVATE |= {"kernels/ops/ops.h": "kernels/cpu", "kernels/clip/clip_device.h": "kernels/clip/cuda",
             "lib/export/texts.h": "lib/export/layouts"}
-PRIVATE |= dict.fromkeys("lib/learn/trainer.h lib/learn/runner.h lib/learn/maskgrad.h".split(), "lib/methods")
+PRIVATE |= dict.fromkeys(("lib/learn/trainer.h lib/learn/recoverer.h lib/learn/tune.h lib/learn/runner.h "
+                          "lib/learn/maskgrad.h").split(), "lib/methods")
 
 # Headers of modules of several files, which may include each other in a cycle.
 MODULES = set("""
 formats/text/tokenizerparts.h formats/tensor/hfindex.h formats/quant/formats.h
 kernels/clip/clip_device.h
-lib/engine/sweeping.h lib/model/loading.h
+lib/engine/sweeping.h lib/model/loading.h lib/learn/trainer.h lib/learn/recoverer.h
 lib/pack/packing.h lib/export/plan.h lib/verify/verifier.h
 lib/baseline/contest.h
 """.split())

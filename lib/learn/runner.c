@@ -284,10 +284,7 @@ static int open_run(struct fm_runner *r, const struct fm_run_options *run, bool 
                     struct fm_err *err)
 {
     const struct fm_work *work = r->work;
-    int rc = work->check ? work->check(r->self, err) : FM_OK;
-    if (rc)
-        return rc;
-    rc = fm_task_open(r->task, run, work->needs, dry, err);
+    int rc = fm_task_open(r->task, run, work->needs, dry, err);
     r->task->batch = run->inputs.batch > 0 ? run->inputs.batch : work->batch;
     return rc ? rc : work->open(r->self, err);
 }

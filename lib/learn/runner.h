@@ -4,7 +4,7 @@
  * forecast of a --dry-run.  What the three do differently is in a struct fm_work, whose functions
  * receive the tool's own struct, `self`.
  *
- *     check, open, plan           before anything is computed
+ *     open, plan                  before anything is computed
  *     params, begin, resume       the state file is read into the arrays that begin allocated
  *     step, step, ...             between steps the run can stop, and saves its state
  *     finish, report              what follows the last step: measuring, the result for the user
@@ -29,8 +29,6 @@ struct fm_work {
 
     /* ---- before the run ---- */
 
-    /* Check the options; no file is open yet.  May be NULL. */
-    int (*check)(void *self, struct fm_err *err);
     /* Choose what depends on the model, the tokens and the stream.  In a dry run the stream may be
      * absent (task->in.members 0). */
     int (*open)(void *self, struct fm_err *err);

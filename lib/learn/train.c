@@ -3,7 +3,7 @@
  * gradients (learned, exchange).  The rest is the same for all: check the options, resume the
  * state, make the family, finish it, write the stream.
  */
-#include "lib/learn/train.h"
+#include "lib/learn/trainer.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -14,7 +14,6 @@
 #include "lib/base/mem.h"
 #include "lib/learn/criterion.h"
 #include "lib/learn/quality.h"
-#include "lib/learn/trainer.h"
 #include "lib/masks/gaps.h"
 #include "lib/masks/stepcost.h"
 #include "lib/stage/budgets.h"
@@ -51,38 +50,6 @@ void fm_train_report_release(struct fm_train_report *report)
 {
     fm_masks_release(&report->masks);
     *report = (struct fm_train_report){0};
-}
-
-static int check_options(void *self, struct fm_err *err)
-{
-    struct fm_trainer *t = self;
-    const struct fm_train_options *o = t->options;
-    char step[FM_DECIMAL_TEXT];
-    if (o->budget_step.num == 0)
-        return fm_fail(err, FM_EUSAGE, "--budget-step 0: give a step above 0, such as 0.01");
-    if (o->until.num == 0)
-        return fm_fail(err, FM_EUSAGE, "--until 0: give a budget above 0, such as 0.80");
-    if (o->measure_step.num == 0)
-        return fm_fail(err, FM_EUSAGE, "--measure-step 0: give a step above 0, such as 0.05");
-    fm_decimal_print(step, &o->budget_step);
-    if (fm_decimal_targets(&o->budget_step, &o->until) >= FM_BUDGETS_MAX)
-        return fm_fail(err, FM_EUSAGE, "--budget-step %s: more than %d budgets", step,
-                       FM_BUDGETS_MAX);
-    if (o->steps < 1 || o->steps > FM_TRAIN_STEPS_MAX)
-        return fm_fail(err, FM_EUSAGE, "--steps %d: give 1 to %d", o->steps, FM_TRAIN_STEPS_MAX);
-    _Static_assert(FM_TRAIN_SAMPLES_MAX < FM_LANES_MAX, "one lane is the teacher");
-    if (o->samples < 1 || o->samples > FM_TRAIN_SAMPLES_MAX)
-        return fm_fail(err, FM_EUSAGE, "--samples-per-batch %d: give 1 to %d", o->samples,
-                       FM_TRAIN_SAMPLES_MAX);
-    if (!(o->lr >= FM_TRAIN_LR_MIN && o->lr <= FM_TRAIN_LR_MAX))
-        return fm_fail(err, FM_EUSAGE, "--lr %g: give %g to %d", o->lr, FM_TRAIN_LR_MIN,
-                       FM_TRAIN_LR_MAX);
-    if (!(o->prior >= 0 && o->prior <= FM_TRAIN_PRIOR_MAX))
-        return fm_fail(err, FM_EUSAGE, "--prior %g: give 0 to %d", o->prior, FM_TRAIN_PRIOR_MAX);
-    if (o->width_multiple > FM_TRAIN_MULTIPLE_MAX)
-        return fm_fail(err, FM_EUSAGE, "--width-multiple %u: give 1 to %d", o->width_multiple,
-                       FM_TRAIN_MULTIPLE_MAX);
-    return FM_OK;
 }
 
 /* ---- cost: the sweeps of each method, and the number of sequences they read ---- */
@@ -708,7 +675,6 @@ static const struct fm_work work = {
     .stage = FM_STAGE_TRAIN,
     .needs = FM_MEMBER_RANKING,
     .batch = 8,
-    .check = check_options,
     .open = open_inputs,
     .plan = plan_run,
     .forecast = forecast,

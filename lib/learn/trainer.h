@@ -6,10 +6,9 @@
 #ifndef FM_TRAINER_H
 #define FM_TRAINER_H
 
-#include "lib/learn/options.h"
 #include "lib/learn/runner.h"
+#include "lib/learn/train.h"
 #include "lib/masks/actions.h"
-#include "lib/masks/methods.h"
 
 /* The arrays of the family in the state file, in addition to its widths. */
 struct fm_trainer_packed {
@@ -28,7 +27,7 @@ struct fm_trainer {
     void *own;             /* of the method */
     bool warned;           /* of a method that ran out of steps */
     struct fm_trainer_packed packed;
-    struct fm_train_report *report; /* lib/learn/train.h */
+    struct fm_train_report *report;
 };
 
 /* Everything from which a method's sweeps are planned, before the output or the state file is

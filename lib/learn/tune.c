@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "formats/json/json.h"
 #include "lib/base/mem.h"
 #include "lib/base/rng.h"
 
@@ -88,7 +89,8 @@ int fm_tune_init(struct fm_tune *t, struct fm_err *err)
                              : FM_ENOMEM;
 }
 
-void fm_tune_finish(struct fm_tune *t)
+/* Free the sweep, the gradients and their scratch. */
+static void end_steps(struct fm_tune *t)
 {
     fm_sweep_free(t->sweep);
     fm_store_release(&t->gradients);
@@ -100,7 +102,7 @@ void fm_tune_finish(struct fm_tune *t)
 
 void fm_tune_release(struct fm_tune *t)
 {
-    fm_tune_finish(t);
+    end_steps(t);
     fm_store_release(&t->moments);
     fm_adapter_release(&t->adapter);
     free(t->spare);
@@ -262,27 +264,6 @@ static int update_layer(struct fm_tune *t, int m, struct fm_err *err)
     return rc ? rc : fm_comm_spread(comm, values, sizeof *values, n, err);
 }
 
-int fm_tune_gather(struct fm_tune *t, struct fm_err *err)
-{
-    struct fm_comm *comm = t->task->run->machine.comm;
-    if (!comm)
-        return FM_OK;
-    for (size_t m = 0; m < (size_t)t->task->config->M; m++) {
-        size_t n = layer_floats(&t->adapter, (int)m), bytes = n * sizeof(float);
-        void *moments = NULL;
-        int rc = fm_store_get(&t->moments, m, 0, 2 * bytes, &moments, t->spare, err);
-        if (!rc)
-            rc = fm_comm_gather(comm, moments, sizeof(float), n, err);
-        if (!rc)
-            rc = fm_comm_gather(comm, (float *)moments + n, sizeof(float), n, err);
-        if (!rc)
-            rc = fm_store_put(&t->moments, m, 0, 2 * bytes, moments, err);
-        if (rc)
-            return rc;
-    }
-    return FM_OK;
-}
-
 int fm_tune_step(struct fm_tune *t, struct fm_err *err)
 {
     double before = t->loss;
@@ -304,3 +285,155 @@ int fm_tune_step(struct fm_tune *t, struct fm_err *err)
         rc = update_layer(t, m, err);
     return fm_comm_agree(t->task->run->machine.comm, rc, err);
 }
+
+/* ---- as a part of a run ---- */
+
+static int lanes_of(const struct fm_recover_options *o)
+{
+    return o->strategy == FM_RECOVER_CROSS ? 2 + o->middle : 2;
+}
+
+/* The adapter, and moments and gradients in records of the largest layer's size. */
+static struct fm_recovery_memory memory(const struct fm_recoverer *r)
+{
+    const struct fm_task *task = &r->task;
+    int T = task->calib.T, batch = task->batch, micro = fm_sweep_micro(batch, T);
+    struct fm_recoverer_size size = fm_recoverer_size(r);
+    uint64_t M = (uint64_t)task->config->M;
+    uint64_t slots =
+        (uint64_t)fm_sweep_turns(batch / micro, micro * T, task->cut, lanes_of(r->options));
+    /* Of a layer: the sum, moments that were read back, and each slot's gradients. */
+    return (struct fm_recovery_memory){.fixed = size.all + (3 + slots) * size.layer,
+                                       .record = 3 * (size.layer + FM_ALIGN),
+                                       .records = M,
+                                       .state = 2 * M * size.layer};
+}
+
+static void plan(struct fm_estimate *estimate, const struct fm_recoverer *r, uint64_t bytes)
+{
+    const struct fm_task *task = &r->task;
+    bool cross = r->options->strategy == FM_RECOVER_CROSS;
+    struct fm_estimate_sweep sweep = {.count = (uint64_t)r->options->steps,
+                                      .rows = (uint64_t)task->batch * (uint64_t)task->calib.T,
+                                      .T = task->calib.T,
+                                      .lanes = lanes_of(r->options),
+                                      .backward = lanes_of(r->options) - (cross ? 0 : 1),
+                                      .narrow = true,
+                                      .gate_up = fm_model_ops(task->model)->operand == FM_F32,
+                                      .merged = r->train->merges,
+                                      .kept = cross ? 0.6 : fm_recoverer_size(r).kept};
+    fm_estimate_add(estimate, task->model, &sweep, bytes);
+}
+
+static void params(const struct fm_recoverer *r, struct fm_text *text)
+{
+    const struct fm_recover_options *o = r->options;
+    fm_text_printf(text,
+                   " rank %d alpha %.17g steps %d lr %.17g task %.17g kl %.17g adam %.17g %.17g "
+                   "%.17g %.17g middle %d balance %.17g batch %d",
+                   o->rank, o->alpha, o->steps, o->lr, o->w_task, o->w_kl, o->beta1, o->beta2,
+                   o->eps, o->decay, o->middle, o->balance_eps, r->task.batch);
+}
+
+static int begin(struct fm_recoverer *r, struct fm_err *err)
+{
+    struct fm_tune *t = r->own = fm_alloc(1, sizeof *t, "training", err);
+    if (!t)
+        return FM_ENOMEM;
+    *t = (struct fm_tune){.task = &r->task,
+                          .memory = r->memory,
+                          .options = r->options,
+                          .masks = &r->budgets.masks,
+                          .mask = r->mask,
+                          .batch = r->task.batch};
+    r->adapter = &t->adapter;
+    return fm_tune_init(t, err);
+}
+
+static void save(struct fm_journal_item *item, size_t *items, struct fm_recoverer *r)
+{
+    struct fm_tune *t = r->own;
+    fm_runner_item(item, items, "loss_first", FM_F64, 1, &t->loss_first);
+    fm_runner_item(item, items, "loss", FM_F64, 1, &t->loss);
+    fm_runner_item(item, items, "moments", FM_F32, t->moments.count * t->moments.record / 4, NULL);
+    item[*items - 1].store = &t->moments;
+}
+
+/* Gather the moments of all ranks on rank 0, to save them. */
+static int gather(struct fm_recoverer *r, struct fm_err *err)
+{
+    struct fm_tune *t = r->own;
+    struct fm_comm *comm = t->task->run->machine.comm;
+    if (!comm)
+        return FM_OK;
+    for (size_t m = 0; m < (size_t)t->task->config->M; m++) {
+        size_t n = layer_floats(&t->adapter, (int)m), bytes = n * sizeof(float);
+        void *moments = NULL;
+        int rc = fm_store_get(&t->moments, m, 0, 2 * bytes, &moments, t->spare, err);
+        if (!rc)
+            rc = fm_comm_gather(comm, moments, sizeof(float), n, err);
+        if (!rc)
+            rc = fm_comm_gather(comm, (float *)moments + n, sizeof(float), n, err);
+        if (!rc)
+            rc = fm_store_put(&t->moments, m, 0, 2 * bytes, moments, err);
+        if (rc)
+            return rc;
+    }
+    return FM_OK;
+}
+
+static int step(struct fm_recoverer *r, struct fm_err *err)
+{
+    struct fm_tune *t = r->own;
+    t->taken = r->runner.taken;
+    int rc = fm_tune_step(t, err);
+    r->runner.taken = t->taken;
+    return rc;
+}
+
+static void finish(struct fm_recoverer *r)
+{
+    const struct fm_tune *t = r->own;
+    r->report->loss_first = t->loss_first;
+    r->report->loss_last = t->loss;
+    end_steps(r->own);
+}
+
+static void record(cJSON *options, const struct fm_recoverer *r)
+{
+    const struct fm_recover_options *o = r->options;
+    if (r->train->merges) {
+        fm_json_add_uint(options, "lora_rank", (uint64_t)o->rank);
+        fm_json_add_double(options, "lora_alpha", o->alpha);
+    }
+    fm_json_add_uint(options, "steps", (uint64_t)o->steps);
+    fm_json_add_double(options, "lr", o->lr);
+    fm_json_add_double(options, "w_task", o->w_task);
+    fm_json_add_double(options, "w_kl", o->w_kl);
+}
+
+static void record_result(cJSON *result, const struct fm_recoverer *r)
+{
+    fm_json_add_double(result, "loss_first", r->report->loss_first);
+    fm_json_add_double(result, "loss_last", r->report->loss_last);
+}
+
+static void release(struct fm_recoverer *r)
+{
+    fm_tune_release(r->own);
+}
+
+const struct fm_recovery_run fm_tuning = {
+    .memory = memory,
+    .plan = plan,
+    .params = params,
+    .begin = begin,
+    .save = save,
+    .collect = gather,
+    .step = step,
+    .finish = finish,
+    .record = record,
+    .result = record_result,
+    .release = release,
+    .failed = "training diverged; use a smaller --lr",
+};

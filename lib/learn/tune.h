@@ -10,9 +10,7 @@
 
 #include "lib/engine/adapter.h"
 #include "lib/engine/reduction.h"
-#include "lib/learn/recovery.h"
-#include "lib/learn/task.h"
-#include "lib/masks/masks.h"
+#include "lib/learn/recoverer.h"
 #include "lib/state/store.h"
 
 struct fm_tune {
@@ -46,10 +44,7 @@ void fm_tune_release(struct fm_tune *tune); /* zeroed struct is fine */
 /* Take one step.  After FM_ESAVED the state is unchanged. */
 int fm_tune_step(struct fm_tune *tune, struct fm_err *err);
 
-/* After the last step: free the sweep, the gradients and their scratch. */
-void fm_tune_finish(struct fm_tune *tune);
-
-/* Between steps: gather the moments of all ranks on rank 0, to save them. */
-int fm_tune_gather(struct fm_tune *tune, struct fm_err *err);
+/* The run of a descriptor that trains. */
+extern const struct fm_recovery_run fm_tuning;
 
 #endif

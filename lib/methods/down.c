@@ -20,16 +20,25 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "formats/json/json.h"
 #include "lib/base/mem.h"
 #include "lib/base/pool.h"
-#include "lib/learn/recovery.h"
+#include "lib/learn/recoverer.h"
 #include "lib/learn/rows.h"
-#include "lib/learn/task.h"
 
 #define RIDGE 1
 
+/* The masks that are served without --budget, and the weights of their errors. */
+static const struct {
+    struct fm_decimal budget;
+    double weight;
+} family[FM_LORAFILE_SERVED] = {{{0, 1}, 8}, {{2, 10}, 4}, {{4, 10}, 2}, {{6, 10}, 1}};
+
+/* `own` of a run. */
 struct solver {
-    struct fm_solving *s;
+    struct fm_recoverer *r;
+    struct fm_adapter adapter;
+    /* Of the step. */
     const struct fm_config *config;
     const struct fm_ops *ops;
     struct fm_comm *comm;
@@ -41,10 +50,36 @@ struct solver {
     bool summed;                 /* the moments have the rows of a chunk */
 };
 
-static double floats(const struct fm_config *c, const struct fm_recover_options *o, double kept)
+static void choose_masks(struct fm_recoverer *r)
 {
-    (void)o, (void)kept;
-    return (double)c->E * c->I * c->H;
+    struct fm_recover_served *s = &r->served;
+    *s = (struct fm_recover_served){.masks = 1, .mask = {r->mask}, .weight = {1}};
+    if (r->options->strategy == FM_RECOVER_SINGLE)
+        return;
+    *s = (struct fm_recover_served){0};
+    for (int i = 0; i < FM_LORAFILE_SERVED; i++) {
+        int mask = fm_masks_nearest(&r->budgets.masks, &family[i].budget);
+        if (s->masks == 0 || s->mask[s->masks - 1] != mask)
+            s->mask[s->masks++] = mask;
+        s->weight[s->masks - 1] += family[i].weight;
+    }
+    r->mask = -1;
+}
+
+static void open_masks(struct fm_recoverer *r)
+{
+    r->runner.steps = r->task.config->M;
+    if (r->task.in.members)
+        choose_masks(r);
+    r->served.least = INT64_MAX;
+}
+
+/* Projections have the stored dtype. */
+static double bytes_of(const struct fm_recoverer *r, double kept)
+{
+    const struct fm_config *c = r->task.config;
+    (void)kept;
+    return (double)c->E * c->I * c->H * fm_dtype_bits(fm_model_dtype(r->task.model)) / 8;
 }
 
 static int begin_layer(void *self, int m, struct fm_err *err)
@@ -58,7 +93,7 @@ static int begin_layer(void *self, int m, struct fm_err *err)
 static void take_rows(void *self, const struct fm_expert_view *v)
 {
     struct solver *s = self;
-    if (v->layer >= s->s->solved)
+    if (v->layer >= s->r->runner.taken)
         fm_rows_add(&s->rows, v);
 }
 
@@ -79,12 +114,12 @@ static int weigh(const struct solver *s, int m, int e)
     int kept = 0;
     bool loses = false;
     memset(s->v, 0, (I + 1) * sizeof *s->v);
-    for (int b = 0; b < s->s->masks; b++) {
-        int k = (int)fm_masks_widths(s->s->family, s->s->mask[b])[at];
+    for (int b = 0; b < s->r->served.masks; b++) {
+        int k = (int)fm_masks_widths(&s->r->budgets.masks, s->r->served.mask[b])[at];
         kept = k > kept ? k : kept;
         loses |= k < (int)I;
         for (int i = 0; i < k; i++)
-            s->v[i] += s->s->weight[b];
+            s->v[i] += s->r->served.weight[b];
     }
     return loses ? kept : 0;
 }
@@ -130,10 +165,10 @@ static void solve_expert(const struct solver *s, int64_t n, int k)
 /* Write the projection of expert e, whose moments are summed if it has rows. */
 static int set_expert(const struct solver *s, int m, int e, struct fm_err *err)
 {
-    const struct fm_adapter *a = s->s->adapter;
+    const struct fm_adapter *a = &s->adapter;
     size_t count = (size_t)s->config->I * (size_t)s->config->H;
     const struct fm_layer *layer;
-    int rc = fm_model_layer(s->s->task->model, s->config->moe[m], -1, &layer, err);
+    int rc = fm_model_layer(s->r->task.model, s->config->moe[m], -1, &layer, err);
     if (rc)
         return rc;
     struct fm_in from = fm_element(layer->down, (size_t)layer->row0[e] * (size_t)a->H);
@@ -154,7 +189,7 @@ static int set_expert(const struct solver *s, int m, int e, struct fm_err *err)
 /* Distribute the projections of experts [first, first + ranks), each solved by one rank. */
 static int spread(const struct solver *s, int m, int first, struct fm_err *err)
 {
-    const struct fm_adapter *a = s->s->adapter;
+    const struct fm_adapter *a = &s->adapter;
     int ranks = fm_comm_size(s->comm), me = fm_comm_rank(s->comm), E = s->config->E;
     size_t bytes = (size_t)a->widths[0] * (size_t)a->H * (size_t)(fm_dtype_bits(a->dtype) / 8);
     bool mine = first + me < E;
@@ -188,20 +223,21 @@ static int solve_layer(struct solver *s, int m, struct fm_err *err)
 static int end_layer(void *self, int m, struct fm_err *err)
 {
     struct solver *s = self;
-    if (m < s->s->solved)
+    if (m < s->r->runner.taken)
         return FM_OK;
     int rc = solve_layer(s, m, err);
     if (!rc) /* if the run is about to end, tasks were skipped */
-        rc = fm_task_stopped(s->s->task, err);
+        rc = fm_task_stopped(&s->r->task, err);
     if (rc)
         return rc;
+    struct fm_recover_served *served = &s->r->served;
     for (int e = 0; e < s->config->E; e++) {
         int64_t n = fm_rows_count(&s->rows, e);
-        s->s->least = n < s->s->least ? n : s->s->least;
-        s->s->most = n > s->s->most ? n : s->s->most;
+        served->least = n < served->least ? n : served->least;
+        served->most = n > served->most ? n : served->most;
     }
-    s->s->solved = m + 1;
-    return s->s->due(s->s->self, err);
+    s->r->runner.taken = m + 1;
+    return fm_runner_due(&s->r->runner, err);
 }
 
 static int take_memory(struct solver *s, struct fm_err *err)
@@ -221,7 +257,7 @@ static int take_memory(struct solver *s, struct fm_err *err)
                : err->code;
 }
 
-static void release(struct solver *s)
+static void end_step(struct solver *s)
 {
     fm_rows_release(&s->rows);
     free(s->send);
@@ -234,20 +270,61 @@ static void release(struct solver *s)
     free(s->x);
 }
 
-static struct fm_recovery_memory memory(const struct fm_task *task)
+static struct fm_recovery_memory memory(const struct fm_recoverer *r)
 {
+    const struct fm_task *task = &r->task;
     const struct fm_config *c = task->config;
     struct fm_comm *comm = task->run->machine.comm;
-    uint64_t I = (uint64_t)c->I, H = (uint64_t)c->H;
+    uint64_t I = (uint64_t)c->I, H = (uint64_t)c->H, all = fm_recoverer_size(r).all;
+    uint64_t fixed = I * I * 12 + I * H * 16 + fm_rows_beside(c, comm);
     return (struct fm_recovery_memory){
-        .fixed = I * I * 12 + I * H * 16 + fm_rows_beside(c, comm),
+        .fixed = all + (all > fixed ? all : fixed), /* at the end, also as a member */
         .record = fm_rows_record(c, task->calib.T),
         .records = (uint64_t)fm_rows_records(comm, task->calib.count, task->calib.T, task->cut)};
 }
 
-static int run(struct solver *s, struct fm_sweep *sweep, struct fm_err *err)
+/* The sweep, and the products: moments, right-hand sides and equations. */
+static void plan(struct fm_estimate *estimate, const struct fm_recoverer *r, uint64_t bytes)
 {
-    const struct fm_calib *calib = &s->s->task->calib;
+    const struct fm_task *task = &r->task;
+    const struct fm_config *c = task->config;
+    double I = c->I, tokens = (double)task->calib.count * task->calib.T;
+    struct fm_estimate_sweep sweep = {
+        .count = 1, .rows = (uint64_t)tokens, .T = task->calib.T, .lanes = 1, .kept = 1};
+    fm_estimate_add(estimate, task->model, &sweep, bytes);
+    double products = 2 * tokens * c->K * I * I + c->E * I * I * (I / 3 + 4.0 * c->H);
+    estimate->flops += c->M * products;
+    estimate->kind[estimate->kinds - 1].flops += c->M * products;
+}
+
+static void params(const struct fm_recoverer *r, struct fm_text *text)
+{
+    (void)r;
+    fm_text_printf(text, " ridge %.17g", (double)RIDGE);
+}
+
+static int begin(struct fm_recoverer *r, struct fm_err *err)
+{
+    const struct fm_config *c = r->task.config;
+    struct solver *s = r->own = fm_alloc(1, sizeof *s, "the method", err);
+    if (!s)
+        return FM_ENOMEM;
+    *s =
+        (struct solver){.r = r, .config = c, .ops = r->task.ops, .comm = r->task.run->machine.comm};
+    r->adapter = &s->adapter;
+    return fm_adapter_init_down(r->adapter, c->M, c->E, c->H, c->I, fm_model_dtype(r->task.model),
+                                err);
+}
+
+static void save(struct fm_journal_item *item, size_t *items, struct fm_recoverer *r)
+{
+    fm_runner_item(item, items, "least", FM_I64, 1, &r->served.least);
+    fm_runner_item(item, items, "most", FM_I64, 1, &r->served.most);
+}
+
+static int sweep_once(struct solver *s, struct fm_sweep *sweep, struct fm_err *err)
+{
+    const struct fm_calib *calib = &s->r->task.calib;
     size_t T = (size_t)calib->T, n = (size_t)calib->count;
     const struct fm_lane lane = {.teacher = -1, .ce = 1};
     const struct fm_visitor visitor = {.self = s,
@@ -269,29 +346,61 @@ static int run(struct solver *s, struct fm_sweep *sweep, struct fm_err *err)
     return rc;
 }
 
-static int solve(struct fm_solving *solving, struct fm_err *err)
+/* Solve all layers that are not solved yet. */
+static int step(struct fm_recoverer *r, struct fm_err *err)
 {
-    struct fm_task *task = solving->task;
+    struct fm_task *task = &r->task;
     struct fm_sweep *sweep = NULL;
-    struct solver s = {
-        .s = solving, .config = task->config, .ops = task->ops, .comm = task->run->machine.comm};
-    int rc = take_memory(&s, err);
+    struct solver *s = r->own;
+    task->units = (double)r->runner.steps;
+    int rc = take_memory(s, err);
     if (!rc)
         rc = fm_task_sweep(&sweep, task, task->calib.count, task->calib.T, 1, task->memory, err);
     if (!rc)
-        rc = fm_rows_init(&s.rows, sweep, task->ops, task->config, task->calib.T, solving->memory,
-                          err);
-    rc = fm_comm_agree(s.comm, rc, err);
+        rc = fm_rows_init(&s->rows, sweep, task->ops, task->config, task->calib.T, r->memory, err);
+    rc = fm_comm_agree(s->comm, rc, err);
     if (!rc)
-        rc = run(&s, sweep, err);
-    release(&s);
+        rc = sweep_once(s, sweep, err);
+    end_step(s);
     fm_sweep_free(sweep);
+    task->units = 0;
     return rc;
 }
 
+static void record(cJSON *options, const struct fm_recoverer *r)
+{
+    (void)r;
+    fm_json_add_double(options, "ridge", RIDGE);
+}
+
+static void record_result(cJSON *result, const struct fm_recoverer *r)
+{
+    fm_json_add_uint(result, "rows_least", (uint64_t)r->served.least);
+    fm_json_add_uint(result, "rows_most", (uint64_t)r->served.most);
+}
+
+static void release(struct fm_recoverer *r)
+{
+    struct solver *s = r->own;
+    fm_adapter_release(&s->adapter);
+}
+
+static const struct fm_recovery_run solving = {
+    .open = open_masks,
+    .memory = memory,
+    .plan = plan,
+    .params = params,
+    .begin = begin,
+    .save = save,
+    .step = step,
+    .record = record,
+    .result = record_result,
+    .release = release,
+    .failed = "with the solved projections",
+};
+
 const struct fm_recovery fm_recovery_down = {.name = "down",
+                                             .made = "solved projections",
                                              .merges = true,
-                                             .ridge = RIDGE,
-                                             .floats = floats,
-                                             .memory = memory,
-                                             .solve = solve};
+                                             .run = &solving,
+                                             .bytes = bytes_of};

@@ -3,11 +3,12 @@
  * from the view of one expert in the backward pass, is two thin products for each of A and B.  The
  * gradient of a whole weight matrix is never formed.
  */
-#include "lib/learn/recovery.h"
+#include "lib/learn/tune.h"
 
-static double floats(const struct fm_config *c, const struct fm_recover_options *o, double kept)
+static double bytes(const struct fm_recoverer *r, double kept)
 {
-    return 3.0 * o->rank * ((double)c->E * c->H + kept);
+    const struct fm_config *c = r->task.config;
+    return 3.0 * r->options->rank * ((double)c->E * c->H + kept) * sizeof(float);
 }
 
 static int init(struct fm_adapter *a, const struct fm_config *c, const struct fm_recover_options *o,
@@ -78,9 +79,12 @@ static void add_expert(const struct fm_adapter *a, const struct fm_ops *ops, flo
 
 const struct fm_recovery fm_recovery_experts = {
     .name = "experts",
+    .made = "adapter",
+    .trains = true,
     .merges = true,
     .w_task = 1,
-    .floats = floats,
+    .run = &fm_tuning,
+    .bytes = bytes,
     .init = init,
     .expert = add_expert,
 };

@@ -2,12 +2,13 @@
  * Recovery `router`: the routers' weights, and the biases of their logits (fm-method(7)).  At one
  * mask only the divergence from the full model counts, so that they route as in the full model.
  */
-#include "lib/learn/recovery.h"
+#include "lib/learn/tune.h"
 
-static double floats(const struct fm_config *c, const struct fm_recover_options *o, double kept)
+static double bytes(const struct fm_recoverer *r, double kept)
 {
-    (void)o, (void)kept;
-    return (double)c->E * (c->H + 1);
+    const struct fm_config *c = r->task.config;
+    (void)kept;
+    return (double)c->E * (c->H + 1) * sizeof(float);
 }
 
 static int init(struct fm_adapter *a, const struct fm_config *c, const struct fm_recover_options *o,
@@ -29,4 +30,11 @@ static void add_router(const struct fm_adapter *a, const struct fm_ops *ops, flo
 }
 
 const struct fm_recovery fm_recovery_router = {
-    .name = "router", .floats = floats, .init = init, .router = add_router};
+    .name = "router",
+    .made = "routers",
+    .trains = true,
+    .run = &fm_tuning,
+    .bytes = bytes,
+    .init = init,
+    .router = add_router,
+};

@@ -22,6 +22,8 @@ try fm-rank --shuffle=yes
 try fm-rank --model x --tokens y superfluous
 try fm-train --steps 0
 try fm-train --prior nan
+try fm-train --until 0
+try fm-train --model x --tokens y --budget-step 0.0000001
 try fm-recover --lora-rank 1e3
 try fm-pack
 try fm-pack --list --export x y

@@ -26,7 +26,6 @@
 #include "lib/learn/rank.h"
 #include "lib/learn/estimate.h"
 #include "lib/learn/recover.h"
-#include "lib/learn/recovery.h"
 #include "lib/learn/train.h"
 #include "tests/measure/measure.h"
 #include "tests/measure/workdir.h"

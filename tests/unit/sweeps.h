@@ -7,7 +7,7 @@
 
 #include "lib/base/pool.h"
 #include "lib/engine/sweeping.h"
-#include "lib/learn/recovery.h"
+#include "lib/learn/recover.h"
 #include "tests/unit/golden.h"
 #include "tests/unit/models.h"
 #include "tests/unit/test.h"

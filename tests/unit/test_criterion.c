@@ -3,7 +3,7 @@
 #include "lib/base/names.h"
 #include "lib/base/pool.h"
 #include "lib/learn/rank.h"
-#include "lib/learn/recovery.h"
+#include "lib/learn/recover.h"
 #include "lib/learn/train.h"
 #include "lib/stage/ranking.h"
 #include "tests/unit/baselines.h"

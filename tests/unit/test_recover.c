@@ -478,24 +478,12 @@ TEST(a_recovery_that_diverges_says_what_to_turn_down)
     fm_recover_report_release(&report);
 }
 
-TEST(invalid_recovery_options_are_refused)
+TEST(a_stream_without_masks_is_refused)
 {
     struct runs r;
     struct fm_recover_report report = {0};
-    struct fm_recover_options good, o;
+    struct fm_recover_options good;
     start_recover(&r, &good, "no.fm");
-    o = good;
-    o.lr = 1.5;
-    assert_int_equal(fm_recover(&r.run, &o, NULL, &report, &err), FM_EUSAGE);
-    o = good;
-    o.rank = 0;
-    assert_int_equal(fm_recover(&r.run, &o, NULL, &report, &err), FM_EUSAGE);
-    o = good;
-    o.lr = NAN;
-    assert_int_equal(fm_recover(&r.run, &o, NULL, &report, &err), FM_EUSAGE);
-    o = good;
-    o.steps = 0;
-    assert_int_equal(fm_recover(&r.run, &o, NULL, &report, &err), FM_EUSAGE);
     struct fm_estimate plan;
     assert_ok(fm_recover(&r.run, &good, &plan, NULL, &err));
     assert_int_equal(plan.sweeps, 6 + 1);
