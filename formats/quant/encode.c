@@ -207,14 +207,14 @@ static uint8_t power_of(float most, int offset)
     return (uint8_t)(e < 0 ? 0 : e > 254 ? 254 : e);
 }
 
-float fm_scale_power(void *stored, const struct fm_block *b, int offset)
+float fm_scale_power(void *stored, const struct fm_quantise_block *b, int offset)
 {
     uint8_t *byte = stored;
     *byte = power_of(b->most, offset);
     return ldexpf(1, *byte - 127);
 }
 
-float fm_scale_rounded(void *stored, const struct fm_block *b, float top)
+float fm_scale_rounded(void *stored, const struct fm_quantise_block *b, float top)
 {
     float s = rounded(b->most / top, b->weights);
     s = s == 0 ? epsilon_of(b->weights) : s;
@@ -244,7 +244,7 @@ bool fm_quantise_factor(float *factor, const struct fm_quantiser *q, const struc
     }
     fm_scratch_release(mark);
     if (to->storage->factor_end)
-        *factor = q->factor(&(struct fm_block){.weights = w->dtype, .most = most});
+        *factor = q->factor(&(struct fm_quantise_block){.weights = w->dtype, .most = most});
     return isfinite(most);
 }
 
@@ -294,8 +294,8 @@ bool fm_quantise(void *codes, void *scales, const struct fm_quantiser *q,
         size_t n = w->rows - first < high ? w->rows - first : high;
         finite = read_band(&b, w, first, n);
         for (size_t k = 0; k < blocks && finite; k++)
-            b.scale[k] =
-                q->scale(b.stored + k * element, &(struct fm_block){w->dtype, b.most[k], factor});
+            b.scale[k] = q->scale(b.stored + k * element,
+                                  &(struct fm_quantise_block){w->dtype, b.most[k], factor});
         if (scales && finite)
             memcpy((char *)scales + first / high * blocks * element, b.stored, blocks * element);
         for (size_t i = 0; i < n && codes && finite; i++)

@@ -25,7 +25,7 @@ const char *fm_server_name(enum fm_server server);
 int fm_server_find(const char *name);
 
 /* A block, or a matrix, that is rounded. */
-struct fm_block {
+struct fm_quantise_block {
     enum fm_dtype weights; /* of its numbers */
     float most;            /* their largest magnitude */
     float factor;          /* of the matrix */
@@ -38,10 +38,10 @@ struct fm_quantiser {
     const char *fused;  /* as `config`, for experts in one tensor; NULL: not supported */
     const char *fused_list;
     /* The factor of a matrix; NULL: none. */
-    float (*factor)(const struct fm_block *matrix);
+    float (*factor)(const struct fm_quantise_block *matrix);
     int factor_dims; /* dimensions of the tensor with the factor */
     /* The scale of a block; also written to `stored` as bytes. */
-    float (*scale)(void *stored, const struct fm_block *block);
+    float (*scale)(void *stored, const struct fm_quantise_block *block);
     enum fm_dtype scales;          /* dtype of scales */
     bool as_weights;               /* they have the dtype of the weights instead */
     const char *unit_end;          /* ending of the name of an additional number, always 1, that

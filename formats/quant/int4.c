@@ -19,7 +19,7 @@ const struct fm_storage fm_int4 = {FM_COMPRESSED_NAMES,
                                    .scale_dtypes = FM_SCALES_PLAIN,
                                    .shape_end = ".weight_shape"};
 
-static float scale_of(void *stored, const struct fm_block *b)
+static float scale_of(void *stored, const struct fm_quantise_block *b)
 {
     return fm_scale_rounded(stored, b, 7.5F);
 }

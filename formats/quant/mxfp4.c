@@ -59,7 +59,7 @@ const struct fm_storage fm_mxfp4_ct = {
     .codes = FM_U8,      .codes_end = ".weight_packed",   .exact = true,
     .whole = true,       .scale_dtypes = FM_SCALES_POWERS};
 
-static float scale_of(void *stored, const struct fm_block *b)
+static float scale_of(void *stored, const struct fm_quantise_block *b)
 {
     return fm_scale_power(stored, b, 2);
 }

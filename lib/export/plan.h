@@ -24,7 +24,6 @@
 #include "formats/tensor/safetensors.h"
 #include "lib/export/exportoptions.h"
 #include "lib/export/opened.h"
-#include "lib/model/forms.h"
 #include "lib/model/source.h"
 
 /*

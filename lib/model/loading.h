@@ -1,5 +1,5 @@
 /*
- * Structures that lib/model/model.c, loading.c and slots.c share to open and read a model.
+ * Structures that lib/model/model.c and loading.c share to open and read a model.
  */
 #ifndef FM_LOADING_H
 #define FM_LOADING_H
@@ -11,9 +11,9 @@
 #include "lib/base/mem.h"
 #include "lib/model/model.h"
 #include "lib/model/packed.h"
+#include "lib/model/reading.h"
 #include "lib/model/source.h"
 #include "lib/model/stored.h"
-#include "lib/model/weightsum.h"
 
 /* A tensor of a layer: its place on disk and the weight it becomes. */
 struct fm_model_tensor {
@@ -86,10 +86,8 @@ size_t fm_loading_channels(const struct fm_model *m, int l);
 /* End the prefetch, if one is running. */
 void fm_prefetch_end(struct fm_model *m);
 
-/* Type in memory of a field of a layer: projections have the operand type of products, whatever
- * their type on disk.  fm_slots_nonlayer: that of a tensor outside the layers; the embedding is
- * never rounded, because its rows are also looked up. */
-enum fm_dtype fm_slots_field(const struct fm_model *m, const struct fm_weight *w);
+/* Type in memory of a tensor outside the layers: the embedding is never rounded, because its rows
+ * are also looked up; the LM head has the operand type of products. */
 enum fm_dtype fm_slots_nonlayer(const struct fm_model *m, const struct fm_model_tensor *p);
 
 /* Bytes of an array of n elements in a layer's block; and of the block of layer l. */
@@ -98,9 +96,5 @@ static inline size_t fm_slots_size(uint64_t n, enum fm_dtype dtype)
     return ((size_t)n * (size_t)(fm_dtype_bits(dtype) / 8) + FM_ALIGN - 1) / FM_ALIGN * FM_ALIGN;
 }
 size_t fm_slots_bytes(const struct fm_model *m, int l);
-
-/* Place the arrays of layer l in a slot, and set the offsets of its experts.  The slot allocates
- * its memory at the first call.  FM_ENOMEM. */
-int fm_slots_shape(struct fm_model *m, struct fm_layer_slot *slot, int l, struct fm_err *err);
 
 #endif

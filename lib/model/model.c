@@ -18,7 +18,6 @@
 #include "lib/base/names.h"
 #include "lib/base/pool.h"
 #include "lib/model/checkpoint.h"
-#include "lib/model/ignored.h"
 #include "lib/model/loading.h"
 
 /* (M, E) widths from a JSON array of arrays, one for each decoder layer: E widths, or an empty

@@ -1,10 +1,10 @@
 /*
  * This room, lib/model: where the weights of a model are stored, and how they are read into memory,
  * layer by layer.  It finds tensors in files by lib/family's tables, and does not compute.  In
- * reading order: this header, source and stored (where a weight is on disk), model.c with
- * loading.c and slots.c (opening, reading, memory), ignored (modules that config.json lists as not
- * quantised), packed and forms (the tensors of a bundle, and where channels are in them and in
- * files), checkpoint and weightsum (for stages that copy or identify a checkpoint by its bytes).
+ * reading order: this header, source and stored (where a weight is on disk), reading (its bytes,
+ * and digests of them), packed (the tensors of a bundle, and where channels are in them and in
+ * files), model.c with loading.c (opening, memory, conversion), checkpoint (for stages that copy a
+ * checkpoint's bytes).
  *
  * Opening a model gives its sizes (struct fm_config); weights are read when they are needed.
  *
@@ -36,7 +36,7 @@
 #include "lib/family/extra.h"
 #include "lib/family/family.h"
 #include "lib/model/packed.h"
-#include "lib/model/weightsum.h"
+#include "lib/model/reading.h"
 
 struct fm_model;
 struct fm_quantiser;
@@ -136,7 +136,7 @@ void fm_model_narrow(struct fm_model *model, const uint32_t *widths, enum fm_mod
  * the layer must have that tensor. */
 enum fm_dtype fm_model_stored(const struct fm_model *model, int l, size_t field);
 
-/* Compare the sums (lib/model/weightsum.h) of the weights with `wanted` when they are read;
+/* Compare the sums (lib/model/reading.h) of the weights with `wanted` when they are read;
  * FM_ECONFIG if they differ.  Borrows wanted. */
 void fm_model_want(struct fm_model *model, const struct fm_weightsum *wanted);
 

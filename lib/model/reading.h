@@ -1,15 +1,47 @@
 /*
  * Reading a tensor of a source, or one expert's share of a tensor that holds all experts, with the
- * scales of its codes; the digests of what is read are added to the sums of the weights
- * (lib/model/weightsum.h).  Loading a layer and packing it read the same tensors.
+ * scales of its codes; and digests of what is read, one for each decoder layer and one for the
+ * rest. Loading a layer and packing it read the same tensors.
+ *
+ * A stage uses the digests to recognise the checkpoint that the previous stage read, and to
+ * distinguish a fine-tune from the original: both have the same names, shapes, config.json and file
+ * sizes.  All weights are read anyway, so they are hashed while they are read.
+ *
+ * Sums are exclusive ors, so that digests can be added in any order and by many threads.  A
+ * tensor's sum is over its pieces, each hashed with its index; a layer's sum is over its tensors,
+ * each hashed with its name, dtype and shape.  Tensors that the model does not use are not
+ * included.
  */
 #ifndef FM_READING_H
 #define FM_READING_H
 
 #include <pthread.h>
 
+#include "formats/file/digest.h"
 #include "lib/model/stored.h"
-#include "lib/model/weightsum.h"
+
+/* Bytes of a piece; the last one of a tensor may be shorter.  If a tensor of a checkpoint holds all
+ * experts of a layer, a piece is one expert's share. */
+#define FM_WEIGHTSUM_PIECE ((size_t)4 << 20)
+
+/* Sums of a model: layer l < L at [l], the rest at [L]. */
+struct fm_weightsum {
+    int L;
+    struct fm_digest sum[FM_LAYERS_MAX + 1];
+};
+
+/* The digest of piece `index` of a tensor. */
+struct fm_digest fm_weightsum_piece(size_t index, const void *bytes, size_t size);
+
+/* The digest of a tensor from the sum of its pieces. */
+struct fm_digest fm_weightsum_join(const struct fm_tensor *t, const struct fm_digest *pieces);
+
+/* Add a digest to a sum, which begins with zeros. */
+void fm_weightsum_add(struct fm_digest *sum, const struct fm_digest *digest);
+
+/* FM_ECONFIG, naming the layer, if `sum` at place l of [0, L] differs from `wanted`. */
+int fm_weightsum_check(const struct fm_weightsum *wanted, int l, const struct fm_digest *sum,
+                       struct fm_err *err);
 
 struct fm_reading {
     const struct fm_stored *at;

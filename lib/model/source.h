@@ -67,4 +67,12 @@ const struct fm_stored *fm_source_weight(const struct fm_tensors *t, enum fm_sto
 /* Add the bytes of all tensors as stored, and as bundles store them. */
 void fm_source_bytes(const struct fm_tensors *t, uint64_t *stored, uint64_t *written);
 
+/*
+ * FM_EFORMAT if a tensor of codes belongs to a module that config.json lists, in `ignore`
+ * (compressed-tensors, ModelOpt) or `modules_to_not_convert` (FP8, MXFP4).  Entries that
+ * fm_modules_read (lib/base/modules.h) does not support are skipped.  FM_ECONFIG if a list has
+ * more than FM_PATTERNS_MAX regular expressions.
+ */
+int fm_ignored_check(const struct fm_tensors *tensors, struct fm_err *err);
+
 #endif

@@ -17,7 +17,7 @@
  *     checkpoint, down        | i0: g0 g1 g2 ... | i1: g0 g1 ...       group s, item G s
  *     fused gate_up, columns  | i0: g0 r0, g0 r1, g1 r0, ... | i1: ... group 2 s, row s, item 2 G s
  *
- * lib/model/forms.h gives the forms of bundles, checkpoints and exports.
+ * lib/model/packed.h gives the forms of bundles, checkpoints and exports.
  */
 #ifndef FM_MOVE_H
 #define FM_MOVE_H

@@ -13,7 +13,6 @@
 
 #include "formats/quant/quant.h"
 #include "lib/base/pool.h"
-#include "lib/model/forms.h"
 #include "lib/model/reading.h"
 
 /* A range of experts of one tensor, made in parallel and appended in order. */
@@ -31,11 +30,20 @@ static const struct fm_packed_part *part_of(const struct run *w)
     return &fm_packed_at(&w->p->packed, w->layer)->part[w->part];
 }
 
+/* The place in [0, L] where a tensor of a stock checkpoint is summed (scales: with their weight);
+ * -1 if it is not summed. */
+static int place_of_sum(const struct fm_config *config, const struct fm_stored *s)
+{
+    if (!s->weight || s->role > FM_STORED_FACTOR || fm_weights_is_carried(s->weight))
+        return -1;
+    return s->l < 0 ? config->L : s->l;
+}
+
 /* The reading of a tensor, or with `pieces` of expert e's share of it. */
 static struct fm_reading reading_of(struct fm_packing *p, const struct fm_stored *at, int e,
                                     struct fm_digest *pieces)
 {
-    int l = fm_weightsum_place(&p->cp.config, at);
+    int l = place_of_sum(&p->cp.config, at);
     return (struct fm_reading){.at = at,
                                .e = pieces ? e : -1,
                                .E = p->cp.config.E,

@@ -7,7 +7,6 @@
 #include "tests/fuzz/fuzz.h"
 
 #include "formats/tensor/hfdir.h"
-#include "lib/model/ignored.h"
 #include "lib/model/model.h"
 #include "lib/model/source.h"
 

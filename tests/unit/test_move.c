@@ -8,7 +8,7 @@
 #include "formats/quant/formats.h"
 #include "lib/block/clamped.h"
 #include "lib/block/swiglu.h"
-#include "lib/model/forms.h"
+#include "lib/model/packed.h"
 #include "tests/unit/test.h"
 
 /* ---- any box between any two forms ---- */
