@@ -596,24 +596,6 @@ static void join_shares(struct conversion *v)
     }
 }
 
-/* Read values of the piece's expert that belong to no channel (fm_packed_read_apart). */
-static int read_apart(void *dst, const struct conversion *v, const struct piece *x, int row,
-                      struct fm_err *err)
-{
-    const struct fm_model *m = v->m;
-    bool ragged = m->tensors.naming == FM_NAMING_RAGGED;
-    const struct fm_packed_expert expert = {.config = &m->config,
-                                            .packed = packed_of(v),
-                                            .naming = ragged ? FM_NAMING_RAGGED : FM_NAMING_STOCK,
-                                            .l = v->l,
-                                            .e = x->e,
-                                            .find = fm_source_find,
-                                            .in = &m->tensors};
-    const char *name;
-    int rc = fm_packed_read_apart(dst, &name, &expert, x->tensor->part, row, err);
-    return rc ? fm_within(err, "%s", m->path) : FM_OK;
-}
-
 /* Read channels of codes of a bundle or an export, or of their scales, into scratch. */
 static int read_channels(const void **bytes, struct conversion *v, const struct piece *x, int plane,
                          const struct fm_packed_part *part, struct fm_err *err)
@@ -632,17 +614,25 @@ static int read_packed(struct conversion *v, struct piece *x, struct fm_err *err
 {
     const struct fm_packed *packed = packed_of(v);
     const struct fm_packed_part *own = fm_packed_find(packed, x->tensor->part, 1);
-    int rc = read_channels(&x->raw, v, x, 0, x->tensor->packed, err);
-    for (int i = 0; i < x->tensor->packed->rows && !rc; i++) {
-        x->factor[i] = 1;
-        if (packed->scheme.storage->factor_end)
-            rc = read_apart(&x->factor[i], v, x, i, err);
-    }
-    if (rc || own)
-        return rc ? rc : read_channels(&x->scale, v, x, 1, own, err);
-    void *scale = fm_scratch((size_t)v->m->config.H * sizeof(float));
-    x->scale = scale;
-    return read_apart(scale, v, x, -1, err);
+    const struct fm_model *m = v->m;
+    bool ragged = m->tensors.naming == FM_NAMING_RAGGED;
+    const struct fm_packed_expert expert = {.config = &m->config,
+                                            .packed = packed,
+                                            .naming = ragged ? FM_NAMING_RAGGED : FM_NAMING_STOCK,
+                                            .l = v->l,
+                                            .e = x->e,
+                                            .find = fm_source_find,
+                                            .in = &m->tensors,
+                                            .path = m->path};
+    const char *scales;
+    if (read_channels(&x->raw, v, x, 0, x->tensor->packed, err) ||
+        fm_packed_read_factors(x->factor, &expert, x->tensor->part, err))
+        return err->code;
+    if (own)
+        return read_channels(&x->scale, v, x, 1, own, err);
+    int rc = fm_packed_read_scales(&scales, &expert, x->tensor->part, err);
+    x->scale = scales;
+    return rc;
 }
 
 /* Read the bytes of a piece and of its scales. */

@@ -421,23 +421,28 @@ const struct fm_packed_part *fm_packed_find(const struct fm_packed *p, enum fm_w
     return NULL;
 }
 
-size_t fm_packed_apart_bytes(const struct fm_packed_expert *x, int row)
+/* ---- values of an expert that belong to no channel ---- */
+
+/* Bytes of all scales of a part or, with `row` from 0 on, of the factor of the scales of that row.
+ */
+static size_t apart_bytes(const struct fm_packed_expert *x, int row)
 {
     return row < 0 ? (size_t)x->config->H * (size_t)fm_dtype_bits(x->packed->scales) / 8
                    : sizeof(float);
 }
 
-/* The tensor is either the expert's own, with the checkpoint's name and the ending of the storage;
- * or, in an export with our modelling file, a tensor of all experts, with the name of the codes. */
-int fm_packed_read_apart(void *dst, const char **name, const struct fm_packed_expert *x,
-                         enum fm_weight_part of, int row, struct fm_err *err)
+/* Read them; *name is that of the tensor, which is either the expert's own, with the checkpoint's
+ * name and the ending of the storage; or, in an export with our modelling file, a tensor of all
+ * experts, with the name of the codes. */
+static int read_tensor(void *dst, const char **name, const struct fm_packed_expert *x,
+                       enum fm_weight_part of, int row, struct fm_err *err)
 {
     static const enum fm_weight_part parts[] = {FM_PART_GATE, FM_PART_UP};
     const struct fm_storage *storage = x->packed->scheme.storage;
     bool all = x->naming == FM_NAMING_RAGGED, down = of == FM_PART_DOWN_T;
     uint64_t each = all && row >= 0 && !down ? 2 : 1, at = all ? (uint64_t)x->e * each : 0;
-    uint64_t bytes = fm_packed_apart_bytes(x, row);
     enum fm_dtype dtype = row < 0 ? x->packed->scales : FM_F32;
+    uint64_t bytes = apart_bytes(x, row);
     char weight[FM_WEIGHT_NAME_BYTES], want[FM_ST_NAME_BYTES_MAX + 1];
     fm_checkpoint_name(weight, x->config, x->naming,
                        all    ? of
@@ -462,6 +467,35 @@ int fm_packed_read_apart(void *dst, const char **name, const struct fm_packed_ex
     if (fm_tensor_read(t, s->file, at, dst, (size_t)bytes, err))
         return fm_within(err, "tensor '%s'", t->name);
     return row < 0 ? FM_OK : fm_stored_check_factor(*(const float *)dst, t->name, err);
+}
+
+static int read_apart(void *dst, const struct fm_packed_expert *x, enum fm_weight_part of, int row,
+                      struct fm_err *err)
+{
+    const char *name;
+    if (read_tensor(dst, &name, x, of, row, err))
+        return fm_within(err, "%s", x->path);
+    return x->check ? x->check(x->in, name, dst, apart_bytes(x, row), err) : FM_OK;
+}
+
+int fm_packed_read_factors(float factor[2], const struct fm_packed_expert *x,
+                           enum fm_weight_part of, struct fm_err *err)
+{
+    int rc = FM_OK;
+    for (int i = 0; i < fm_expert_part_rows(x->config->expert, of) && !rc; i++) {
+        factor[i] = 1;
+        if (x->packed->scheme.storage->factor_end)
+            rc = read_apart(&factor[i], x, of, i, err);
+    }
+    return rc;
+}
+
+int fm_packed_read_scales(const char **scales, const struct fm_packed_expert *x,
+                          enum fm_weight_part of, struct fm_err *err)
+{
+    char *to = fm_scratch(apart_bytes(x, -1));
+    *scales = to;
+    return read_apart(to, x, of, -1, err);
 }
 
 uint64_t fm_packed_all_bytes(const struct fm_packed *p)

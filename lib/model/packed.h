@@ -152,15 +152,21 @@ struct fm_packed_expert {
     enum fm_naming naming;          /* FM_NAMING_RAGGED: an export with our modelling file */
     int l, e;
     fm_stored_find *find; /* in the source */
+    /* NULL, or compares bytes of a tensor of the source with its digest. */
+    int (*check)(const void *in, const char *name, const void *bytes, size_t size,
+                 struct fm_err *err);
     const void *in;
+    const char *path; /* of the source, for errors */
 };
 
-/* Read the values of an expert's part that belong to no channel: all scales of down, or with `row`
- * from 0 on the factor of the scales of that row of each channel.  *name is that of the tensor.
- * FM_EFORMAT, naming the tensor, if it is missing or a factor is not positive and finite. */
-int fm_packed_read_apart(void *dst, const char **name, const struct fm_packed_expert *x,
-                         enum fm_weight_part of, int row, struct fm_err *err);
-size_t fm_packed_apart_bytes(const struct fm_packed_expert *x, int row);
+/* Read the values of an expert's part that belong to no channel: the factor of the scales of each
+ * row of a channel, 1 by default; and for a part whose scales have no channels, all of them, in
+ * scratch. FM_EFORMAT, naming the tensor, if it is missing or a factor is not positive and finite.
+ */
+int fm_packed_read_factors(float factor[2], const struct fm_packed_expert *x,
+                           enum fm_weight_part of, struct fm_err *err);
+int fm_packed_read_scales(const char **scales, const struct fm_packed_expert *x,
+                          enum fm_weight_part of, struct fm_err *err);
 
 /* Bytes of a channel group of one expert. */
 static inline size_t fm_packed_group_bytes(const struct fm_packed_part *part)

@@ -12,7 +12,7 @@
 
 #include "lib/base/mem.h"
 #include "lib/base/pool.h"
-#include "lib/export/fill.h"
+#include "lib/export/exportwriter.h"
 #include "lib/move/move.h"
 
 /* A tensor while it, or one block of it, is checked. */

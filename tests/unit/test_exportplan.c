@@ -1,5 +1,5 @@
 /* Test the plan of an export: its blocks, its files, and planning several members in turn. */
-#include "lib/export/fill.h"
+#include "lib/export/exportwriter.h"
 #include "lib/export/plan.h"
 #include "tests/unit/exports.h"
 #include "tests/unit/test.h"
