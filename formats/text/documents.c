@@ -95,8 +95,8 @@ static int find_line(struct fm_documents *d, size_t from, size_t *size, size_t *
         char *end = held > seen ? memchr(begin + seen, '\n', held - seen) : NULL;
         size_t so_far = end ? (size_t)(end - begin) : held;
         if (so_far > FM_DOCUMENT_BYTES_MAX) {
-            fm_fail(err, FM_EFORMAT, "the document on line %" PRIu64 " is over %d bytes",
-                    d->line + 1, FM_DOCUMENT_BYTES_MAX);
+            fm_fail(err, FM_EFORMAT, "%s: the document on line %" PRIu64 " is over %d bytes",
+                    d->file.path, d->line + 1, FM_DOCUMENT_BYTES_MAX);
             return d->rows ? err->code : fm_advise(err, FM_ADVISE_ROWS);
         }
         if (!end && d->at == d->file.size) {

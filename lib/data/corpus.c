@@ -144,8 +144,6 @@ static int read_items(struct encoding *e, struct fm_err *err)
         struct item *it = &e->item[e->items];
         const char *record;
         rc = fm_documents_next(&e->documents, &record, &it->size, &it->line, &e->late);
-        if (rc)
-            rc = fm_within(&e->late, "%s", e->documents.file.path);
         e->end = !rc && record == NULL;
         if (rc || e->end)
             break;

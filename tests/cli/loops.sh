@@ -32,7 +32,7 @@ printf '{"choices":\n[]}\n' | refused
 printf '{"choices": [{"index": 0}]}\n' | refused
 printf '{"choices": []}\n' | refused
 { printf '{"text": "' && head -c 5000000 /dev/zero | tr '\0' a && printf '"}\n'; } | refused
-{ printf '{"text": "' && head -c 40000000 /dev/zero | tr '\0' a && printf '"}\n'; } | refused
+{ printf '{"text": "a"}\n{"text": "' && head -c 100000000 /dev/zero | tr '\0' a && printf '"}\n'; } | refused
 refused missing.jsonl
 fm-bench loops
 fm-bench loops --seq-len 5 answers.jsonl
