@@ -27,14 +27,15 @@ enum {
 };
 
 struct options {
-    struct fm_decimals given;               /* quality, baselines, kernels */
-    const struct fm_decimals *budgets;      /* NULL: not given */
-    const char *plot;                       /* the same */
-    const char *weights;                    /* quality */
-    int layout;                             /* quality; -1: the default */
-    char layouts[256];                      /* names of layouts */
-    int repeat;                             /* kernels */
-    const char *family, *rows;              /* kernels */
+    struct fm_decimals given;          /* quality, baselines, kernels */
+    const struct fm_decimals *budgets; /* NULL: not given */
+    const char *plot;                  /* the same */
+    const char *weights;               /* quality */
+    int layout;                        /* quality; -1: the default */
+    char layouts[256];                 /* names of layouts */
+    int repeat;                        /* kernels */
+    const char *family;                /* kernels */
+    int rows[FM_CLI_INTS_MAX + 1];
     const char *shape;                      /* kernels; NULL: the default */
     int dtype;                              /* kernels */
     const char *figures[FM_INPUTS_MAX + 1]; /* report */
@@ -178,7 +179,7 @@ static int kernels(const struct fm_cli *cli, const struct options *o, struct fm_
     struct fm_kernelbench result;
     struct fm_shown shown = {cli, "fm-bench kernels", fm_results_kernels, &result, NULL};
     struct fm_kernelbench_options k = {.shape = o->shape, .family = o->family};
-    k.tokens = o->rows ? o->rows : "1,16,64,256,1024,4096";
+    k.tokens = o->rows;
     k.budgets = o->budgets;
     k.dtype = dtypes[o->dtype];
     k.repeat = o->repeat;
@@ -369,6 +370,7 @@ static int work(struct fm_cli *cli, struct options *o, struct fm_err *err)
 /* The options of the command line, with their defaults. */
 static struct options asked = {
     .repeat = 7,
+    .rows = {1, 16, 64, 256, 1024, 4096},
     .layout = -1,
 };
 
@@ -388,8 +390,8 @@ static const struct fm_cli_option own[] = {
      "kernels: rounds, of which the median is printed (default: 7)", 1, 100, KERNELS},
     {"family", 0, FM_CLI_READ, &asked.family, "BUNDLE",
      "kernels: bundle to take shape and masks from", 0, 0, KERNELS},
-    {"rows", 0, FM_CLI_TEXT, &asked.rows, "N,N,...",
-     "kernels: numbers of tokens in a call (default: 1,16,64,256,1024,4096)", 0, 0, KERNELS},
+    {"rows", 0, FM_CLI_INTS, asked.rows, "N,N,...",
+     "kernels: numbers of tokens in a call (default: 1,16,64,256,1024,4096)", 1, 65536, KERNELS},
     {"shape", 0, FM_CLI_TEXT, &asked.shape, "SHAPE",
      "kernels: name of a model, or H,I,E,K (default: 1024,3584,8,2)", 0, 0, KERNELS},
     {"dtype", 0, FM_CLI_CHOICE, &asked.dtype, "bf16|f32|f16",

@@ -472,7 +472,7 @@ static int add_inputs(struct family *f, struct fm_err *err)
     /* The last two are MODEL and standard input. */
     for (int i = 0; i + 2 < g->reads && !rc; i++) {
         snprintf(what, sizeof what, "%s (file %d)", g->read[i].what, i + 1);
-        rc = fm_ledger_source(&f->ledger, f->data, what, g->read[i].path, err);
+        rc = fm_ledger_digest(&f->ledger, f->data, what, g->read[i].path, err);
     }
     return rc;
 }
@@ -750,9 +750,9 @@ static int summarise(void *self)
     struct fm_ownexport export = {0};
     struct fm_err err = {0};
     bool confined = false;
-    fm_guard_reads(&guard, "the operand", f->path[PACK], false);
-    fm_guard_reads(&guard, "--output", asked.out, false);
-    fm_guard_reads(&guard, "standard input", "-", false);
+    fm_guard_reads(&guard, "the operand", f->path[PACK]);
+    fm_guard_reads(&guard, "--output", asked.out);
+    fm_guard_reads(&guard, "standard input", "-");
     int rc = f->cli.no_sandbox ? FM_OK : fm_confine(&guard, -1, false, &confined, &err);
     if (!rc && !fm_ownexport_open(&export, asked.out, &err))
         rc = fm_opened_open(&opened, f->path[PACK], 0, &err);
@@ -849,13 +849,11 @@ static int name_files(struct family *f, struct fm_err *err)
 /* Text cannot come from standard input, because several steps read it. */
 static int check_sources(const struct fm_cli *cli, struct fm_err *err)
 {
-    for (int i = 0; i < cli->words; i++) {
-        const struct fm_cli_word *w = &cli->word[i];
-        if ((w->kind == FM_CLI_SOURCES || w->kind == FM_CLI_READS) &&
-            (strcmp(w->text, "-") == 0 || strncmp(w->text, "-:", 2) == 0))
-            return fm_fail(err, FM_EUSAGE, "--%s %s: several steps read it; name a file", w->name,
-                           w->text);
-    }
+    /* The last one is standard input itself. */
+    for (int i = 0; i + 1 < cli->guard.reads; i++)
+        if (strcmp(cli->guard.read[i].path, "-") == 0)
+            return fm_fail(err, FM_EUSAGE, "%s -: several steps read it; name a file",
+                           cli->guard.read[i].what);
     return FM_OK;
 }
 

@@ -89,14 +89,14 @@ static void describe(const struct fm_result *out, const void *report)
 
 /* Rank, or blend `parts` if there are any. */
 static int work(const struct fm_cli *cli, const struct fm_rank_options *options,
-                const char *const *parts, struct fm_rank_report *report, struct fm_err *err)
+                const struct fm_source *parts, struct fm_rank_report *report, struct fm_err *err)
 {
     struct fm_show_run show;
-    if ((parts[0] && fm_options_check(cli, BLEND, "with --blend", err)) ||
+    if ((parts->path && fm_options_check(cli, BLEND, "with --blend", err)) ||
         fm_show_begin(&show, cli, describe, report, err))
         return err->code;
-    int rc = parts[0] ? fm_blend(&show.run, parts, report, err)
-                      : fm_rank(&show.run, options, show.dry, report, err);
+    int rc = parts->path ? fm_blend(&show.run, parts, report, err)
+                         : fm_rank(&show.run, options, show.dry, report, err);
     return fm_show_end(&show, rc, err);
 }
 
@@ -104,7 +104,7 @@ int fm_rank_main(int argc, char **argv)
 {
     int order = FM_ORDER_SCORE, criterion = 0;
     struct fm_rank_options options;
-    const char *parts[FM_INPUTS_MAX + 1] = {NULL};
+    struct fm_source parts[FM_INPUTS_MAX + 1] = {{0}};
     fm_rank_defaults(&options);
     const struct fm_cli_scope scope[] = {
         {.name = "dry-run", .modes = SCORE},

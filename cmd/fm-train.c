@@ -82,7 +82,7 @@ static int check_method(const struct fm_cli *cli, const struct fm_train_options 
     if (fm_decimal_targets(&o->budget_step, &o->until) >= FM_BUDGETS_MAX)
         return fm_fail(err, FM_EUSAGE, "--budget-step is too small: more than %d budgets",
                        FM_BUDGETS_MAX);
-    if (o->method->shapes || !o->actions)
+    if (o->method->shapes || o->actions.count == 0)
         return FM_OK;
     snprintf(says, sizeof says, "with --method %s and --actions", o->method->name);
     return fm_options_check(cli, WITH_ACTIONS, says, err);
@@ -111,7 +111,7 @@ int fm_train_main(int argc, char **argv)
          "how masks are made (default: exchange)", 0, 0, 0},
         {"granularity", 0, FM_CLI_CHOICE, &granularity, "expert|layer|model",
          "which experts share a width (default: expert)", 0, 0, modes.shaping},
-        {"actions", 0, FM_CLI_TEXT, &options.actions, "R,R,...",
+        {"actions", 0, FM_CLI_DECIMALS, &options.actions, "R,R,...",
          "shares of its channels that an expert may keep (default: tenths; exchange: twentieths)",
          0, 0, 0},
         {"width-multiple", 0, FM_CLI_INT, &multiple, "M",

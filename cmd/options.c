@@ -421,7 +421,7 @@ static int check_given(const struct fm_cli *cli, struct fm_err *err)
             return refuse_idle(g, "without a file to write", err);
         if (g->needs == NEEDS_EVAL && !fm_inputs_evaluate(in))
             return refuse_idle(g, "without --eval-tokens or --eval-text", err);
-        if (g->needs == NEEDS_TEXT && !in->texts[0] && !in->eval_texts[0])
+        if (g->needs == NEEDS_TEXT && !in->texts[0].path && !in->eval_texts[0])
             return refuse_idle(g, "without a text", err);
     }
     return FM_OK;
@@ -469,8 +469,8 @@ static void collect(struct fm_cli *cli, const struct table *t)
         fm_value_files(g, o, what[i]);
     }
     for (int i = cli->first ? 1 : 0; i < cli->operands && i < cli->operands_max; i++)
-        fm_guard_reads(g, "the operand", cli->operand[i], false);
-    fm_guard_reads(g, "standard input", "-", false);
+        fm_guard_reads(g, "the operand", cli->operand[i]);
+    fm_guard_reads(g, "standard input", "-");
 }
 
 /* Look up a model by its hub name in the cache of this machine. */

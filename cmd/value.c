@@ -97,6 +97,22 @@ static bool parse_int(const struct fm_cli_option *o, const char *text)
     return true;
 }
 
+static bool parse_ints(const struct fm_cli_option *o, const char *text)
+{
+    int *list = o->value, n = 0;
+    char *end;
+    for (;; text = end + 1) {
+        long v = strtol(text, &end, 10);
+        if (n == FM_CLI_INTS_MAX || end == text || (*end && *end != ',') ||
+            !in_limits(o, (double)v))
+            return false;
+        list[n++] = (int)v;
+        list[n] = 0;
+        if (!*end)
+            return true;
+    }
+}
+
 static bool parse_real(const struct fm_cli_option *o, const char *text)
 {
     char *end;
@@ -115,6 +131,31 @@ static bool append(const char **list, const char *text)
     if (n == FM_INPUTS_MAX || !*text)
         return false;
     list[n] = text;
+    return true;
+}
+
+/* Paths of sources without their weights, until the process ends. */
+struct path {
+    struct path *next;
+    char text[];
+};
+
+static bool append_source(struct fm_source *list, const char *text)
+{
+    static struct path *paths;
+    struct fm_err unused = {0};
+    size_t length;
+    int n = 0;
+    while (n < FM_INPUTS_MAX && list[n].path)
+        n++;
+    if (n == FM_INPUTS_MAX || !*text || fm_inputs_parse(text, &length, &list[n].weight, &unused))
+        return false;
+    struct path *p = calloc(1, sizeof *p + length + 1);
+    if (!p)
+        return false;
+    p->next = paths;
+    paths = p;
+    list[n].path = memcpy(p->text, text, length);
     return true;
 }
 
@@ -139,10 +180,13 @@ bool fm_value_parse(const struct fm_cli_option *o, const char *text)
         return *text != '\0';
     case FM_CLI_LIST:
     case FM_CLI_READS:
-    case FM_CLI_SOURCES:
         return append((const char **)o->value, text);
+    case FM_CLI_SOURCES:
+        return append_source(o->value, text);
     case FM_CLI_INT:
         return parse_int(o, text);
+    case FM_CLI_INTS:
+        return parse_ints(o, text);
     case FM_CLI_COUNT64:
         return parse_count(o->value, text, &end) && !*end;
     case FM_CLI_SIZE:
@@ -178,8 +222,16 @@ void fm_value_explain(char *text, size_t size, const struct fm_cli_option *o, co
         snprintf(text, size, "use --help or --help=all");
     else if (o->kind == FM_CLI_SIZE)
         snprintf(text, size, "use a size such as 4GiB, 23.4GB or 512M");
-    else if (o->kind == FM_CLI_SOURCES || o->kind == FM_CLI_READS || o->kind == FM_CLI_LIST)
+    else if (o->kind == FM_CLI_SOURCES)
+        snprintf(text, size,
+                 "use a name, at most %d times; a weight is above 0, at most a "
+                 "million, with at most 6 decimals",
+                 FM_INPUTS_MAX);
+    else if (o->kind == FM_CLI_READS || o->kind == FM_CLI_LIST)
         snprintf(text, size, "use a name, at most %d times", FM_INPUTS_MAX);
+    else if (o->kind == FM_CLI_INTS)
+        snprintf(text, size, "use at most %d numbers from %.15g to %.15g", FM_CLI_INTS_MAX, o->min,
+                 o->max);
     else if (o->min != 0 || o->max != 0)
         snprintf(text, size, "use a number from %.15g to %.15g", o->min, o->max);
     else
@@ -196,12 +248,15 @@ void fm_value_files(struct fm_guard *g, const struct fm_cli_option *o, const cha
     const char *const *value = o->value;
     switch (o->kind) {
     case FM_CLI_READ:
-        fm_guard_reads(g, what, *value, false);
+        fm_guard_reads(g, what, *value);
         break;
     case FM_CLI_READS:
-    case FM_CLI_SOURCES:
         for (; *value; value++)
-            fm_guard_reads(g, what, *value, o->kind == FM_CLI_SOURCES);
+            fm_guard_reads(g, what, *value);
+        break;
+    case FM_CLI_SOURCES:
+        for (const struct fm_source *s = o->value; s->path; s++)
+            fm_guard_reads(g, what, s->path);
         break;
     case FM_CLI_RESULT:
     case FM_CLI_EXPORT:

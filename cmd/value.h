@@ -19,13 +19,14 @@ enum fm_cli_kind {
     FM_CLI_READ,    /* const char **: a file or directory that the run reads */
     FM_CLI_READS,   /* const char *[FM_INPUTS_MAX + 1]: files or directories that the run reads; may
                        be repeated */
-    FM_CLI_SOURCES, /* const char *[FM_INPUTS_MAX + 1]: FILE[:WEIGHT] that the run reads; may be
-                       repeated */
+    FM_CLI_SOURCES, /* struct fm_source [FM_INPUTS_MAX + 1]: FILE[:WEIGHT] that the run reads; may
+                       be repeated */
     FM_CLI_RESULT,  /* const char **: the file that the run makes */
     FM_CLI_EXPORT,  /* const char **: the directory that the run makes */
     FM_CLI_PLOT,    /* const char **: an additional file, a picture */
     FM_CLI_JOURNAL, /* const char **: the state file, which exists during the run */
     FM_CLI_INT,     /* int *, in [min, max] */
+    FM_CLI_INTS,    /* int [FM_CLI_INTS_MAX + 1], N,N,... in [min, max]; 0 follows the last */
     FM_CLI_COUNT64, /* uint64_t * */
     FM_CLI_SIZE,    /* uint64_t *, bytes: 4GiB, 23.4GB, 512M */
     FM_CLI_REAL,    /* double *, in [min, max] */
@@ -33,6 +34,8 @@ enum fm_cli_kind {
     FM_CLI_DECIMALS, /* struct fm_decimals *: 0.2,0.4, or "all" */
     FM_CLI_CHOICE    /* int *, index into `arg`, "score|original" */
 };
+
+#define FM_CLI_INTS_MAX 16
 
 struct fm_cli_option {
     const char *name; /* long name without dashes */

@@ -44,23 +44,6 @@ static int choose_kernels(const struct kernel *chosen[KERNELS], const struct fm_
     return count;
 }
 
-static int parse_tokens(int *tokens, int *count, const char *text, struct fm_err *err)
-{
-    *count = 0;
-    for (const char *p = text; *p;) {
-        char *end;
-        long v = strtol(p, &end, 10);
-        if (end == p || v < 1 || v > 65536 || (*end && *end != ',') ||
-            *count == FM_KERNELBENCH_TOKENS_MAX)
-            return fm_fail(err, FM_EUSAGE,
-                           "--rows %s: give at most %d numbers of tokens, each 1 to 65536", text,
-                           FM_KERNELBENCH_TOKENS_MAX);
-        tokens[(*count)++] = (int)v;
-        p = *end ? end + 1 : end;
-    }
-    return *count ? FM_OK : fm_fail(err, FM_EUSAGE, "--rows has no number in it");
-}
-
 /* Count the FLOPs and the bytes of the routed rows. */
 static void count_work(struct fm_kernelbench_row *r, const struct fm_kernelcase *c, const int *rows)
 {
@@ -98,11 +81,13 @@ static double measure_error(struct fm_kernelcase *c, int tokens)
 }
 
 /* Fill the rows, except for their times. */
-static int lay_out(struct fm_kernelbench *b, struct fm_kernelcase *c, const int *tokens, int count,
+static int lay_out(struct fm_kernelbench *b, struct fm_kernelcase *c, const int *tokens,
                    struct fm_err *err)
 {
     const struct kernel *here[KERNELS];
-    int n = choose_kernels(here, c);
+    int n = choose_kernels(here, c), count = 0;
+    while (tokens[count])
+        count++;
     int *rows = fm_alloc((size_t)c->layer.E, sizeof *rows, "rows of experts", err);
     b->row = fm_alloc((size_t)(count * n * c->layer.B), sizeof *b->row, "rows", err);
     if (!rows || !b->row) {
@@ -198,13 +183,12 @@ static void survey(struct fm_kernelbench *b, struct fm_kernelcase *c,
 }
 
 static int run_all(struct fm_kernelbench *b, struct fm_kernelcase *c,
-                   const struct fm_kernelbench_options *o, const int *tokens, int count,
-                   struct fm_err *err)
+                   const struct fm_kernelbench_options *o, struct fm_err *err)
 {
     if (fm_kernelcase_fill(c, err))
         return err->code;
     survey(b, c, o);
-    int rc = lay_out(b, c, tokens, count, err);
+    int rc = lay_out(b, c, o->tokens, err);
     return rc ? rc : measure(b, c, o, err);
 }
 
@@ -212,17 +196,14 @@ int fm_kernelbench_run(const struct fm_kernelbench_options *o, bool dry_run,
                        struct fm_kernelbench *result, struct fm_err *err)
 {
     struct fm_kernelcase c = {0};
-    int tokens[FM_KERNELBENCH_TOKENS_MAX], count;
     *result = (struct fm_kernelbench){.dtype = o->dtype};
-    int rc = parse_tokens(tokens, &count, o->tokens, err);
-    if (!rc)
-        rc = fm_kernelcase_shape(&c, o, err);
-    for (int i = 0; i < count && !rc; i++)
-        c.tokens_max = tokens[i] > c.tokens_max ? tokens[i] : c.tokens_max;
+    int rc = fm_kernelcase_shape(&c, o, err);
+    for (const int *tokens = o->tokens; *tokens; tokens++)
+        c.tokens_max = *tokens > c.tokens_max ? *tokens : c.tokens_max;
     if (!rc)
         describe(result, &c);
     if (!rc && !dry_run)
-        rc = run_all(result, &c, o, tokens, count, err);
+        rc = run_all(result, &c, o, err);
     fm_kernelcase_release(&c);
     return rc;
 }

@@ -9,11 +9,10 @@
 #include "lib/masks/decimal.h"
 
 #define FM_KERNELBENCH_BUDGETS_MAX 32
-#define FM_KERNELBENCH_TOKENS_MAX 16
 
 struct fm_kernelbench_options {
-    const char *shape;  /* "mixtral-8x7b" and others, or "H,I,E,K"; NULL: "1024,3584,8,2" */
-    const char *tokens; /* "1,16,64" */
+    const char *shape; /* "mixtral-8x7b" and others, or "H,I,E,K"; NULL: "1024,3584,8,2" */
+    const int *tokens; /* of a call, each at least 1; 0 follows the last */
     const struct fm_decimals *budgets; /* 0 is added as the first; NULL: 0.2, 0.4, 0.6 */
     const char *family; /* a bundle or stage stream that gives shape and masks, or NULL */
     const char *dtype;  /* "f32", "f16", "bf16": of the weights */

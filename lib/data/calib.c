@@ -88,9 +88,8 @@ static int check_standard_input(const struct fm_run_options *run, struct fm_err 
     int times = 0;
     for (int i = 0; run->inputs.eval_texts[i]; i++)
         times += strcmp(run->inputs.eval_texts[i], "-") == 0;
-    for (int i = 0; run->inputs.texts[i]; i++)
-        times +=
-            strcmp(run->inputs.texts[i], "-") == 0 || strncmp(run->inputs.texts[i], "-:", 2) == 0;
+    for (int i = 0; run->inputs.texts[i].path; i++)
+        times += strcmp(run->inputs.texts[i].path, "-") == 0;
     if (times > 0 && stage)
         return fm_fail(err, FM_EUSAGE,
                        "a text (--text or --eval-text) and the stage stream are both read from "
@@ -121,24 +120,18 @@ static int open_text(struct reading *r, int s, const char *path, struct fm_err *
                                  err);
 }
 
-static int add_source(struct reading *r, const char *spec, bool text, struct fm_err *err)
+static int add_source(struct reading *r, const struct fm_source *source, bool text,
+                      struct fm_err *err)
 {
-    int s = r->mix.inputs, rc;
-    size_t length = strlen(spec);
+    int s = r->mix.inputs;
+    const char *path = source->path;
     if (s == FM_INPUTS_MAX)
         return fm_fail(err, FM_EUSAGE, "more than %d files of tokens or text to %s", FM_INPUTS_MAX,
                        r->eval ? "measure on" : "calibrate on");
-    r->mix.weight[s] = FM_WEIGHT_ONE;
-    if (!r->eval && (rc = fm_inputs_parse(spec, &length, &r->mix.weight[s], err)))
-        return rc;
-    char *path = fm_strdup(spec, err);
-    if (!path)
-        return FM_ENOMEM;
-    path[length] = '\0';
-    rc = text ? open_text(r, s, path, err) : open_tokens(&r->files->tokens[s], path, r, err);
+    r->mix.weight[s] = source->weight ? source->weight : FM_WEIGHT_ONE;
+    int rc = text ? open_text(r, s, path, err) : open_tokens(&r->files->tokens[s], path, r, err);
     if (!rc)
         r->files->count = ++r->mix.inputs;
-    free(path);
     return rc;
 }
 
@@ -153,7 +146,7 @@ static int open_kind(struct reading *r, const char *path, bool text, struct fm_e
                 err, FM_EUSAGE,
                 "two kinds of text to measure on have the name '%s'; rename one of the files",
                 name);
-    int rc = add_source(r, path, text, err);
+    int rc = add_source(r, &(struct fm_source){.path = path}, text, err);
     if (!rc)
         memcpy(r->kind[s], name, sizeof name);
     return rc;
@@ -178,10 +171,10 @@ static int open_sources(struct reading *r, struct fm_err *err)
     if (r->eval)
         return open_kinds(r, err);
     int rc = FM_OK;
-    for (int i = 0; !rc && run->inputs.tokens[i]; i++)
-        rc = add_source(r, run->inputs.tokens[i], false, err);
-    for (int i = 0; !rc && run->inputs.texts[i]; i++)
-        rc = add_source(r, run->inputs.texts[i], true, err);
+    for (int i = 0; !rc && run->inputs.tokens[i].path; i++)
+        rc = add_source(r, &run->inputs.tokens[i], false, err);
+    for (int i = 0; !rc && run->inputs.texts[i].path; i++)
+        rc = add_source(r, &run->inputs.texts[i], true, err);
     return rc;
 }
 

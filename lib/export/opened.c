@@ -234,7 +234,8 @@ static int make_masks(struct fm_opened *o, struct fm_err *err)
     struct fm_masks *f = &o->budgets.masks;
     uint32_t *width = fm_alloc(n, sizeof *width, "widths", err);
     fm_masks_init(f, c->M, c->E, c->I);
-    int rc = width ? fm_actions_parse(&o->budgets.actions, FM_ACTIONS_TWENTY, c->I,
+    const struct fm_decimal step = {5, 100}, one = {1, 1};
+    int rc = width ? fm_actions_steps(&o->budgets.actions, &step, &one, c->I,
                                       (uint32_t)o->packed.group, err)
                    : err->code;
     if (!rc)

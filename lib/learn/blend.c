@@ -23,7 +23,6 @@
 
 struct part {
     const char *path;
-    char *owned; /* the path, if a weight follows it in the specification */
     double weight;
     struct fm_bundle stream;
     int64_t batches, sequences, seq_len;
@@ -88,16 +87,11 @@ static int read_amounts(struct part *p, struct fm_err *err)
     return FM_OK;
 }
 
-static int open_part(struct blend *b, const char *spec, struct fm_err *err)
+static int open_part(struct blend *b, const struct fm_source *from, struct fm_err *err)
 {
     struct part *p = &b->part[b->parts];
-    size_t length;
-    uint64_t weight;
-    if (fm_inputs_parse(spec, &length, &weight, err) || !(p->owned = fm_strdup(spec, err)))
-        return err->code;
-    p->owned[length] = '\0';
-    p->path = p->owned;
-    p->weight = (double)weight / FM_WEIGHT_ONE;
+    p->path = from->path;
+    p->weight = (double)from->weight / FM_WEIGHT_ONE;
     if (fm_stage_open(&p->stream, p->path, FM_MEMBER_RANKING, err))
         return err->code;
     b->parts++; /* from here on it has a stream to close */
@@ -109,10 +103,10 @@ static int open_part(struct blend *b, const char *spec, struct fm_err *err)
     return check_options(&b->part[0], p, err);
 }
 
-static int open_parts(struct blend *b, const char *const *spec, struct fm_err *err)
+static int open_parts(struct blend *b, const struct fm_source *from, struct fm_err *err)
 {
-    for (int i = 0; spec[i]; i++)
-        if (open_part(b, spec[i], err))
+    for (; from->path; from++)
+        if (open_part(b, from, err))
             return err->code;
     if (b->parts < 2)
         return fm_fail(err, FM_EUSAGE, "--blend: give at least two rankings, --blend A --blend B");
@@ -307,30 +301,28 @@ static int fill_report(const struct blend *b, const struct fm_run_options *run,
 
 static void release(struct blend *b)
 {
-    for (int i = 0; i < FM_INPUTS_MAX; i++) {
+    for (int i = 0; i < FM_INPUTS_MAX; i++)
         fm_bundle_close(&b->part[i].stream);
-        free(b->part[i].owned);
-    }
     fm_ranking_release(&b->ranking);
 }
 
-static int make(const struct fm_run_options *run, const char *const *spec,
+static int make(const struct fm_run_options *run, const struct fm_source *from,
                 struct fm_rank_report *report, struct fm_err *err)
 {
     struct blend b = {0};
     double began = fm_clock_now();
     int rc = FM_OK;
-    if (open_parts(&b, spec, err) || blend_scores(&b, err) ||
+    if (open_parts(&b, from, err) || blend_scores(&b, err) ||
         fill_report(&b, run, report, began, err) || write_blend(&b, run, report, err))
         rc = err->code;
     release(&b);
     return rc;
 }
 
-int fm_blend(const struct fm_run_options *run, const char *const *spec,
+int fm_blend(const struct fm_run_options *run, const struct fm_source *from,
              struct fm_rank_report *report, struct fm_err *err)
 {
     struct fm_comm *comm = run->machine.comm;
-    int rc = fm_comm_rank(comm) == 0 ? make(run, spec, report, err) : FM_OK;
+    int rc = fm_comm_rank(comm) == 0 ? make(run, from, report, err) : FM_OK;
     return fm_comm_agree(comm, rc, err);
 }

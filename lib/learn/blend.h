@@ -13,12 +13,12 @@
 #include "lib/learn/rank.h"
 
 /*
- * Blend the streams `spec`, FILE[:WEIGHT], at most FM_INPUTS_MAX with NULL after the last, and
+ * Blend the streams `from`, at most FM_INPUTS_MAX, and
  * write the stream to run->outputs.path.  FM_ECONFIG, naming the difference, if they are not
  * rankings of the same model with the same options.  The caller zeroes *report, and releases it
  * even after an error.  Of several ranks, the first one does it.
  */
-int fm_blend(const struct fm_run_options *run, const char *const *spec,
+int fm_blend(const struct fm_run_options *run, const struct fm_source *from,
              struct fm_rank_report *report, struct fm_err *err);
 
 #endif

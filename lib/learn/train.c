@@ -400,7 +400,7 @@ static bool has_reached(struct fm_trainer *t, const struct fm_masks *f, double *
         return false;
     uint32_t narrow = fm_masks_widths(f, f->count - 1)[0];
     if (!t->method->shapes && narrow > o->width_multiple &&
-        (!o->actions || narrow > t->actions.width[0])) {
+        (o->actions.count == 0 || narrow > t->actions.width[0])) {
         fm_run_warn(t->task.run,
                     "the last mask removes %.4f of the channels, less than --until %s: every "
                     "expert has %u of %d channels, and the next smaller width would remove more "
@@ -420,45 +420,35 @@ static bool has_reached(struct fm_trainer *t, const struct fm_masks *f, double *
 
 /* ---- the action set ---- */
 
-static int check_several(const struct fm_trainer *t, struct fm_err *err)
-{
-    if (t->actions.count >= 2)
-        return FM_OK;
-    return fm_fail(err, FM_EUSAGE,
-                   "a family needs more than one width; give more --actions or a "
-                   "smaller --width-multiple");
-}
-
-static int parse_actions(struct fm_trainer *t, const char *usual, struct fm_err *err)
-{
-    const struct fm_train_options *o = t->options;
-    int I = t->task.config->I;
-    int rc =
-        fm_actions_parse(&t->actions, o->actions ? o->actions : usual, I, o->width_multiple, err);
-    if (!rc && (o->actions || o->width_multiple > 1) && t->actions.merged)
-        fm_run_warn(t->task.run,
-                    "%d of %d actions give the same width as another one and are merged: %d "
-                    "channels in multiples of %u allow %d widths",
-                    t->actions.merged, t->actions.merged + t->actions.count, I, t->actions.multiple,
-                    t->actions.count);
-    return rc ? rc : check_several(t, err);
-}
-
 /* The action set: --actions if given, else the method's usual one.  If all experts share one width,
  * each action is one budget, so the default is an action for every budget step, unless the step is
  * above a half, which would leave only the full width. */
 static int choose_actions(struct fm_trainer *t, struct fm_err *err)
 {
     const struct fm_train_options *o = t->options;
-    const struct fm_decimal *step = &t->options->budget_step;
+    const struct fm_decimal *step = &o->budget_step, one = {1, 1};
     const struct fm_decimal most = {step->den - step->num, step->den};
-    int I = t->task.config->I;
-    if (!o->actions && !t->method->actions)
-        return fm_actions_steps(&t->actions, step, &t->options->until, I, o->width_multiple, err);
-    if (o->actions || o->granularity != FM_PER_MODEL || 2 * step->num > step->den)
-        return parse_actions(t, t->method->actions, err);
-    int rc = fm_actions_steps(&t->actions, step, &most, I, o->width_multiple, err);
-    return rc ? rc : check_several(t, err);
+    struct fm_actions *a = &t->actions;
+    int I = t->task.config->I, rc;
+    bool given = o->actions.count > 0, usual = t->method->actions.den > 0;
+    bool steps = !given && usual && o->granularity == FM_PER_MODEL && 2 * step->num <= step->den;
+    if (given)
+        rc = fm_actions_set(a, &o->actions, I, o->width_multiple, err);
+    else if (usual && !steps)
+        rc = fm_actions_steps(a, &t->method->actions, &one, I, o->width_multiple, err);
+    else
+        rc = fm_actions_steps(a, step, steps ? &most : &o->until, I, o->width_multiple, err);
+    if (rc || (!given && !usual))
+        return rc;
+    if ((given || o->width_multiple > 1) && a->merged && !steps)
+        fm_run_warn(t->task.run,
+                    "%d of %d actions give the same width as another one and are merged: %d "
+                    "channels in multiples of %u allow %d widths",
+                    a->merged, a->merged + a->count, I, a->multiple, a->count);
+    return a->count >= 2 ? FM_OK
+                         : fm_fail(err, FM_EUSAGE,
+                                   "a family needs more than one width; give more --actions or a "
+                                   "smaller --width-multiple");
 }
 
 /* ---- a run ---- */

@@ -27,9 +27,9 @@
 struct fm_train_options {
     const struct fm_method *method;
     enum fm_granularity granularity; /* experts that share a width; not for uniform */
-    /* "0.1,0.4,0.7,1"; NULL: ten, from 0.1 to 1; for exchange twenty, from 0.05 to 1; one per
-     * budget step for uniform, and if all experts share one width. */
-    const char *actions;
+    /* Count 0: ten, from 0.1 to 1; for exchange twenty, from 0.05 to 1; one per budget step for
+     * uniform, and if all experts share one width. */
+    struct fm_decimals actions;
     uint32_t width_multiple;        /* 0: the ranking's channel group */
     struct fm_decimal budget_step;  /* 0.01 */
     struct fm_decimal until;        /* 0.80 */

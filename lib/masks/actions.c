@@ -59,29 +59,29 @@ static int add_ratio(struct fm_actions *actions, const struct fm_decimal *ratio,
     return FM_OK;
 }
 
+int fm_actions_set(struct fm_actions *actions, const struct fm_decimals *ratios, int I,
+                   uint32_t multiple, struct fm_err *err)
+{
+    const struct fm_decimal *ratio = ratios->at;
+    int count = ratios->count, rc = check_multiple(multiple, I, err);
+    *actions = (struct fm_actions){.multiple = multiple};
+    for (int i = 0; !rc && i < count; i++)
+        rc = i > 0 && !is_less(&ratio[i - 1], &ratio[i])
+                 ? fm_fail(err, FM_EUSAGE, "--actions: ratios must increase")
+                 : add_ratio(actions, &ratio[i], I, err);
+    if (!rc && (count == 0 || ratio[count - 1].num != ratio[count - 1].den))
+        rc = fm_fail(err, FM_EUSAGE, "--actions: the last ratio must be 1, the full model");
+    return rc;
+}
+
 int fm_actions_parse(struct fm_actions *actions, const char *text, int I, uint32_t multiple,
                      struct fm_err *err)
 {
-    *actions = (struct fm_actions){.multiple = multiple};
-    int rc = check_multiple(multiple, I, err);
-    struct fm_decimal last = {0, 1};
-    bool first = true; /* the first ratio may be 0 */
-    for (const char *at = text; !rc && *(at += strspn(at, ", "));) {
-        size_t len = strcspn(at, ", ");
-        struct fm_decimal ratio;
-        rc = fm_decimal_span(&ratio, at, len, "--actions", err);
-        if (!rc && !first && !is_less(&last, &ratio))
-            rc = fm_fail(err, FM_EUSAGE, "--actions '%s': ratios must increase", text);
-        if (!rc)
-            rc = add_ratio(actions, &ratio, I, err);
-        last = ratio;
-        first = false;
-        at += len;
-    }
-    if (!rc && last.num != last.den)
-        rc = fm_fail(err, FM_EUSAGE, "--actions '%s': the last ratio must be 1, the full model",
-                     text);
-    return rc;
+    struct fm_decimals ratios;
+    return fm_decimals_parse(&ratios, text)
+               ? fm_actions_set(actions, &ratios, I, multiple, err)
+               : fm_fail(err, FM_EUSAGE, "--actions '%.40s': not a list of decimals from 0 to 1",
+                         text);
 }
 
 int fm_actions_steps(struct fm_actions *actions, const struct fm_decimal *step,

@@ -12,10 +12,6 @@
 #include "lib/masks/decimal.h"
 
 #define FM_ACTIONS_MAX 1024
-#define FM_ACTIONS_TEN "0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9,1"
-#define FM_ACTIONS_TWENTY                                                                          \
-    "0.05,0.1,0.15,0.2,0.25,0.3,0.35,0.4,0.45,0.5,0.55,0.6,0.65,0.7,0.75,0.8,0.85,0.9,0.95,1"
-#define FM_ACTIONS_PAPER "0.1,0.4,0.7,1"
 
 struct fm_actions {
     int count;                               /* A, the number of actions */
@@ -27,11 +23,13 @@ struct fm_actions {
 };
 
 /*
- * Parse "0.1,0.4,0.7,1" (separated by commas or spaces) for experts of I channels: width =
- * ceil(ratio I) rounded up to a multiple of `multiple`, at most I.  Ratios increase, are in [0, 1]
- * and end with 1; an expert of ratio 0 has no channels.  If several ratios have the same width the
- * smallest is kept; the caller warns if `merged` is not 0.
+ * The action set of ratios, for experts of I channels: width = ceil(ratio I) rounded up to a
+ * multiple of `multiple`, at most I.  Ratios increase and end with 1; an expert of ratio 0 has no
+ * channels.  If several ratios have the same width the smallest is kept; the caller warns if
+ * `merged` is not 0.  The second parses "0.1,0.4,0.7,1", of a stream.
  */
+int fm_actions_set(struct fm_actions *actions, const struct fm_decimals *ratios, int I,
+                   uint32_t multiple, struct fm_err *err);
 int fm_actions_parse(struct fm_actions *actions, const char *text, int I, uint32_t multiple,
                      struct fm_err *err);
 

@@ -56,23 +56,14 @@ double fm_decimal_percent(const char *text, size_t len)
     return whole && percent >= 2 && percent <= 100 ? percent / 100 : 0;
 }
 
-int fm_decimal_span(struct fm_decimal *d, const char *text, size_t len, const char *what,
-                    struct fm_err *err)
-{
-    if (!read_digits(d, text, len)) {
-        double share = fm_decimal_percent(text, len);
-        return fm_fail(err, FM_EUSAGE,
-                       "%s: '%.*s' is not a decimal from 0 to 1 with at most %d places; write %.6g",
-                       what, (int)(len > 40 ? 40 : len), text, DECIMALS_MAX,
-                       share > 0 ? share : 0.4);
-    }
-    fm_decimal_reduce(d);
-    return FM_OK;
-}
-
 int fm_decimal_parse(struct fm_decimal *d, const char *text, const char *what, struct fm_err *err)
 {
-    return fm_decimal_span(d, text, strlen(text), what, err);
+    if (!read_digits(d, text, strlen(text)))
+        return fm_fail(err, FM_EUSAGE,
+                       "%s: '%.40s' is not a decimal from 0 to 1 with at most %d places", what,
+                       text, DECIMALS_MAX);
+    fm_decimal_reduce(d);
+    return FM_OK;
 }
 
 bool fm_decimals_parse(struct fm_decimals *list, const char *text)

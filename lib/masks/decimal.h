@@ -19,11 +19,8 @@ struct fm_decimal {
 /* Parse "0.40", ".4", "1": digits with at most one point and nine decimals, in [0, 1]; FM_EUSAGE
  * names `what` ("--until"). */
 int fm_decimal_parse(struct fm_decimal *d, const char *text, const char *what, struct fm_err *err);
-/* Parse the first `len` bytes of text. */
-int fm_decimal_span(struct fm_decimal *d, const char *text, size_t len, const char *what,
-                    struct fm_err *err);
 /* A list of decimals, or the word "all". */
-#define FM_DECIMALS_MAX 128
+#define FM_DECIMALS_MAX 1024
 struct fm_decimals {
     bool all;
     int count;

@@ -31,7 +31,8 @@ struct fm_method {
                     filled, and the step of a mask is the number of a budget, unless it trains */
     bool weighs; /* it compares experts by their scores, which only scores by taylor allow; if it
                     trains, only with a --prior above 0 */
-    const char *actions; /* the usual --actions; NULL: one for each budget step up to --until */
+    struct fm_decimal actions; /* step of the usual --actions; den 0: one for each budget step up
+                                  to --until */
 
     /* ---- functions; one that is NULL does nothing ---- */
 

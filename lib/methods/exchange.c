@@ -259,7 +259,7 @@ static void release(struct fm_trainer *t)
 const struct fm_method fm_method_exchange = {
     .name = "exchange",
     .shapes = true,
-    .actions = FM_ACTIONS_TWENTY,
+    .actions = {5, 100},
     .cost = cost,
     .begin = begin,
     .step = step,

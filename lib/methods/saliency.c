@@ -15,6 +15,6 @@ const struct fm_method fm_method_saliency = {
     .name = "saliency",
     .shapes = true,
     .weighs = true,
-    .actions = FM_ACTIONS_TEN,
+    .actions = {1, 10},
     .begin = begin,
 };

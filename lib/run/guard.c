@@ -32,17 +32,12 @@ struct spot {
     struct stat home; /* the directory of the name */
 };
 
-void fm_guard_reads(struct fm_guard *g, const char *what, const char *path, bool weighted)
+void fm_guard_reads(struct fm_guard *g, const char *what, const char *path)
 {
-    uint64_t weight;
-    struct fm_err later = {0}; /* an invalid weight is reported by the reader */
     if (!path)
         return;
     assert(g->reads < FM_GUARD_READS_MAX);
-    struct fm_guard_read *r = &g->read[g->reads++];
-    *r = (struct fm_guard_read){what, path, strlen(path)};
-    if (weighted)
-        fm_inputs_parse(path, &r->length, &weight, &later);
+    g->read[g->reads++] = (struct fm_guard_read){what, path};
 }
 
 void fm_guard_writes(struct fm_guard *g, const char *what, const char *path,
@@ -64,9 +59,10 @@ static bool is_same_file(const struct stat *a, const struct stat *b)
 }
 
 /* Find the file that a name refers to; false if the name is too long. */
-static bool locate(struct spot *s, const char *path, size_t length, const char *suffix)
+static bool locate(struct spot *s, const char *path, const char *suffix)
 {
     char home[PATH_MAX + 2];
+    size_t length = strlen(path);
     *s = (struct spot){.there = false};
     while (length > 1 && path[length - 1] == '/')
         length--;
@@ -84,7 +80,7 @@ static bool locate(struct spot *s, const char *path, size_t length, const char *
 
 static bool locate_write(struct spot *s, const struct fm_guard_write *w)
 {
-    return locate(s, w->path, strlen(w->path), w->kind == FM_GUARD_LOCK ? FM_LOCK_SUFFIX : "");
+    return locate(s, w->path, w->kind == FM_GUARD_LOCK ? FM_LOCK_SUFFIX : "");
 }
 
 /* Locate a standard stream; false if it is not a regular file. */
@@ -187,8 +183,8 @@ static int check_read(const struct spot *s, const char *name, bool folder,
                       const struct fm_guard_read *read, struct fm_err *err)
 {
     struct spot r;
-    bool stream = read->length == 1 && *read->path == '-', linked = false;
-    if (!(stream ? locate_stream(&r, STDIN_FILENO) : locate(&r, read->path, read->length, "")))
+    bool stream = strcmp(read->path, "-") == 0, linked = false;
+    if (!(stream ? locate_stream(&r, STDIN_FILENO) : locate(&r, read->path, "")))
         return FM_OK;
     if (is_same(s, &r))
         return fm_fail(err, FM_EUSAGE, "'%s' is also an input (%s); choose another name", name,

@@ -44,9 +44,7 @@ enum fm_guard_kind {
 };
 
 struct fm_guard_read {
-    const char *what, *path; /* "--tokens"; borrowed; the path is `length` bytes, and a weight may
-                                follow */
-    size_t length;
+    const char *what, *path; /* "--tokens"; borrowed */
 };
 
 struct fm_guard_write {
@@ -66,9 +64,8 @@ struct fm_guard {
     int writes;
 };
 
-/* Add a file or directory that the run reads, "-" for standard input; NULL adds nothing.
- * `weighted`: FILE[:WEIGHT]. */
-void fm_guard_reads(struct fm_guard *g, const char *what, const char *path, bool weighted);
+/* Add a file or directory that the run reads, "-" for standard input; NULL adds nothing. */
+void fm_guard_reads(struct fm_guard *g, const char *what, const char *path);
 
 /* Add a file that the run writes; NULL adds nothing.  `own` is for FM_GUARD_SIDE. */
 void fm_guard_writes(struct fm_guard *g, const char *what, const char *path,

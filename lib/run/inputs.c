@@ -12,7 +12,7 @@
 
 const char *fm_inputs_first(const struct fm_inputs *inputs)
 {
-    return inputs->tokens[0] ? inputs->tokens[0] : inputs->texts[0];
+    return inputs->tokens[0].path ? inputs->tokens[0].path : inputs->texts[0].path;
 }
 
 int fm_inputs_find_model(struct fm_inputs *inputs, struct fm_err *err)

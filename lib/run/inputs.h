@@ -18,12 +18,18 @@
 /* Default number of tokens that quality is measured on. */
 #define FM_EVAL_TOKENS 65536
 
+/* A file to calibrate on, or a ranking to blend; path NULL: the end of a list. */
+struct fm_source {
+    const char *path;
+    uint64_t weight; /* in millionths; 0: FM_WEIGHT_ONE */
+};
+
 struct fm_inputs {
     const char *model;  /* --model DIR */
     const char *stream; /* stage stream, "-": standard input, NULL: none */
     /* NULL follows the last of each. */
-    const char *tokens[FM_INPUTS_MAX + 1];      /* --tokens FILE[:WEIGHT] */
-    const char *texts[FM_INPUTS_MAX + 1];       /* --text FILE[:WEIGHT], used after these */
+    struct fm_source tokens[FM_INPUTS_MAX + 1]; /* --tokens FILE[:WEIGHT] */
+    struct fm_source texts[FM_INPUTS_MAX + 1];  /* --text FILE[:WEIGHT], used after these */
     const char *eval_tokens[FM_INPUTS_MAX + 1]; /* --eval-tokens FILE */
     const char *eval_texts[FM_INPUTS_MAX + 1];  /* --eval-text FILE, used after these */
     const char *text_field;    /* field with the text in JSONL rows; NULL: "text" */

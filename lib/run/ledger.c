@@ -305,20 +305,6 @@ int fm_ledger_digest(struct fm_ledger *l, cJSON *to, const char *what, const cha
     return rc;
 }
 
-int fm_ledger_source(struct fm_ledger *l, cJSON *to, const char *what, const char *source,
-                     struct fm_err *err)
-{
-    char path[PATH_MAX];
-    size_t length;
-    uint64_t weight;
-    int rc = fm_inputs_parse(source, &length, &weight, err);
-    if (rc || length >= sizeof path)
-        return rc ? rc : fm_fail(err, FM_EUSAGE, "the name '%s' is too long", source);
-    memcpy(path, source, length);
-    path[length] = '\0';
-    return fm_ledger_digest(l, to, what, path, err);
-}
-
 /* ---- entries ---- */
 
 void fm_ledger_copy(cJSON *to, const cJSON *from)

@@ -58,9 +58,6 @@ char *fm_ledger_word(const char *text);
  */
 int fm_ledger_digest(struct fm_ledger *l, cJSON *to, const char *what, const char *path,
                      struct fm_err *err);
-/* The same for a source of tokens or text, FILE[:WEIGHT]. */
-int fm_ledger_source(struct fm_ledger *l, cJSON *to, const char *what, const char *source,
-                     struct fm_err *err);
 
 /* Add the strings of an object to another; what else it has is ignored. */
 void fm_ledger_copy(cJSON *to, const cJSON *from);

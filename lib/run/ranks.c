@@ -103,8 +103,8 @@ bool fm_ranks_streams(const struct fm_inputs *in, bool stage)
     bool streams = stage && in->stream && strcmp(in->stream, "-") == 0;
     for (int i = 0; in->eval_texts[i]; i++)
         streams = streams || strcmp(in->eval_texts[i], "-") == 0;
-    for (int i = 0; in->texts[i]; i++)
-        streams = streams || strcmp(in->texts[i], "-") == 0 || !strncmp(in->texts[i], "-:", 2);
+    for (int i = 0; in->texts[i].path; i++)
+        streams = streams || strcmp(in->texts[i].path, "-") == 0;
     return streams;
 }
 

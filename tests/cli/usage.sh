@@ -23,6 +23,9 @@ try fm-rank --model x --tokens y superfluous
 try fm-train --steps 0
 try fm-train --prior nan
 try fm-train --until 0
+try fm-train --actions 0.5,x
+try fm-rank --model x --tokens y:0
+try fm-bench kernels --rows 1,70000
 try fm-train --model x --tokens y --budget-step 0.0000001
 try fm-recover --lora-rank 1e3
 try fm-pack

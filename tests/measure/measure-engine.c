@@ -72,7 +72,7 @@ static int measure_rank(struct speed *r, struct fm_run_options run, const struct
     struct fm_rank_report report = {0};
     struct fm_estimate estimate = {0};
     fm_rank_defaults(&options);
-    run.inputs.eval_tokens[0] = run.inputs.tokens[0]; /* hold out no sequence */
+    run.inputs.eval_tokens[0] = run.inputs.tokens[0].path; /* hold out no sequence */
     int rc = fm_rank(&run, &options, &estimate, NULL, err);
     r->useful = estimate.useful;
     if (rc)
@@ -147,7 +147,7 @@ static int measure(struct speed speed[3], const struct place *p, int T,
 {
     struct fm_run_options run = *base;
     run.inputs.model = p->model;
-    run.inputs.tokens[0] = p->tokens;
+    run.inputs.tokens[0].path = p->tokens;
     run.inputs.seq_len = T;
     run.outputs.path = p->out;
     run.outputs.force = true;

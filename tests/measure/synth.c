@@ -370,7 +370,7 @@ static int make_family(struct stage *g, uint64_t seed, struct fm_err *err)
     const struct fm_config *c = &g->config;
     int rc = draw_ranking(&g->ranking, c, seed, err);
     if (!rc)
-        rc = fm_actions_parse(&g->actions, FM_ACTIONS_TEN, c->I, 1, err);
+        rc = fm_actions_parse(&g->actions, "0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9,1", c->I, 1, err);
     fm_masks_init(&g->masks, c->M, c->E, c->I);
     if (!rc)
         rc = fm_masks_full(&g->masks, &fm_method_saliency, err);

@@ -116,7 +116,7 @@ static inline void given_train(const char *to, const char *from, const struct fm
     size_t size;
     const uint32_t *widths = given_widths();
     GIVEN_TRY(fm_stage_open(&in, from, FM_MEMBER_RANKING, &given_err));
-    GIVEN_TRY(fm_actions_parse(&actions, FM_ACTIONS_PAPER, GIVEN_I, 1, &given_err));
+    GIVEN_TRY(fm_actions_parse(&actions, "0.1,0.4,0.7,1", GIVEN_I, 1, &given_err));
     fm_masks_init(&masks, GIVEN_L, GIVEN_E, GIVEN_I);
     GIVEN_TRY(fm_masks_full(&masks, &fm_method_learned, &given_err));
     for (int b = 1; b < GIVEN_BUDGETS; b++)

@@ -49,7 +49,7 @@ static inline void runs_init(struct runs *r, const char *input, const char *outp
     *r = (struct runs){.countdown = -1};
     r->run =
         (struct fm_run_options){.inputs.model = RUNS_MODEL,
-                                .inputs.tokens = {RUNS_MODEL "/tokens.npy"},
+                                .inputs.tokens = {{RUNS_MODEL "/tokens.npy"}},
                                 .inputs.seed = 1,
                                 .machine.device = "ref",
                                 .machine.memory = (uint64_t)64 << 20,
@@ -69,14 +69,14 @@ static inline void runs_tokens(struct runs *r, int count, int T)
     for (int i = 0; i < n; i++)
         word[i] = (uint16_t)fm_rng_below(1, FM_STREAM_BENCH, (uint64_t)i, 97);
     scratch_write("tokens.u16", word, (size_t)n * sizeof *word);
-    r->run.inputs.tokens[0] = runs_path(r->tokens, "tokens.u16");
+    r->run.inputs.tokens[0].path = runs_path(r->tokens, "tokens.u16");
     r->run.inputs.seq_len = T;
 }
 
 /* Use all tokens both for the work and for measuring: nothing is held out. */
 static inline void runs_whole(struct runs *r)
 {
-    r->run.inputs.eval_tokens[0] = r->run.inputs.tokens[0];
+    r->run.inputs.eval_tokens[0] = r->run.inputs.tokens[0].path;
 }
 
 /* Whether two files of the scratch directory have the same bytes. */

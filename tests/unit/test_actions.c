@@ -47,7 +47,7 @@ TEST(a_decimal_is_printed_in_its_shortest_form)
 TEST(ten_actions_give_ten_widths)
 {
     struct fm_actions a;
-    assert_ok(fm_actions_parse(&a, FM_ACTIONS_TEN, 37, 1, &err));
+    assert_ok(fm_actions_parse(&a, "0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9,1", 37, 1, &err));
     static const uint32_t want[] = {4, 8, 12, 15, 19, 23, 26, 30, 34, 37};
     assert_int_equal(a.count, 10);
     assert_int_equal(a.merged, 0);
@@ -60,7 +60,7 @@ TEST(widths_that_coincide_are_merged)
 {
     struct fm_actions a;
     /* 256 channels in multiples of 100: 100, 200 and, as the maximum, 256. */
-    assert_ok(fm_actions_parse(&a, FM_ACTIONS_TEN, 256, 100, &err));
+    assert_ok(fm_actions_parse(&a, "0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9,1", 256, 100, &err));
     assert_int_equal(a.count, 3);
     assert_int_equal(a.merged, 7);
     assert_int_equal(a.width[0], 100);

@@ -26,7 +26,7 @@ static void init_run(struct runs *r, const char *device)
 {
     runs_init(r, NULL, "none");
     r->run.inputs.model = baselines_model;
-    r->run.inputs.tokens[0] = baselines_tokens;
+    r->run.inputs.tokens[0].path = baselines_tokens;
     r->run.machine.device = device;
 }
 

@@ -199,7 +199,8 @@ TEST(merged_actions_read_back)
     cJSON *manifest;
     void *frame;
     size_t size;
-    assert_ok(fm_actions_parse(&actions, FM_ACTIONS_TEN, stages_config.I, 16, &err));
+    assert_ok(fm_actions_parse(&actions, "0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9,1", stages_config.I,
+                               16, &err));
     assert_int_equal(actions.count, 3);
     struct fm_masks f = stages_family(&actions, 2);
     manifest = fm_stage_manifest(FM_STAGE_TRAIN, &in, NULL, dropped);

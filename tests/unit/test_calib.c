@@ -13,7 +13,7 @@ static struct fm_run_options numbered(void)
     for (int i = 0; i < 1000; i++)
         ids[i] = (uint16_t)i;
     return (struct fm_run_options){
-        .inputs.tokens = {scratch_write("numbered.u16", ids, sizeof ids)}};
+        .inputs.tokens = {{scratch_write("numbered.u16", ids, sizeof ids)}}};
 }
 
 static const struct fm_config config = {.V = 1000, .T_max = 300, .T_exact = 300};
@@ -95,7 +95,7 @@ TEST(a_tokenizer_of_another_model_is_noticed)
     };
     char text[256];
     snprintf(text, sizeof text, "%s", scratch_write("a.txt", "a b a b a b a b a b", 19));
-    struct fm_run_options run = {.inputs = {.texts = {text}, .separator = "none"}};
+    struct fm_run_options run = {.inputs = {.texts = {{text}}, .separator = "none"}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         char json[512], wanted[128];
         int size =
@@ -122,7 +122,7 @@ TEST(tokens_of_another_model_are_noticed)
     for (int i = 0; i < IDS; i++)
         ids[i] = (uint16_t)(i % 1000);
     struct fm_run_options run = {.inputs = {.seq_len = 64}};
-    run.inputs.tokens[0] = scratch_write("low.u16", ids, sizeof ids);
+    run.inputs.tokens[0].path = scratch_write("low.u16", ids, sizeof ids);
     const char *said = warning_of(&run, 49152);
     assert_non_null(said);
     assert_non_null(
@@ -132,7 +132,7 @@ TEST(tokens_of_another_model_are_noticed)
     assert_null(warning_of(&run, 49152));
     ids[IDS - 1] = 4916;
     run.inputs.max_tokens = 0;
-    run.inputs.tokens[0] = scratch_write("high.u16", ids, sizeof ids);
+    run.inputs.tokens[0].path = scratch_write("high.u16", ids, sizeof ids);
     assert_null(warning_of(&run, 49152));
 }
 
@@ -179,7 +179,7 @@ TEST(max_tokens_removes_whole_sequences)
     struct fm_calib c = open_calib(&run);
     assert_int_equal(c.count, 5);
     fm_calib_close(&c);
-    run.inputs.eval_tokens[0] = run.inputs.tokens[0]; /* --max-tokens does not limit these */
+    run.inputs.eval_tokens[0] = run.inputs.tokens[0].path; /* --max-tokens does not limit these */
     assert_ok(fm_calib_open(&c, &run, &config, true, &err));
     assert_int_equal(c.count, 100);
     fm_calib_close(&c);
@@ -226,7 +226,7 @@ TEST(rows_of_a_2d_file_are_cut)
     npy[127] = '\n';
     for (int32_t i = 0; i < 6 * 23; i++)
         memcpy(npy + 128 + 4 * i, &i, 4);
-    struct fm_run_options run = {.inputs.tokens = {scratch_write("rows.npy", npy, sizeof npy)}};
+    struct fm_run_options run = {.inputs.tokens = {{scratch_write("rows.npy", npy, sizeof npy)}}};
     struct fm_calib c = open_calib(&run);
     assert_int_equal(c.T, 23);
     assert_int_equal(c.count, 6);
@@ -249,7 +249,7 @@ TEST(a_file_that_changes_is_noticed)
     int32_t ids[20];
     assert_ok(fm_calib_read(&c, 98, 2, ids, &err));
     assert_int_equal(ids[19], 999);
-    assert_int_equal(truncate(run.inputs.tokens[0], 1998), 0);
+    assert_int_equal(truncate(run.inputs.tokens[0].path, 1998), 0);
     assert_fails(fm_calib_read(&c, 0, 1, ids, &err), FM_EIO, "changed while it was read");
     fm_calib_close(&c);
 }
@@ -294,20 +294,11 @@ static const char *counting(const char *name, int first, int n)
 }
 
 /* "PATH:WEIGHT", in one of 8 rotating buffers. */
-static const char *weighted(const char *path, const char *weight)
-{
-    static char spec[8][600];
-    static unsigned turn;
-    char *s = spec[turn++ % 8];
-    snprintf(s, sizeof spec[0], "%s:%s", path, weight);
-    return s;
-}
-
 TEST(sources_are_interleaved_by_weight)
 {
-    struct fm_run_options run = {.inputs.tokens = {weighted(counting("a", 0, 300), "0.7"),
-                                                   weighted(counting("b", 500, 70), "0.3")},
-                                 .inputs.seq_len = 10};
+    struct fm_run_options run = {
+        .inputs.tokens = {{counting("a", 0, 300), 700000}, {counting("b", 500, 70), 300000}},
+        .inputs.seq_len = 10};
     struct fm_calib c = open_calib(&run);
     /* After a and b sequences, i in all, the next is taken from the first input if 0.7 (i + 1) - a
      * is at least 0.3 (i + 1) - b, until the 7 sequences of the second are used up. */
@@ -341,10 +332,11 @@ TEST(sources_are_interleaved_by_weight)
 
 TEST(a_mixture_is_shuffled_source_by_source)
 {
-    struct fm_run_options run = {.inputs.tokens = {counting("a", 0, 400), counting("b", 500, 400)},
-                                 .inputs.shuffle = true,
-                                 .inputs.seed = 5,
-                                 .inputs.seq_len = 10};
+    struct fm_run_options run = {
+        .inputs.tokens = {{counting("a", 0, 400)}, {counting("b", 500, 400)}},
+        .inputs.shuffle = true,
+        .inputs.seed = 5,
+        .inputs.seq_len = 10};
     struct fm_calib c = open_calib(&run);
     int same = 0;
     assert_int_equal(c.count, 80);

@@ -34,7 +34,7 @@ static void assert_scores(const char *model, const char *device,
     baselines_open(&g, model);
     runs_init(&r, NULL, "baseline.fm");
     r.run.inputs.model = baselines_model;
-    r.run.inputs.tokens[0] = baselines_tokens;
+    r.run.inputs.tokens[0].path = baselines_tokens;
     r.run.machine.device = device;
     rank_by(&r, criterion);
     ranked_read(&ranking, "baseline.fm");

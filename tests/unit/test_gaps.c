@@ -14,7 +14,7 @@ static int set_up(void **state)
 {
     (void)state;
     struct fm_err err = {0};
-    int rc = fm_actions_parse(&actions, FM_ACTIONS_TEN, I, 1, &err);
+    int rc = fm_actions_parse(&actions, "0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9,1", I, 1, &err);
     rc = rc ? rc : fm_decimal_parse(&step, "0.05", "--budget-step", &err);
     rc = rc ? rc : fm_decimal_parse(&until, "0.80", "--until", &err);
     for (int i = 0; i < X * A; i++)

@@ -7,7 +7,7 @@
 
 static const struct fm_decimals shares = {.count = 2, .at = {{3, 10}, {6, 10}}};
 static const struct fm_kernelbench_options small = {.shape = "40,60,6,2",
-                                                    .tokens = "1,33",
+                                                    .tokens = (const int[]){1, 33, 0},
                                                     .budgets = &shares,
                                                     .dtype = "f32",
                                                     .repeat = 3,
@@ -34,16 +34,8 @@ TEST(shapes_are_names_or_four_numbers)
 
 TEST(invalid_lists_are_refused)
 {
-    static const char *const tokens[] = {"", "0", "1,", "x", "1,70000", "1;2"};
     static const char *const budgets[] = {"0.4,0.2", "0.95", "0.2,0.2", "all"};
     struct fm_kernelbench b;
-    for (size_t i = 0; i < 6; i++) {
-        struct fm_kernelbench_options o = small;
-        o.tokens = tokens[i];
-        if (strcmp(tokens[i], "1,") != 0) /* a trailing comma is accepted */
-            assert_int_equal(fm_kernelbench_run(&o, true, &b, &err), FM_EUSAGE);
-        fm_kernelbench_release(&b);
-    }
     for (size_t i = 0; i < sizeof budgets / sizeof *budgets; i++) {
         struct fm_kernelbench_options o = small;
         struct fm_decimals list;

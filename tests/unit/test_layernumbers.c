@@ -18,7 +18,7 @@ static struct runs *run_to(const char *input, const char *output)
     static struct runs r;
     runs_init(&r, input, output);
     r.run.inputs.model = MODEL;
-    r.run.inputs.tokens[0] = MODEL "/tokens.npy";
+    r.run.inputs.tokens[0].path = MODEL "/tokens.npy";
     return &r;
 }
 

@@ -15,7 +15,7 @@ static int start(void **state)
 {
     (void)state;
     struct fm_err err = {0};
-    if (fm_actions_parse(&actions, FM_ACTIONS_PAPER, 37, 1, &err) ||
+    if (fm_actions_parse(&actions, "0.1,0.4,0.7,1", 37, 1, &err) ||
         fm_logits_init(&z, &actions, X, &err))
         return -1;
     for (uint64_t i = 0; i < N; i++)

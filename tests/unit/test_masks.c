@@ -56,7 +56,7 @@ TEST(lost_scores_are_sums_of_the_tail)
     double scores[X * I], lost[X * 4];
     int32_t order[X * I];
     make_scores(scores, order);
-    struct fm_actions a = actions(FM_ACTIONS_PAPER);
+    struct fm_actions a = actions("0.1,0.4,0.7,1");
     fm_masks_lost(lost, &a, scores, order, L, E, I);
     for (int x = 0; x < X; x++) {
         for (int k = 0; k < 4; k++) {
@@ -74,7 +74,7 @@ TEST(saliency_beats_every_random_mask_of_its_budget)
     double scores[X * I];
     int32_t order[X * I];
     make_scores(scores, order);
-    struct fm_actions a = actions(FM_ACTIONS_TEN);
+    struct fm_actions a = actions("0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9,1");
     struct fm_decimal step = decimal("0.05"), until = decimal("0.80");
     struct fm_masks f;
     fm_masks_init(&f, L, E, I);

@@ -55,7 +55,7 @@ static void assert_golden(struct runs *r, const char *model, const char *device,
     snprintf(scores, sizeof scores, "rank%d.scores", batch);
     snprintf(losses, sizeof losses, "rank%d.losses", batch);
     r->run.inputs.model = path;
-    r->run.inputs.tokens[0] = tokens_path;
+    r->run.inputs.tokens[0].path = tokens_path;
     r->run.machine.device = device;
     r->run.inputs.batch = batch;
     rank_to(r, FM_ORDER_SCORE, report);
@@ -134,7 +134,7 @@ static void assert_trained(int batch, const char *scores)
     scratch_write("tiny.u16", word, n * sizeof *word);
     runs_init(&r, NULL, "tiny.fm");
     r.run.inputs.model = "golden/tiny-mixtral";
-    r.run.inputs.tokens[0] = runs_path(r.tokens, "tiny.u16");
+    r.run.inputs.tokens[0].path = runs_path(r.tokens, "tiny.u16");
     r.run.inputs.seq_len = 128;
     r.run.machine.device = "cpu";
     r.run.inputs.batch = batch;

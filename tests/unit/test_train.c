@@ -34,7 +34,7 @@ static void assert_golden_dz(const struct fm_ops *ops)
     float *share = golden_read(&g, "subnet.share", FM_F32, NULL);
     float *ce = golden_read(&g, "subnet.ce", FM_F32, NULL);
     float *kl = golden_read(&g, "subnet.kl", FM_F32, NULL);
-    assert_ok(fm_actions_parse(&actions, FM_ACTIONS_PAPER, I, 1, &err));
+    assert_ok(fm_actions_parse(&actions, "0.1,0.4,0.7,1", I, 1, &err));
     assert_ok(fm_model_open(&model, RUNS_MODEL, 1 << 26, &err));
     fm_model_rank(model, order);
     struct fm_sweep_options options = {.memory = 1 << 24};
@@ -357,7 +357,7 @@ TEST(actions_without_the_full_model_or_a_choice_are_refused)
         struct fm_train_options options;
         struct fm_train_report report = {0};
         training_init(&r, &options, "ranked.fm", "no.fm", &fm_method_learned);
-        options.actions = bad[i];
+        assert_true(fm_decimals_parse(&options.actions, bad[i]));
         assert_fails(fm_train(&r.run, &options, NULL, &report, &err), FM_EUSAGE, "--actions");
         fm_train_report_release(&report);
     }
