@@ -92,7 +92,6 @@ int fm_contest_calibrate(struct fm_contest *c, struct fm_err *err)
 struct match {
     struct fm_contest *contest;
     struct fm_model *model;
-    const struct fm_ops *ops;
     struct fm_calib held;
     int masks;        /* of the current row */
     int *cell;        /* (budgets FM_BASELINE_DRAWS) the cell of each mask */
@@ -131,15 +130,20 @@ static void settle(struct match *s, struct fm_baseline_row *row)
     }
 }
 
-/* FM_EUSAGE if measuring the masks that were added takes too much memory. */
-static int plan(const struct match *s, struct fm_err *err)
+/* Measure the masks that were added; FM_EUSAGE if that takes too much memory. */
+static int measure(const struct match *s, struct fm_err *err)
 {
+    const struct fm_run_options *run = s->contest->run;
     struct fm_estimate estimate;
-    struct fm_quality_subject subject = {
-        .model = s->model, .held = &s->held, .masks = s->masks, .kept = 1};
-    fm_model_use(s->model, s->ops);
-    fm_quality_plan(&estimate, &subject, s->contest->run);
-    return fm_estimate_fits(&estimate, s->contest->run, err);
+    struct fm_quality_subject subject = {.model = s->model,
+                                         .held = &s->held,
+                                         .masks = s->masks,
+                                         .widths = s->widths,
+                                         .closed = s->closed,
+                                         .kept = 1};
+    fm_quality_plan(&estimate, &subject, run);
+    int rc = fm_estimate_fits(&estimate, run, err);
+    return rc ? rc : fm_quality_measure(s->quality, &subject, run, err);
 }
 
 static int measure_row(struct match *s, struct fm_baseline_row *row, struct fm_err *err)
@@ -160,16 +164,16 @@ static int measure_row(struct match *s, struct fm_baseline_row *row, struct fm_e
             add_mask(s, b);
         }
     free(drawn);
-    if (plan(s, err) || fm_quality_measure_closed(s->quality, s->model, s->ops, &s->held, s->widths,
-                                                  s->closed, s->masks, c->run, err))
-        return err->code;
-    settle(s, row);
-    return FM_OK;
+    int rc = measure(s, err);
+    if (!rc)
+        settle(s, row);
+    return rc;
 }
 
 static int open_match(struct match *s, struct fm_err *err)
 {
     struct fm_contest *c = s->contest;
+    const struct fm_ops *ops;
     size_t masks = (size_t)c->table->budgets * FM_BASELINE_DRAWS, X = experts_of(s);
     s->cell = fm_alloc(masks, sizeof *s->cell, "masks", err);
     s->widths = fm_alloc(masks * X, sizeof *s->widths, "widths", err);
@@ -179,8 +183,9 @@ static int open_match(struct match *s, struct fm_err *err)
         return FM_ENOMEM;
     if (fm_model_open(&s->model, c->run->inputs.model, fm_machine_memory(&c->run->machine) / 2,
                       err) ||
-        fm_machine_ops(&s->ops, &c->run->machine, fm_model_dtype(s->model), err))
+        fm_machine_ops(&ops, &c->run->machine, fm_model_dtype(s->model), err))
         return err->code;
+    fm_model_use(s->model, ops);
     return fm_calib_open(&s->held, c->run, &c->config, true, err);
 }
 
@@ -190,8 +195,8 @@ int fm_contest_measure(struct fm_contest *c, struct fm_err *err)
     int rc = open_match(&s, err);
     if (!rc) {
         add_mask(&s, 0);
-        rc = fm_quality_measure(&c->table->full, s.model, s.ops, &s.held, NULL, s.widths, 1, NULL,
-                                c->run, err);
+        rc = measure(&s, err);
+        c->table->full = s.quality[0];
     }
     for (int i = 0; !rc && i < FM_BASELINES; i++) {
         fm_run_report(c->run, "measure", (uint64_t)i, FM_BASELINES, "rows");

@@ -56,6 +56,7 @@ struct subject {
     struct fm_model *model;
     struct fm_calib train, held;
     struct fm_quality_detail detail;
+    struct fm_quality_subject measured; /* of the plan */
 };
 
 /* A bundle has its own weights, with the adapter in them; a stage stream needs --model. */
@@ -192,13 +193,13 @@ static void plan(struct fm_estimate *estimate, const struct fm_bench_quality *q,
     double kept = 0;
     for (int r = 0; r < q->rows; r++)
         kept += 1 - fm_masks_budget(&s->budgets.masks, q->row[r].mask);
-    struct fm_quality_subject subject = {.model = s->model,
-                                         .held = &s->held,
-                                         .detail = &s->detail,
-                                         .adapter = s->adapted ? &s->adapter : NULL,
-                                         .masks = q->rows * FM_BENCH_KINDS,
-                                         .kept = kept / q->rows};
-    fm_quality_plan(estimate, &subject, run);
+    s->measured = (struct fm_quality_subject){.model = s->model,
+                                              .held = &s->held,
+                                              .detail = &s->detail,
+                                              .adapter = s->adapted ? &s->adapter : NULL,
+                                              .masks = q->rows * FM_BENCH_KINDS,
+                                              .kept = kept / q->rows};
+    fm_quality_plan(estimate, &s->measured, run);
 }
 
 /* Set the differences of losses; row r and kind k are model r * FM_BENCH_KINDS + k, and the full
@@ -217,8 +218,8 @@ static void pair_rows(struct fm_bench_quality *q, const struct fm_spread_sums *s
     }
 }
 
-static int measure(struct fm_bench_quality *q, struct subject *s, const struct fm_ops *ops,
-                   const struct fm_run_options *run, struct fm_err *err)
+static int measure(struct fm_bench_quality *q, struct subject *s, const struct fm_run_options *run,
+                   struct fm_err *err)
 {
     const struct fm_masks *f = &s->budgets.masks;
     int masks = q->rows * FM_BENCH_KINDS;
@@ -229,12 +230,12 @@ static int measure(struct fm_bench_quality *q, struct subject *s, const struct f
     struct fm_spread_sums sums = {0};
     s->detail.spread = spread;
     s->detail.sums = &sums;
+    s->measured.widths = widths;
     int rc = widths && quality && spread ? FM_OK : err->code;
     if (!rc)
         rc = fill_widths(widths, q, s, run->inputs.seed, err);
     if (!rc)
-        rc = fm_quality_measure(quality, s->model, ops, &s->held, &s->detail, widths, masks,
-                                s->adapted ? &s->adapter : NULL, run, err);
+        rc = fm_quality_measure(quality, &s->measured, run, err);
     bool merged = cJSON_GetObjectItemCaseSensitive(s->bundle.manifest, "adapter") != NULL;
     for (int i = 0; !rc && i < masks; i++) {
         quality[i].recovered = merged;
@@ -278,7 +279,7 @@ int fm_bench_quality(const struct fm_run_options *run, const struct fm_decimals 
     fm_quality_kinds(&result->kinds, &s.held);
     result->reference = run->inputs.model ? FM_BENCH_ORIGINAL : FM_BENCH_BUNDLE;
     rc = estimate ? fm_forecast_make(estimate, &run->machine, ops, err)
-                  : measure(result, &s, ops, run, err);
+                  : measure(result, &s, run, err);
 out:
     close_subject(&s);
     return rc;

@@ -35,6 +35,7 @@ struct subject {
     struct fm_model *model, *original;
     struct fm_calib train, held;
     struct fm_quality_detail detail;
+    struct fm_quality_subject measured; /* of the plan */
     uint32_t *widths; /* (members, M, E) of a layout with all members; NULL: widths of the files */
 };
 
@@ -301,30 +302,30 @@ static int find_ops(const struct fm_ops **ops, const struct subject *s,
         fm_model_use(s->model, *ops);
     if (rc || !s->original || original->measured.model)
         return rc;
+    const struct fm_ops *its;
     original->measured.model = s->original;
-    rc = fm_machine_ops(&original->measured.ops, &run->machine, stored, err);
+    rc = fm_machine_ops(&its, &run->machine, stored, err);
     if (!rc)
-        fm_model_use(s->original, original->measured.ops);
+        fm_model_use(s->original, its);
     return rc;
 }
 
-static int plan(struct fm_estimate *estimate, const struct fm_bench_export *r,
-                const struct subject *s, struct fm_bench_original *original,
-                const struct fm_run_options *run, struct fm_err *err)
+static int plan(struct fm_estimate *estimate, const struct fm_bench_export *r, struct subject *s,
+                struct fm_bench_original *original, const struct fm_run_options *run,
+                struct fm_err *err)
 {
     double kept = 0;
     for (int i = 0; i < r->members; i++)
         kept += s->widths ? 1 - r->member[i].budget : 1;
-    struct fm_quality_subject subject = {.model = s->model,
-                                         .original = s->original,
-                                         .alone = !s->original,
-                                         .measured = original->planned,
-                                         .held = &s->held,
-                                         .detail = &s->detail,
-                                         .masks = r->members,
-                                         .kept = kept / r->members};
-    fm_quality_plan(estimate, &subject, run);
-    original->planned = true;
+    s->measured = (struct fm_quality_subject){.model = s->model,
+                                              .original = s->original ? &original->measured : NULL,
+                                              .alone = !s->original,
+                                              .held = &s->held,
+                                              .detail = &s->detail,
+                                              .masks = r->members,
+                                              .widths = s->widths,
+                                              .kept = kept / r->members};
+    fm_quality_plan(estimate, &s->measured, run);
     return fm_estimate_fits(estimate, run, err);
 }
 
@@ -345,8 +346,8 @@ static int check_tokens(struct fm_bench_original *o, const struct fm_bench_expor
                          o->first, o->T, directory, r->T);
 }
 
-static int measure(struct fm_bench_export *r, struct subject *s, const struct fm_ops *ops,
-                   struct fm_quality_original *original, const struct fm_run_options *run,
+static int measure(struct fm_bench_export *r, struct subject *s,
+                   const struct fm_quality_original *original, const struct fm_run_options *run,
                    struct fm_err *err)
 {
     struct fm_quality *quality = fm_alloc((size_t)r->members, sizeof *quality, "figures", err);
@@ -355,8 +356,7 @@ static int measure(struct fm_bench_export *r, struct subject *s, const struct fm
     s->detail.spread = spread;
     s->detail.sums = &r->sums;
     if (!rc)
-        rc = fm_quality_compare(quality, s->model, ops, &s->held, &s->detail, s->widths, r->members,
-                                s->original ? original : NULL, run, err);
+        rc = fm_quality_measure(quality, &s->measured, run, err);
     for (int i = 0; !rc && i < r->members; i++) {
         r->member[i].quality = quality[i];
         r->member[i].spread = spread[i];
@@ -403,7 +403,7 @@ int fm_bench_exported(const struct fm_run_options *run, const struct fm_decimals
     rc = check_tokens(original, result, run->inputs.stream, err);
     if (!rc)
         rc = estimate ? fm_forecast_make(estimate, &run->machine, ops, err)
-                      : measure(result, &s, ops, &original->measured, run, err);
+                      : measure(result, &s, &original->measured, run, err);
 out:
     free(s.widths);
     fm_calib_close(&s.held);

@@ -55,7 +55,6 @@ bool fm_bench_is_export(const char *path);
 struct fm_bench_original {
     struct fm_model *model;
     struct fm_quality_original measured;
-    bool planned;      /* its cost was estimated */
     const char *first; /* the directory that was measured first */
     int T;             /* tokens per sequence, and digest of all ids */
     char digest[FM_DIGEST_HEX];

@@ -162,13 +162,14 @@ int fm_quality_part(const struct fm_calib *held, int masks, int ranks)
     return leaves * leaf < batches ? (int)(leaves * leaf) : batches;
 }
 
-static int read_held(struct held_out *h, const struct fm_calib *held,
-                     const struct fm_quality_detail *detail, struct fm_err *err)
+static int read_held(struct held_out *h, const struct fm_quality_subject *s, struct fm_err *err)
 {
+    const struct fm_calib *held = s->held;
     int S = sequences_together(held);
     size_t T = (size_t)held->T, ids = (size_t)S * T, count = (size_t)held->count;
     *h = (struct held_out){.calib = held,
-                           .detail = detail,
+                           .detail = s->detail,
+                           .masks = s->masks,
                            .S = S,
                            .T = held->T,
                            .batches = held->count / S,
@@ -341,18 +342,13 @@ static void sum_values(struct fm_spread *spread, int model, const struct values 
         fm_spread_sums_set(h->detail->sums, model, v->one);
 }
 
-/* What is measured: a model, within `memory` bytes, with the widths (masks, M, E), closed experts
- * (masks, M, E) and adapter of its lanes; each of these three may be NULL. */
+/* A model of the subject, within `memory` bytes. */
 struct subnets {
+    const struct fm_quality_subject *s;
     struct fm_model *model;
-    const struct fm_ops *ops;
     uint64_t memory;
-    const uint32_t *widths;
-    const float *closed;
-    const struct fm_adapter *adapter;
     bool taught;                    /* the full model is lane 0 and the teacher */
     const struct fm_sweep *teacher; /* of another model, or NULL */
-    struct fm_quality_parts *parts; /* or NULL */
 };
 
 /* Progress of measuring: the layers of the original, if there is one, and of all groups of masks.
@@ -402,21 +398,22 @@ static int measure_group(struct fm_quality *quality, struct fm_spread *spread,
                          const struct subnets *subnets, int first, size_t experts, int masks,
                          struct watch *watch, struct fm_err *err)
 {
-    const struct fm_adapter *adapter = subnets->adapter;
+    const struct fm_quality_subject *s = subnets->s;
+    const struct fm_adapter *adapter = s->adapter;
     struct fm_lane lane[FM_LANES_MAX] = {{.teacher = -1, .ce = 1}};
     int own = subnets->taught ? 1 : 0, lanes = own + masks;
     assert(lanes <= FM_LANES_MAX);
     for (int i = 0; i < masks; i++) {
         size_t at = (size_t)(first + i) * experts;
-        lane[own + i] = (struct fm_lane){.widths = subnets->widths ? subnets->widths + at : NULL,
-                                         .closed = subnets->closed ? subnets->closed + at : NULL,
+        lane[own + i] = (struct fm_lane){.widths = s->widths ? s->widths + at : NULL,
+                                         .closed = s->closed ? s->closed + at : NULL,
                                          .adapter = adapter,
                                          .round = adapter != NULL,
                                          .teacher = own - 1,
                                          .ce = 1,
                                          .kl = 1};
     }
-    struct fm_quality_parts *parts = subnets->parts;
+    struct fm_quality_parts *parts = s->parts;
     struct fm_measure *own_measure = NULL, *measure = parts ? parts->measure : NULL;
     if (!parts)
         measure = own_measure =
@@ -460,8 +457,8 @@ static int new_sweep(struct fm_sweep **sweep, struct values *values, const struc
                                        .stop = watch->run->stop,
                                        .comm = watch->run->machine.comm,
                                        .teacher = subnets->teacher};
-    return fm_sweep_new(sweep, subnets->model, subnets->ops, h->batches, rows, h->T, lanes,
-                        &options, err);
+    return fm_sweep_new(sweep, subnets->model, fm_model_ops(subnets->model), h->batches, rows, h->T,
+                        lanes, &options, err);
 }
 
 /* Number of masks that one sweep measures within `memory` bytes, at least 1.  Values of `tokens`
@@ -486,9 +483,10 @@ int fm_quality_group(const struct fm_model *model, const struct fm_calib *held, 
 }
 
 /* Measure masks in groups. */
-static int measure_masks(struct fm_quality *quality, const struct subnets *subnets, int masks,
+static int measure_masks(struct fm_quality *quality, const struct subnets *subnets,
                          const struct held_out *h, struct watch *watch, struct fm_err *err)
 {
+    int masks = subnets->s->masks;
     const struct fm_config *config = fm_model_config(subnets->model);
     int before = watch->group;
     int group = group_of(subnets->model, h->calib, h->detail, h->sequence[h->sequences], masks,
@@ -501,9 +499,10 @@ static int measure_masks(struct fm_quality *quality, const struct subnets *subne
     watch->layers = config->L;
     watch->groups = before + (masks + group - 1) / group;
     /* Round weights as in bundles and exports; an adapter is merged before experts are rounded. */
-    bool merged = subnets->adapter && !subnets->adapter->router;
+    const struct fm_adapter *a = subnets->s->adapter;
+    bool merged = a && !a->router;
     fm_model_round(subnets->model, merged ? FM_MODEL_ROUND_REST : FM_MODEL_ROUND_ALL);
-    assert(rc || !subnets->parts || group >= masks); /* parts have the measures of one group */
+    assert(rc || !subnets->s->parts || group >= masks); /* parts have the measures of one group */
     if (!rc)
         rc = new_sweep(&sweep, &values, subnets, h, group + (subnets->taught ? 1 : 0), watch, err);
     for (int at = 0; !rc && at < masks; at += group) {
@@ -523,7 +522,8 @@ static int measure_masks(struct fm_quality *quality, const struct subnets *subne
 static int measure_original(struct fm_quality_original *original, uint64_t memory,
                             const struct held_out *h, struct watch *watch, struct fm_err *err)
 {
-    const struct subnets whole = {.model = original->model, .ops = original->ops, .memory = memory};
+    const struct fm_quality_subject itself = {0};
+    const struct subnets whole = {.s = &itself, .model = original->model, .memory = memory};
     struct values values = {0};
     struct fm_sweep *sweep = NULL;
     watch->layers = fm_model_config(original->model)->L;
@@ -548,81 +548,35 @@ void fm_quality_original_release(struct fm_quality_original *original)
     original->sweep = NULL;
 }
 
-static int measure(struct fm_quality *quality, struct subnets *subnets, int masks,
-                   const struct fm_calib *held, const struct fm_quality_detail *detail,
-                   struct fm_quality_original *original, const struct fm_run_options *run,
-                   struct fm_err *err)
+int fm_quality_measure(struct fm_quality *quality, const struct fm_quality_subject *s,
+                       const struct fm_run_options *run, struct fm_err *err)
 {
+    struct fm_quality_original *original = s->original;
+    const struct fm_adapter *a = s->adapter && !s->adapter->router ? s->adapter : NULL;
     struct watch watch = {.run = run};
     struct held_out h;
-    assert(!detail || !run->machine.comm); /* with ranks, no rank has the values of all tokens */
-    subnets->memory = fm_machine_memory(&run->machine) / (original ? 2 : 1);
-    if (subnets->adapter && !subnets->adapter->router) {
-        const struct fm_adapter *a = subnets->adapter;
-        uint64_t taken = a->offset[a->M * a->E] * sizeof(float) +
-                         fm_estimate_merged(fm_model_config(subnets->model));
-        subnets->memory = subnets->memory > taken ? subnets->memory - taken : 0;
-    }
-    int rc = read_held(&h, held, detail, err);
-    h.masks = masks;
-    if (!rc && detail && detail->sums)
-        rc = fm_spread_sums_init(detail->sums, masks + 1, h.sequence, h.sequences, err);
+    struct subnets subnets = {.s = s, .model = s->model, .taught = !original && !s->alone};
+    uint64_t taken =
+        a ? a->offset[a->M * a->E] * sizeof(float) + fm_estimate_merged(fm_model_config(s->model))
+          : 0;
+    assert(!s->detail || !run->machine.comm); /* no rank has the values of all tokens */
+    subnets.memory = fm_machine_memory(&run->machine) / (original ? 2 : 1);
+    subnets.memory = subnets.memory > taken ? subnets.memory - taken : 0;
+    int rc = read_held(&h, s, err);
+    if (!rc && s->detail && s->detail->sums)
+        rc = fm_spread_sums_init(s->detail->sums, s->masks + 1, h.sequence, h.sequences, err);
     if (!rc && original) {
         fm_model_round(original->model, FM_MODEL_ROUND_ALL);
         if (!original->sweep)
-            rc = measure_original(original, subnets->memory, &h, &watch, err);
-        subnets->teacher = original->sweep;
+            rc = measure_original(original, subnets.memory, &h, &watch, err);
+        subnets.teacher = original->sweep;
     }
     if (!rc)
-        rc = measure_masks(quality, subnets, masks, &h, &watch, err);
+        rc = measure_masks(quality, &subnets, &h, &watch, err);
     if (original)
         fm_model_round(original->model, FM_MODEL_EXACT);
     release_held(&h);
     return rc;
-}
-
-int fm_quality_measure(struct fm_quality *quality, struct fm_model *model, const struct fm_ops *ops,
-                       const struct fm_calib *held, const struct fm_quality_detail *detail,
-                       const uint32_t *widths, int masks, const struct fm_adapter *adapter,
-                       const struct fm_run_options *run, struct fm_err *err)
-{
-    struct subnets subnets = {
-        .model = model, .ops = ops, .widths = widths, .adapter = adapter, .taught = true};
-    return measure(quality, &subnets, masks, held, detail, NULL, run, err);
-}
-
-int fm_quality_measure_parts(struct fm_quality *quality, struct fm_model *model,
-                             const struct fm_ops *ops, const struct fm_calib *held,
-                             const uint32_t *widths, int masks, const struct fm_adapter *adapter,
-                             struct fm_quality_parts *parts, const struct fm_run_options *run,
-                             struct fm_err *err)
-{
-    struct subnets subnets = {.model = model,
-                              .ops = ops,
-                              .widths = widths,
-                              .adapter = adapter,
-                              .taught = true,
-                              .parts = parts};
-    return measure(quality, &subnets, masks, held, NULL, NULL, run, err);
-}
-
-int fm_quality_compare(struct fm_quality *quality, struct fm_model *model, const struct fm_ops *ops,
-                       const struct fm_calib *held, const struct fm_quality_detail *detail,
-                       const uint32_t *widths, int masks, struct fm_quality_original *original,
-                       const struct fm_run_options *run, struct fm_err *err)
-{
-    struct subnets subnets = {.model = model, .ops = ops, .widths = widths};
-    return measure(quality, &subnets, masks, held, detail, original, run, err);
-}
-
-int fm_quality_measure_closed(struct fm_quality *quality, struct fm_model *model,
-                              const struct fm_ops *ops, const struct fm_calib *held,
-                              const uint32_t *widths, const float *closed, int masks,
-                              const struct fm_run_options *run, struct fm_err *err)
-{
-    struct subnets subnets = {
-        .model = model, .ops = ops, .widths = widths, .closed = closed, .taught = true};
-    return measure(quality, &subnets, masks, held, NULL, NULL, run, err);
 }
 
 /* ---- memory and cost of a measurement ---- */
@@ -663,7 +617,7 @@ static void make_plan(struct fm_estimate *estimate, void *self, uint64_t memory)
     uint64_t fixed = rows * sizeof(int32_t);
     if (s->original) {
         int S = sequences_together(s->held), tasks;
-        const struct fm_config *c = fm_model_config(s->original);
+        const struct fm_config *c = fm_model_config(s->original->model);
         fixed += (uint64_t)fm_pool_threads() * (fm_sweep_head_bytes(c, S * s->held->T, 2, &tasks) -
                                                 fm_sweep_head_bytes(c, S * s->held->T, 1, &tasks));
     }
@@ -687,9 +641,9 @@ static void make_plan(struct fm_estimate *estimate, void *self, uint64_t memory)
         fixed + adapter + add_sweeps(estimate, s, s->model, &sweep, s->masks, group, each);
     struct fm_estimate before = *estimate;
     if (s->original)
-        sum += add_sweeps(estimate, s, s->original, &sweep, 1, 1, each) -
-               fm_estimate_process(s->original);
-    if (s->measured)
+        sum += add_sweeps(estimate, s, s->original->model, &sweep, 1, 1, each) -
+               fm_estimate_process(s->original->model);
+    if (s->original && s->original->planned)
         *estimate = before;
     estimate->memory = sum;
 }
@@ -697,6 +651,10 @@ static void make_plan(struct fm_estimate *estimate, void *self, uint64_t memory)
 void fm_quality_plan(struct fm_estimate *estimate, struct fm_quality_subject *subject,
                      const struct fm_run_options *run)
 {
-    fm_estimate_fit(estimate, (struct fm_model *[]){subject->model, subject->original, NULL},
+    fm_estimate_fit(estimate,
+                    (struct fm_model *[]){
+                        subject->model, subject->original ? subject->original->model : NULL, NULL},
                     fm_machine_memory(&run->machine), make_plan, subject);
+    if (subject->original)
+        subject->original->planned = true;
 }

@@ -27,21 +27,8 @@ struct fm_quality_detail {
 uint64_t fm_quality_detail_bytes(uint64_t tokens, int masks);
 
 /*
- * Set quality (masks) of widths (masks, M, E) on every sequence of held.  The ids of all of them
- * are held in memory, 4 bytes each.  detail is NULL if no values are kept, as it must
- * be if there are ranks.  With an adapter every mask is measured on the
- * merged weights as they will be stored: rounded to the model's dtype.  The figures do not depend
- * on which masks are measured together.  run provides memory and stop (FM_ESAVED).  The model's
- * channels must already be in the order to which the masks apply.
- */
-int fm_quality_measure(struct fm_quality *quality, struct fm_model *model, const struct fm_ops *ops,
-                       const struct fm_calib *held, const struct fm_quality_detail *detail,
-                       const uint32_t *widths, int masks, const struct fm_adapter *adapter,
-                       const struct fm_run_options *run, struct fm_err *err);
-
-/*
  * A measurement in parts of the held-out sequences, between which it can be saved.  A part is a
- * sweep of whole leaves (lib/engine/sweep.h), so the figures are those of fm_quality_measure.
+ * sweep of whole leaves (lib/engine/sweep.h), so the figures are those of a whole measurement.
  */
 struct fm_quality_parts {
     struct fm_measure *measure; /* (micro-batches, 1 + masks), the full model first */
@@ -55,22 +42,6 @@ struct fm_quality_parts {
 int fm_quality_batches(const struct fm_calib *held);
 int fm_quality_part(const struct fm_calib *held, int masks, int ranks);
 
-/* As fm_quality_measure, for at most fm_quality_group masks, in parts. */
-int fm_quality_measure_parts(struct fm_quality *quality, struct fm_model *model,
-                             const struct fm_ops *ops, const struct fm_calib *held,
-                             const uint32_t *widths, int masks, const struct fm_adapter *adapter,
-                             struct fm_quality_parts *parts, const struct fm_run_options *run,
-                             struct fm_err *err);
-
-/*
- * As fm_quality_measure, without an adapter, for subnets with closed experts, which get no tokens:
- * closed (masks, M, E) holds 0, or FM_PASS_CLOSED for those (lib/block/pass.h).
- */
-int fm_quality_measure_closed(struct fm_quality *quality, struct fm_model *model,
-                              const struct fm_ops *ops, const struct fm_calib *held,
-                              const uint32_t *widths, const float *closed, int masks,
-                              const struct fm_run_options *run, struct fm_err *err);
-
 /*
  * A different model to compare with, which must have the same vocabulary size.  The first
  * measurement computes its outputs and keeps them; further ones, on the same tokens and with the
@@ -78,7 +49,7 @@ int fm_quality_measure_closed(struct fm_quality *quality, struct fm_model *model
  */
 struct fm_quality_original {
     struct fm_model *model;
-    const struct fm_ops *ops;
+    bool planned;              /* fm_quality_plan has counted its cost */
     struct fm_sweep *sweep;    /* its outputs; NULL before the first measurement */
     struct fm_quality quality; /* its own ce and positions, set by the measurement */
     struct fm_spread spread;   /* spread of the values of its tokens, set if there is a detail */
@@ -86,30 +57,34 @@ struct fm_quality_original {
 
 void fm_quality_original_release(struct fm_quality_original *original);
 
-/*
- * Set quality (masks) of a model cut to widths (masks, M, E), or of the model itself (masks 1) if
- * widths is NULL.  kl and agree compare with the original, which is measured first and shares the
- * run's memory; without an original they are 0.
- */
-int fm_quality_compare(struct fm_quality *quality, struct fm_model *model, const struct fm_ops *ops,
-                       const struct fm_calib *held, const struct fm_quality_detail *detail,
-                       const uint32_t *widths, int masks, struct fm_quality_original *original,
-                       const struct fm_run_options *run, struct fm_err *err);
-
-/* A measurement by the functions above, for its estimate. */
+/* What is measured.  The models must already use their ops, and have their channels in the order
+ * to which the widths apply. */
 struct fm_quality_subject {
-    struct fm_model *model, *original; /* original NULL: masks are compared with the model */
-    bool alone;                        /* original NULL: masks are compared with nothing */
-    bool measured;                     /* the original's outputs are there already */
-    const struct fm_calib *held;
-    const struct fm_quality_detail *detail; /* or NULL */
-    const struct fm_adapter *adapter;       /* or NULL */
+    struct fm_model *model;
+    const struct fm_calib *held; /* every sequence; their ids are held in memory */
     int masks;
-    double kept; /* mean share of the channels that the masks keep */
+    const uint32_t *widths; /* (masks, M, E), or NULL: the model itself */
+    const float *closed; /* (masks, M, E): 0, or FM_PASS_CLOSED (lib/block/pass.h) for experts that
+                            get no tokens; or NULL */
+    /* kl and agree compare with this, which is measured first and shares the run's memory; NULL:
+     * with the full model; `alone`: with nothing, and they are 0. */
+    struct fm_quality_original *original;
+    bool alone;
+    /* With an adapter every mask is measured on the merged weights as they will be stored: rounded
+     * to the model's dtype.  Or NULL. */
+    const struct fm_adapter *adapter;
+    const struct fm_quality_detail *detail; /* or NULL, as it must be if there are ranks */
+    struct fm_quality_parts *parts;         /* or NULL; then masks is at most fm_quality_group */
+    double kept; /* for the estimate: mean share of the channels that the masks keep */
 };
 
-/* Estimate the cost of the measurement, and set how many layers stay in memory (fm_estimate_fit);
- * the models must already use their ops. */
+/* Set quality (masks).  The figures do not depend on which masks are measured together.  run
+ * provides memory and stop (FM_ESAVED). */
+int fm_quality_measure(struct fm_quality *quality, const struct fm_quality_subject *subject,
+                       const struct fm_run_options *run, struct fm_err *err);
+
+/* Estimate the cost of the measurement, and set how many layers stay in memory
+ * (fm_estimate_fit). */
 void fm_quality_plan(struct fm_estimate *estimate, struct fm_quality_subject *subject,
                      const struct fm_run_options *run);
 

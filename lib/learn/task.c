@@ -365,15 +365,14 @@ static int took_part(void *self, struct fm_err *err)
     return p->took(p->self, p->number, NULL, 0, err);
 }
 
-/* Measure n masks in parts, continuing those of the state file if they are of the same masks. */
-static int measure_parts(struct fm_quality *quality, const uint32_t *widths, int n,
-                         const struct fm_adapter *adapter, struct piece *piece,
-                         const struct fm_run_options *run, struct fm_err *err)
+/* Measure masks in parts, continuing those of the state file if they are of the same masks. */
+static int measure_parts(struct fm_quality *quality, struct fm_quality_subject *s,
+                         struct piece *piece, const struct fm_run_options *run, struct fm_err *err)
 {
     struct fm_task *task = piece->task;
     struct fm_measured had = task->measured, *m = &task->measured;
-    int batches = fm_quality_batches(&task->held);
-    *m = (struct fm_measured){.first = piece->number[0], .masks = n, .adapter = adapter != NULL};
+    int batches = fm_quality_batches(&task->held), n = s->masks;
+    *m = (struct fm_measured){.first = piece->number[0], .masks = n, .adapter = s->adapter != NULL};
     m->measure = fm_alloc((size_t)batches * ((size_t)n + 1), sizeof *m->measure, "measures", err);
     struct fm_quality_parts parts = {.measure = m->measure, .took = took_part, .self = piece};
     if (m->measure && had.first == m->first && had.masks == n && had.adapter == m->adapter &&
@@ -384,10 +383,8 @@ static int measure_parts(struct fm_quality *quality, const uint32_t *widths, int
     }
     free(had.measure);
     note_parts(m, &parts);
-    piece->parts = &parts;
-    int rc = !m->measure ? err->code
-                         : fm_quality_measure_parts(quality, task->model, task->ops, &task->held,
-                                                    widths, n, adapter, &parts, run, err);
+    piece->parts = s->parts = &parts;
+    int rc = m->measure ? fm_quality_measure(quality, s, run, err) : err->code;
     note_parts(m, &parts);
     if (rc)
         return rc;
@@ -425,11 +422,14 @@ int fm_task_measure(struct fm_task *task, const struct fm_masks *f, const int *n
         fm_masks_gather(widths, f, number + at, n);
         rc = fm_task_stopped(task, err);
         struct piece piece = {.task = task, .number = number + at, .took = took, .self = self};
+        struct fm_quality_subject subject = {.model = task->model,
+                                             .held = &task->held,
+                                             .masks = n,
+                                             .widths = widths,
+                                             .adapter = adapter};
         if (!rc)
-            rc = run.outputs.state
-                     ? measure_parts(quality, widths, n, adapter, &piece, &run, err)
-                     : fm_quality_measure(quality, task->model, task->ops, &task->held, NULL,
-                                          widths, n, adapter, &run, err);
+            rc = run.outputs.state ? measure_parts(quality, &subject, &piece, &run, err)
+                                   : fm_quality_measure(quality, &subject, &run, err);
         if (!rc)
             rc = took(self, number + at, quality, n, err);
     }

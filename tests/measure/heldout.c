@@ -65,8 +65,9 @@ static int measure(struct fm_task *task, const struct fm_run_options *run, struc
     uint32_t *widths = fm_alloc(2 * BUDGETS * X, sizeof *widths, "widths", err);
     if (widths && f->count > 1) {
         choose(widths, after, f);
-        rc = fm_quality_measure(quality, task->model, task->ops, &task->held, NULL, widths,
-                                2 * BUDGETS, NULL, run, err);
+        const struct fm_quality_subject subject = {
+            .model = task->model, .held = &task->held, .masks = 2 * BUDGETS, .widths = widths};
+        rc = fm_quality_measure(quality, &subject, run, err);
         if (!rc)
             print_losses(f, quality, after);
     }

@@ -177,8 +177,10 @@ TEST(quality_of_the_full_model_is_the_golden_loss)
     assert_ok(fm_ops_cpu(&ops, FM_PRECISION_F32, &err));
     assert_ok(fm_model_open(&model, "golden/tiny-mixtral", 1 << 26, &err));
     assert_ok(fm_calib_open(&held, &r.run, fm_model_config(model), true, &err));
-    assert_ok(
-        fm_quality_measure(quality, model, ops, &held, NULL, widths[0], 2, NULL, &r.run, &err));
+    fm_model_use(model, ops);
+    struct fm_quality_subject subject = {
+        .model = model, .held = &held, .masks = 2, .widths = widths[0]};
+    assert_ok(fm_quality_measure(quality, &subject, &r.run, &err));
     printf("loss %.7f, golden %.7f; at half width %.4f\n", quality[0].ce, *ce, quality[1].ce);
     assert_true(fabs(quality[0].ce - *ce) <= 1e-5 * *ce);
     assert_true(quality[0].kl == 0 && quality[0].agree == 1);
@@ -211,15 +213,18 @@ TEST(an_original_elsewhere_compares_as_the_full_model_does)
         widths[1][x] = 128;
     }
     assert_ok(fm_ops_cpu(&ops, FM_PRECISION_F32, &err));
-    original.ops = ops;
     assert_ok(fm_model_open(&model, "golden/tiny-mixtral", 1 << 26, &err));
     assert_ok(fm_model_open(&original.model, "golden/tiny-mixtral", 1 << 24, &err));
     assert_ok(fm_calib_open(&held, &r.run, fm_model_config(model), true, &err));
-    assert_ok(
-        fm_quality_measure(beside, model, ops, &held, NULL, widths[0], 2, NULL, &r.run, &err));
-    assert_ok(fm_quality_compare(alone, model, ops, &held, NULL, widths[0], 2, NULL, &r.run, &err));
-    assert_ok(
-        fm_quality_compare(apart, model, ops, &held, NULL, widths[0], 2, &original, &r.run, &err));
+    fm_model_use(model, ops);
+    fm_model_use(original.model, ops);
+    struct fm_quality_subject subject = {
+        .model = model, .held = &held, .masks = 2, .widths = widths[0]};
+    assert_ok(fm_quality_measure(beside, &subject, &r.run, &err));
+    subject.alone = true;
+    assert_ok(fm_quality_measure(alone, &subject, &r.run, &err));
+    subject.original = &original;
+    assert_ok(fm_quality_measure(apart, &subject, &r.run, &err));
     for (int i = 0; i < 2; i++) {
         assert_true(apart[i].ce == beside[i].ce && alone[i].ce == beside[i].ce);
         assert_true(apart[i].kl == beside[i].kl && apart[i].agree == beside[i].agree);
@@ -227,8 +232,9 @@ TEST(an_original_elsewhere_compares_as_the_full_model_does)
     }
     assert_true(original.quality.ce == beside[0].ce && apart[1].kl > 0.1 && apart[1].agree < 1);
     /* Without masks. */
-    assert_ok(
-        fm_quality_compare(&itself, model, ops, &held, NULL, NULL, 1, &original, &r.run, &err));
+    subject.widths = NULL;
+    subject.masks = 1;
+    assert_ok(fm_quality_measure(&itself, &subject, &r.run, &err));
     assert_true(itself.ce == beside[0].ce && itself.kl == 0 && itself.agree == 1);
     fm_calib_close(&held);
     fm_quality_original_release(&original);
@@ -292,10 +298,13 @@ TEST(an_original_may_be_of_another_shape)
     for (int i = 0; i < 2; i++)
         logits[i] = logits_of(model[i], ops, ids, 8);
     for (int i = 0; i < 2; i++) {
-        struct fm_quality_original other = {.ops = ops, .model = model[!i]};
+        struct fm_quality_original other = {.model = model[!i]};
+        struct fm_quality_subject subject = {
+            .model = model[i], .held = &held, .masks = 1, .original = &other};
         double want = 0;
-        assert_ok(
-            fm_quality_compare(&q, model[i], ops, &held, NULL, NULL, 1, &other, &r.run, &err));
+        fm_model_use(model[0], ops);
+        fm_model_use(model[1], ops);
+        assert_ok(fm_quality_measure(&q, &subject, &r.run, &err));
         for (int t = 0; t < 7; t++)
             want += divergence(logits[i] + t * V, logits[!i] + t * V, V) / 7;
         assert_true(want > 1 && fabs(q.kl - want) < 1e-5 * want);
@@ -425,9 +434,13 @@ static void compare_tokens(struct fm_spread *got, struct fm_quality *q, uint64_t
         free(logits[0]);
         free(logits[1]);
     }
-    struct fm_quality_original other = {.ops = ops, .model = model[1]};
+    struct fm_quality_original other = {.model = model[1]};
     struct fm_quality_detail detail = {.spread = got};
-    assert_ok(fm_quality_compare(q, model[0], ops, &held, &detail, NULL, 1, &other, &r.run, &err));
+    struct fm_quality_subject subject = {
+        .model = model[0], .held = &held, .masks = 1, .detail = &detail, .original = &other};
+    fm_model_use(model[0], ops);
+    fm_model_use(model[1], ops);
+    assert_ok(fm_quality_measure(q, &subject, &r.run, &err));
     fm_quality_original_release(&other);
     int each = TOKENS_T - 1;
     assert_int_equal(p.n, TOKENS_S * each);
