@@ -15,17 +15,6 @@
 #include "lib/base/mem.h"
 #include "lib/base/names.h"
 
-/* Compute the bytes of a tensor; false if they do not fit in 64 bits, or are not whole. */
-static bool size_tensor(struct fm_tensor *t)
-{
-    size_t bits = (size_t)fm_dtype_bits(t->dtype);
-    for (int i = 0; i < t->dims; i++)
-        if (!fm_mul(&bits, bits, t->shape[i]))
-            return false;
-    t->size = bits / 8;
-    return bits % 8 == 0;
-}
-
 /* Divide the sorted tensors into files: set `first` and `count` of each. */
 static int cut(struct fm_hfwriter *w, uint64_t shard_bytes, struct fm_err *err)
 {
@@ -106,7 +95,7 @@ int fm_hfwriter_plan(struct fm_hfwriter *w, const struct fm_tensor *tensor, size
     int rc = FM_OK;
     memcpy(w->tensor, tensor, count * sizeof *tensor);
     for (size_t i = 0; i < count && !rc; i++)
-        if (!size_tensor(&w->tensor[i]))
+        if (!fm_tensor_fit(&w->tensor[i]))
             rc = fm_fail(err, FM_ECONFIG, "tensor '%s' has no size in whole bytes below 2^64",
                          tensor[i].name);
     fm_names_sort(w->tensor, count, sizeof *w->tensor);

@@ -9,6 +9,7 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -492,6 +493,30 @@ uint64_t fm_tensor_count(const struct fm_tensor *t)
     for (int d = 0; d < t->dims; d++)
         n *= t->shape[d];
     return n;
+}
+
+bool fm_tensor_shaped(const struct fm_tensor *t, const uint64_t *shape, int dims)
+{
+    return t->dims == dims &&
+           (dims == 0 || memcmp(t->shape, shape, (size_t)dims * sizeof *shape) == 0);
+}
+
+bool fm_tensor_fit(struct fm_tensor *t)
+{
+    size_t bits = (size_t)fm_dtype_bits(t->dtype);
+    assert(t->dims >= 0 && t->dims <= FM_ST_DIMS_MAX);
+    for (int d = 0; d < t->dims; d++)
+        if (!fm_mul(&bits, bits, t->shape[d]))
+            return false;
+    t->size = bits / 8;
+    return bits % 8 == 0;
+}
+
+void fm_tensor_describe(char text[FM_TENSOR_TEXT], const struct fm_tensor *t)
+{
+    int at = snprintf(text, FM_TENSOR_TEXT, "%s", fm_dtype_name(t->dtype));
+    for (int d = 0; d < t->dims; d++)
+        at += snprintf(text + at, FM_TENSOR_TEXT - (size_t)at, " %" PRIu64, t->shape[d]);
 }
 
 /* Elements [first, first + n) of a matrix whose row is in nibbles of AWQ's words: those of rows 8 i

@@ -80,6 +80,18 @@ static inline uint64_t fm_tensor_stored(const struct fm_tensor *t)
 
 /* Number of elements; shapes were checked at open. */
 uint64_t fm_tensor_count(const struct fm_tensor *t);
+/* Whether the tensor has that shape. */
+bool fm_tensor_shaped(const struct fm_tensor *t, const uint64_t *shape, int dims);
+/* Whether two tensors have the same dtype and shape. */
+static inline bool fm_tensor_like(const struct fm_tensor *a, const struct fm_tensor *b)
+{
+    return a->dtype == b->dtype && fm_tensor_shaped(a, b->shape, b->dims);
+}
+/* Set the size from dtype and shape; false if it is not whole bytes, or does not fit. */
+bool fm_tensor_fit(struct fm_tensor *t);
+/* "BF16 512 64" */
+#define FM_TENSOR_TEXT (32 + 21 * FM_ST_DIMS_MAX)
+void fm_tensor_describe(char text[FM_TENSOR_TEXT], const struct fm_tensor *t);
 
 /* Read `size` bytes of the tensor, from byte `at` on, into dst.  A transposed matrix is read
  * completely, into scratch. */

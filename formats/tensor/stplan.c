@@ -46,21 +46,6 @@ static int refuse_twins(const struct fm_tensor *tensor, size_t count, struct fm_
                 : FM_OK;
 }
 
-static int set_size(struct fm_tensor *t, struct fm_err *err)
-{
-    assert(t->dims >= 0 && t->dims <= FM_ST_DIMS_MAX);
-    assert(t->name[0] && strlen(t->name) <= FM_ST_NAME_BYTES_MAX);
-    size_t bits = (size_t)fm_dtype_bits(t->dtype);
-    for (int d = 0; d < t->dims; d++)
-        if (!fm_mul(&bits, bits, t->shape[d]))
-            return fm_fail(err, FM_ECONFIG, "tensor '%s': its shape is too large", t->name);
-    if (bits % 8 != 0)
-        return fm_fail(err, FM_ECONFIG, "tensor '%s': %zu bits of %s are not whole bytes", t->name,
-                       bits, fm_dtype_name(t->dtype));
-    t->size = bits / 8;
-    return FM_OK;
-}
-
 static void add_metadata(struct fm_text *text, const char *const *metadata)
 {
     bool format = false;
@@ -129,8 +114,12 @@ int fm_safetensors_plan(struct fm_tensor *tensor, size_t count, const char *cons
     fm_text_add(&text, "\0\0\0\0\0\0\0\0", 8);
     add_metadata(&text, metadata);
     for (size_t i = 0; i < count; i++) {
-        if ((rc = set_size(&tensor[i], err)))
+        assert(tensor[i].name[0] && strlen(tensor[i].name) <= FM_ST_NAME_BYTES_MAX);
+        if (!fm_tensor_fit(&tensor[i])) {
+            rc = fm_fail(err, FM_ECONFIG, "tensor '%s' has no size in whole bytes below 2^64",
+                         tensor[i].name);
             goto out;
+        }
         tensor[i].offset = at;
         if (!fm_add(&at, at, tensor[i].size) || at > INT64_MAX / 2) {
             rc = fm_fail(err, FM_ECONFIG, "tensor '%s': the file would be too large",

@@ -89,26 +89,9 @@ static int list_weights(struct fm_opened *o, const struct fm_safetensors *st, bo
 static int check_complete(const struct fm_opened *o, struct fm_err *err)
 {
     for (size_t i = 0; i < o->seg.tensors; i++)
-        if (!fm_opened_find(o, o->seg.tensor[i].name))
+        if (!fm_opened_find(o, o->seg.tensor[i].t.name))
             return fm_fail(err, FM_EFORMAT, "%s: tensor '%s' of %s is missing", o->bundle.file.path,
-                           o->seg.tensor[i].name, FM_MEMBER_SEGMENTS);
-    return FM_OK;
-}
-
-/* List tensors from the checksums, which have types and shapes but no offsets. */
-static int list_checksums(struct fm_opened *o, struct fm_err *err)
-{
-    for (size_t i = 0; i < o->seg.tensors; i++) {
-        const struct fm_segment_tensor *s = &o->seg.tensor[i];
-        struct fm_tensor t = {.name = s->name, .dtype = s->dtype, .dims = s->dims};
-        size_t bytes;
-        if (!fm_segments_bytes(&bytes, s))
-            return fm_fail(err, FM_EFORMAT, "%s: tensor '%s': its shape is too large",
-                           o->bundle.file.path, s->name);
-        t.size = bytes;
-        memcpy(t.shape, s->shape, sizeof t.shape);
-        list_tensor(o, &t, &s->digest);
-    }
+                           o->seg.tensor[i].t.name, FM_MEMBER_SEGMENTS);
     return FM_OK;
 }
 
@@ -163,7 +146,8 @@ static int read_tensors(struct fm_opened *o, unsigned needs, struct fm_err *err)
         if (!rc)
             rc = list_weights(o, &o->volumes.extra, checked, err);
     } else {
-        rc = list_checksums(o, err);
+        for (size_t i = 0; i < o->seg.tensors && !rc; i++) /* without offsets */
+            list_tensor(o, &o->seg.tensor[i].t, &o->seg.tensor[i].digest);
     }
     resolve(o);
     return rc ? rc : check_complete(o, err);

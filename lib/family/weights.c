@@ -222,9 +222,7 @@ int fm_weights_check(const struct fm_config *c, const struct fm_weight *w,
 {
     uint64_t want[FM_ST_DIMS_MAX] = {0};
     int dims = fm_weights_shape(want, c, w, l, channels);
-    bool same = t->dims == dims;
-    for (int d = 0; same && d < dims; d++)
-        same = t->shape[d] == want[d];
+    bool same = fm_tensor_shaped(t, want, dims);
     /* In a bundle all experts have the same width, and the expert index is a separate dimension. */
     if (w->part >= FM_PART_GATE_UP && t->dims == dims + 1)
         same = t->shape[0] == (uint64_t)c->E && t->shape[1] == want[0] / (uint64_t)c->E &&

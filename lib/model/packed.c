@@ -389,10 +389,7 @@ void fm_packed_json(cJSON *model, const struct fm_packed_layers *layers)
 int fm_packed_check(const struct fm_packed_part *part, const struct fm_tensor *t,
                     struct fm_err *err)
 {
-    bool same = t->dtype == part->dtype && t->dims == part->dims;
-    for (int d = 0; same && d < t->dims; d++)
-        same = t->shape[d] == part->shape[d];
-    if (same)
+    if (t->dtype == part->dtype && fm_tensor_shaped(t, part->shape, part->dims))
         return FM_OK;
     char needs[96];
     fm_weights_print_shape(needs, sizeof needs, part->shape, part->dims);

@@ -9,18 +9,12 @@
 
 /* ---- digests ---- */
 
-static struct fm_digest of_shape(const struct fm_tensor *t)
-{
-    char text[32 + FM_ST_DIMS_MAX * 24];
-    int n = snprintf(text, sizeof text, "%s", fm_dtype_name(t->dtype));
-    for (int i = 0; i < t->dims; i++)
-        n += snprintf(text + n, sizeof text - (size_t)n, " %llu", (unsigned long long)t->shape[i]);
-    return fm_digest_of(text, (size_t)n);
-}
-
 struct fm_digest fm_weightsum_join(const struct fm_tensor *t, const struct fm_digest *pieces)
 {
-    const struct fm_digest part[] = {fm_digest_of(t->name, strlen(t->name)), of_shape(t), *pieces};
+    char text[FM_TENSOR_TEXT];
+    fm_tensor_describe(text, t);
+    const struct fm_digest part[] = {fm_digest_of(t->name, strlen(t->name)),
+                                     fm_digest_of(text, strlen(text)), *pieces};
     return fm_digest_of(part, sizeof part);
 }
 

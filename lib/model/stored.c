@@ -114,10 +114,7 @@ int fm_stored_check_pair(const struct fm_stored *s, fm_stored_find *find, const 
 static int check_shape(const struct fm_tensor *t, const uint64_t *want, int dims, const char *who,
                        struct fm_err *err)
 {
-    bool same = t->dims == dims;
-    for (int d = 0; same && d < dims; d++)
-        same = t->shape[d] == want[d];
-    if (same)
+    if (fm_tensor_shaped(t, want, dims))
         return FM_OK;
     char has[192], needs[96];
     fm_weights_print_shape(has, sizeof has, t->shape, t->dims);

@@ -702,9 +702,9 @@ static int compare_all(const struct fm_packing *p, struct fm_pack_compared *out,
         for (int part = 0; part < fm_packed_at(&said.packed, m)->parts; part++)
             compare_part(p, &said, m, part, out);
     for (size_t i = 0; i < p->seg.tensors && !rc; i++, out->items++) {
-        const struct fm_segment_tensor *have = fm_segments_find(&said, p->seg.tensor[i].name);
+        const struct fm_segment_tensor *have = fm_segments_find(&said, p->seg.tensor[i].t.name);
         if (!have || !fm_digest_equal(&have->digest, &p->seg.tensor[i].digest))
-            out->differs(out->self, p->seg.tensor[i].name,
+            out->differs(out->self, p->seg.tensor[i].t.name,
                          have ? "differs from the checkpoint" : "is missing");
     }
     fm_segments_release(&said);

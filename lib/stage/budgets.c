@@ -506,16 +506,13 @@ static int count_bytes(struct reading *r, const struct fm_bundle *b, struct fm_e
     }
     int rc = fm_segments_read(&seg, b, &r->config, err);
     for (size_t i = 0; i < seg.tensors && !rc; i++) {
-        const struct fm_segment_tensor *t = &seg.tensor[i];
-        size_t bytes = 0;
-        bool known = fm_segments_bytes(&bytes, t);
-        const struct fm_tensor stored = {.name = t->name, .dtype = t->dtype, .size = bytes};
-        struct fm_stored s = {.tensor = &stored};
+        const struct fm_tensor *t = &seg.tensor[i].t;
+        struct fm_stored s = {.tensor = t};
         fm_stored_see(&s, &r->config, FM_NAMING_STOCK);
-        uint64_t values = seg.packed.storage ? fm_stored_bytes(&s) : bytes;
+        uint64_t values = seg.packed.storage ? fm_stored_bytes(&s) : t->size;
         if (s.extra)
             continue;
-        if (!known || !fm_add(&r->bytes, r->bytes, values))
+        if (!fm_add(&r->bytes, r->bytes, values))
             rc = fm_fail(err, FM_EFORMAT, "tensor '%s': its shape is too large", t->name);
     }
     if (!rc)

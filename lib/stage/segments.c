@@ -63,14 +63,12 @@ static int copy_tensors(struct fm_segments *seg, const struct fm_tensor *rest, s
     if (!seg->tensor)
         return err->code;
     for (size_t i = 0; i < tensors; i++) {
-        struct fm_segment_tensor *t = &seg->tensor[i];
+        struct fm_tensor *t = &seg->tensor[i].t;
+        *t = rest[i];
         t->name = fm_strdup(rest[i].name, err);
         if (!t->name)
             return err->code;
         seg->tensors = i + 1;
-        t->dtype = rest[i].dtype;
-        t->dims = rest[i].dims;
-        memcpy(t->shape, rest[i].shape, sizeof t->shape);
     }
     fm_names_sort(seg->tensor, tensors, sizeof *seg->tensor);
     return FM_OK;
@@ -116,7 +114,7 @@ int fm_segments_init(struct fm_segments *seg, const struct fm_config *config,
 void fm_segments_release(struct fm_segments *seg)
 {
     for (size_t i = 0; i < seg->tensors; i++)
-        free(seg->tensor[i].name);
+        free((char *)seg->tensor[i].t.name);
     free(seg->tensor);
     free(seg->expert);
     free(seg->bound);
@@ -138,16 +136,6 @@ int fm_segments_at(const struct fm_segments *seg, uint32_t width)
     return -1;
 }
 
-bool fm_segments_bytes(size_t *bytes, const struct fm_segment_tensor *t)
-{
-    size_t bits = (size_t)fm_dtype_bits(t->dtype);
-    bool fits = true;
-    for (int d = 0; d < t->dims && fits; d++)
-        fits = fm_mul(&bits, bits, t->shape[d]);
-    *bytes = bits / 8;
-    return fits;
-}
-
 struct fm_segment_tensor *fm_segments_find(const struct fm_segments *seg, const char *name)
 {
     return fm_names_find(seg->tensor, seg->tensors, sizeof *seg->tensor, name);
@@ -157,10 +145,7 @@ struct fm_segment_tensor *fm_segments_match(const struct fm_segments *seg,
                                             const struct fm_tensor *t)
 {
     struct fm_segment_tensor *s = fm_segments_find(seg, t->name);
-    bool same = s && s->dtype == t->dtype && s->dims == t->dims;
-    for (int i = 0; same && i < t->dims; i++)
-        same = s->shape[i] == t->shape[i];
-    return same ? s : NULL;
+    return s && fm_tensor_like(&s->t, t) ? s : NULL;
 }
 
 void fm_segments_digest(struct fm_digest *digest, const struct fm_segments *seg, int m, int count,
@@ -202,14 +187,6 @@ static void free_words(struct words *w)
     free(w->word);
 }
 
-/* "BF16 512 64" */
-static void describe(char *text, size_t capacity, const struct fm_segment_tensor *t)
-{
-    int at = snprintf(text, capacity, "%s", fm_dtype_name(t->dtype));
-    for (int i = 0; i < t->dims; i++)
-        at += snprintf(text + at, capacity - (size_t)at, " %" PRIu64, t->shape[i]);
-}
-
 /* List the entries of the file, in any order, and its metadata; false if memory ran out. */
 static bool list_entries(const struct fm_segments *seg, struct fm_tensor *entry,
                          const char **metadata, struct words *w)
@@ -235,10 +212,10 @@ static bool list_entries(const struct fm_segments *seg, struct fm_tensor *entry,
     metadata[pairs++] = "fm.dtype";
     metadata[pairs++] = fm_dtype_name(seg->dtype);
     for (size_t i = 0; i < seg->tensors; i++) {
-        char text[32 + 21 * FM_ST_DIMS_MAX];
-        describe(text, sizeof text, &seg->tensor[i]);
+        char text[FM_TENSOR_TEXT];
+        fm_tensor_describe(text, &seg->tensor[i].t);
         struct fm_tensor t = {.dtype = FM_U8, .dims = 1, .shape = {sizeof(struct fm_digest)}};
-        t.name = add_word(w, TENSOR_PREFIX "%s", seg->tensor[i].name);
+        t.name = add_word(w, TENSOR_PREFIX "%s", seg->tensor[i].t.name);
         entry[n++] = t;
         metadata[pairs++] = t.name;
         metadata[pairs++] = add_word(w, "%s", text);
@@ -320,10 +297,7 @@ static int read_entry(const struct fm_safetensors *st, const char *bytes, const 
     const struct fm_tensor *t = fm_safetensors_find(st, name);
     if (!t)
         return fm_fail(err, FM_EFORMAT, "tensor '%s' is missing", name);
-    bool same = t->dtype == dtype && t->dims == dims;
-    for (int i = 0; same && i < dims; i++)
-        same = t->shape[i] == shape[i];
-    if (!same)
+    if (t->dtype != dtype || !fm_tensor_shaped(t, shape, dims))
         return fm_fail(err, FM_EFORMAT,
                        "tensor '%s' does not have the type and shape that the model requires",
                        name);
@@ -359,7 +333,7 @@ static int read_bounds(struct fm_segments *seg, const struct fm_safetensors *st,
 }
 
 /* Parse "BF16 512 64" into dtype and shape. */
-static int parse_description(struct fm_segment_tensor *t, const char *text, struct fm_err *err)
+static int parse_description(struct fm_tensor *t, const char *text, struct fm_err *err)
 {
     size_t len = strcspn(text, " ");
     int dtype = fm_dtype_from_name(text, len);
@@ -374,7 +348,9 @@ static int parse_description(struct fm_segment_tensor *t, const char *text, stru
     if (dtype < 0 || *text)
         return fm_fail(err, FM_EFORMAT, "the type of tensor '%s' cannot be read", t->name);
     t->dtype = (enum fm_dtype)dtype;
-    return FM_OK;
+    return fm_tensor_fit(t)
+               ? FM_OK
+               : fm_fail(err, FM_EFORMAT, "tensor '%s': its shape is too large", t->name);
 }
 
 /* Read every entry whose name begins with TENSOR_PREFIX, in the index's order, by name. */
@@ -393,12 +369,12 @@ static int read_tensors(struct fm_segments *seg, const struct fm_safetensors *st
         int rc = read_entry(st, bytes, name, FM_U8, shape, 1, &t->digest, err);
         if (rc)
             return rc;
-        t->name = fm_strdup(name + strlen(TENSOR_PREFIX), err);
-        if (!t->name)
+        t->t.name = fm_strdup(name + strlen(TENSOR_PREFIX), err);
+        if (!t->t.name)
             return err->code;
         seg->tensors++;
         const char *text = fm_safetensors_metadata(st, name);
-        rc = parse_description(t, text ? text : "", err);
+        rc = parse_description(&t->t, text ? text : "", err);
         if (rc)
             return rc;
     }

@@ -30,10 +30,7 @@
 
 /* A tensor outside the experts. */
 struct fm_segment_tensor {
-    char *name;
-    enum fm_dtype dtype;
-    int dims;
-    uint64_t shape[FM_ST_DIMS_MAX];
+    struct fm_tensor t; /* its original name, owned; the offset is unused */
     struct fm_digest digest;
 };
 
@@ -66,10 +63,6 @@ struct fm_digest *fm_segments_expert(const struct fm_segments *seg, int m, int p
 
 /* The number of segments that end at or before `width`, or -1 if width is not a boundary. */
 int fm_segments_at(const struct fm_segments *seg, uint32_t width);
-
-/* Bytes of a tensor outside the experts, from its dtype and shape; false if they do not fit in a
- * size_t. */
-bool fm_segments_bytes(size_t *bytes, const struct fm_segment_tensor *tensor);
 
 /* Find a tensor by original name, or NULL. */
 struct fm_segment_tensor *fm_segments_find(const struct fm_segments *seg, const char *name);

@@ -129,10 +129,7 @@ const void *fm_stmember_get(const struct fm_stmember *s, enum fm_dtype dtype, in
         fm_fail(err, FM_EFORMAT, "tensor '%s' is missing", name);
         return NULL;
     }
-    bool same = t->dtype == dtype && t->dims == dims;
-    for (int i = 0; i < dims && same; i++)
-        same = t->shape[i] == shape[i];
-    if (!same) {
+    if (t->dtype != dtype || !fm_tensor_shaped(t, shape, dims)) {
         fm_fail(err, FM_EFORMAT,
                 "tensor '%s' is not %s of %" PRIu64 " x %" PRIu64 ", as the manifest implies", name,
                 fm_dtype_name(dtype), shape[0], dims > 1 ? shape[1] : 1);

@@ -90,14 +90,11 @@ static bool check_layer_tensor(struct fm_bundle_job *j, struct place *p, const s
     for (int i = 0; i < packed->parts; i++) {
         const struct fm_packed_part *part = &packed->part[i];
         fm_volumes_tensor(name, p->layer, part);
-        bool same = t->dims == part->dims;
         if (strcmp(name, t->name) != 0)
             continue;
         p->part = i;
         p->parts++;
-        for (int d = 0; same && d < t->dims; d++)
-            same = t->shape[d] == part->shape[d];
-        if (same && t->dtype == part->dtype)
+        if (t->dtype == part->dtype && fm_tensor_shaped(t, part->shape, part->dims))
             return true;
     }
     fm_verifier_find(j->v, p->i, FM_EFORMAT, j->bundle.member[p->i].name,
@@ -192,7 +189,7 @@ static size_t tensors_of(const struct fm_bundle_job *j, const struct place *p)
     if (p->layer >= 0)
         return (size_t)fm_packed_at(&j->seg.packed, fm_config_moe(&j->config, p->layer))->parts;
     for (size_t i = 0; i < j->seg.tensors; i++)
-        n += (fm_extra_layer(&j->config, j->seg.tensor[i].name) >= 0) == p->extra;
+        n += (fm_extra_layer(&j->config, j->seg.tensor[i].t.name) >= 0) == p->extra;
     return n;
 }
 

@@ -143,16 +143,10 @@ static int count_nonexperts(const struct fm_bundle_job *j, struct fm_extra *extr
 {
     int rc = FM_OK;
     for (size_t i = 0; i < j->seg.tensors && !rc; i++) {
-        const struct fm_segment_tensor *s = &j->seg.tensor[i];
-        struct fm_tensor t = {.name = s->name, .dtype = s->dtype, .dims = s->dims};
-        size_t bytes;
-        if (!fm_segments_bytes(&bytes, s))
-            return fm_fail(err, FM_EFORMAT, "tensor '%s': its shape is too large", s->name);
-        memcpy(t.shape, s->shape, sizeof t.shape);
-        t.size = bytes;
-        if (!fm_extra_add(extra, &j->config, &t))
+        const struct fm_tensor *t = &j->seg.tensor[i].t;
+        if (!fm_extra_add(extra, &j->config, t))
             rc = (j->seg.packed.storage ? fm_nonexpert_add_stored
-                                        : fm_nonexpert_add)(nonexpert, &j->config, &t, err);
+                                        : fm_nonexpert_add)(nonexpert, &j->config, t, err);
     }
     return rc;
 }

@@ -68,7 +68,7 @@ TEST(the_size_is_known_before_the_digests)
     assert_int_equal(a, b);
     assert_memory_not_equal(empty, full, a);
     assert_null(fm_segments_find(&seg, "c"));
-    assert_string_equal(seg.tensor[0].name, "a.scalar");
+    assert_string_equal(seg.tensor[0].t.name, "a.scalar");
     free(empty);
     free(full);
     fm_segments_release(&seg);
