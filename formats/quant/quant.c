@@ -11,6 +11,7 @@
 #include "formats/quant/formats.h"
 #include "lib/base/mem.h"
 #include "lib/base/modules.h"
+#include "lib/base/names.h"
 
 #define NAME_BYTES 1024 /* longer than any tensor's name */
 
@@ -83,9 +84,9 @@ void fm_scheme_decode(float *values, const struct fm_scheme *s, const void *code
 /* ---- several schemes ---- */
 
 struct entry {
+    char *text; /* first, for fm_names_find */
     struct fm_modules modules;
     struct fm_scheme scheme;
-    char *text;
     size_t at; /* position in the file */
 };
 
@@ -93,8 +94,8 @@ struct entry {
  * the rest. */
 struct fm_schemes {
     struct entry *entry;
-    size_t entries, names; /* names of modules come first */
-    size_t patterns;       /* entries that are not names */
+    size_t room, entries, names; /* names of modules come first */
+    size_t patterns;             /* entries that are not names */
     struct fm_scheme rest;
 };
 
@@ -119,13 +120,8 @@ int fm_schemes_add(struct fm_schemes **schemes, const char *target, const struct
     if (!strpbrk(target, ".:*") && target[0] >= 'A' && target[0] <= 'Z')
         return fm_fail(err, FM_ECONFIG,
                        "target '%.64s' is a class that is not supported (only Linear)", target);
-    if ((s->entries & (s->entries - 1)) == 0) { /* full at powers of two */
-        size_t room = s->entries ? 2 * s->entries : 1;
-        struct entry *more = realloc(s->entry, room * sizeof *more);
-        if (!more)
-            return fm_fail(err, FM_ENOMEM, "no memory for the list of schemes");
-        s->entry = more;
-    }
+    if (FM_GROW(s->entry, s->room, s->entries + 1, "the list of schemes", err))
+        return err->code;
     struct entry *e = &s->entry[s->entries];
     *e = (struct entry){.scheme = *scheme, .text = fm_strdup(target, err), .at = s->entries};
     if (!e->text)
@@ -172,20 +168,6 @@ void fm_schemes_free(struct fm_schemes *s)
     free(s);
 }
 
-/* The first entry with the name of the module, or NULL. */
-static const struct entry *find_name(const struct fm_schemes *s, const char *module)
-{
-    size_t low = 0, high = s->names;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (strcmp(s->entry[middle].text, module) < 0)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low < s->names && strcmp(s->entry[low].text, module) == 0 ? &s->entry[low] : NULL;
-}
-
 struct fm_scheme fm_schemes_of(const struct fm_schemes *s, const char *name)
 {
     char module[NAME_BYTES], parent[NAME_BYTES];
@@ -193,7 +175,7 @@ struct fm_scheme fm_schemes_of(const struct fm_schemes *s, const char *name)
     snprintf(module, sizeof module, "%.*s", (int)(end ? end - name : 0), name);
     snprintf(parent, sizeof parent, "%s", module);
     while (parent[0]) {
-        const struct entry *e = find_name(s, parent);
+        const struct entry *e = fm_names_find(s->entry, s->names, sizeof *e, parent);
         char *dot = strrchr(parent, '.');
         if (e)
             return e->scheme;

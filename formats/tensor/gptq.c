@@ -130,11 +130,6 @@ static int take_tensor(struct fm_tensor *t, bool *left_out, char **names, const 
     return FM_OK;
 }
 
-static int compare_names(const void *a, const void *b)
-{
-    return strcmp(((const struct fm_tensor *)a)->name, ((const struct fm_tensor *)b)->name);
-}
-
 static int take_shard(struct fm_shard *s, int group, bool minus_one, struct fm_err *err)
 {
     size_t bytes = 1, count = 0;
@@ -154,8 +149,7 @@ static int take_shard(struct fm_shard *s, int group, bool minus_one, struct fm_e
             s->st.tensor[count++] = *t;
     }
     s->st.count = count;
-    if (count)
-        qsort(s->st.tensor, count, sizeof *s->st.tensor, compare_names);
+    fm_names_sort(s->st.tensor, count, sizeof *s->st.tensor);
     return FM_OK;
 }
 

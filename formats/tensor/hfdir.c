@@ -46,11 +46,8 @@ static bool is_there(const struct fm_hfdir *dir, const char *name)
 
 static int read_config(struct fm_hfdir *dir, struct fm_err *err)
 {
-    struct fm_file f = {0};
-    int rc = fm_file_open_at(&f, dir->fd, "config.json", true, err);
-    if (!rc)
-        rc = fm_file_slurp(&f, FM_CONFIG_BYTES_MAX, &dir->config, &dir->config_bytes, err);
-    fm_file_close(&f);
+    int rc = fm_file_slurp_at(dir->fd, "config.json", FM_CONFIG_BYTES_MAX, &dir->config,
+                              &dir->config_bytes, err);
     if (!rc && fm_genuine_text(dir->config, dir->config_bytes, true, err))
         rc = fm_within(err, "config.json");
     return rc;
@@ -224,7 +221,6 @@ static int turn_quant(char **value, const cJSON *file, struct fm_err *err)
  * is added to the text of config.json if that has no quantization_config. */
 static int take_quant(struct fm_hfdir *dir, struct fm_err *err)
 {
-    struct fm_file f = {0};
     struct fm_jsonedit edit = {.key = "quantization_config"};
     cJSON *json = NULL;
     char *text = NULL, *value = NULL;
@@ -238,10 +234,7 @@ static int take_quant(struct fm_hfdir *dir, struct fm_err *err)
     json = NULL;
     if (rc || said)
         return rc ? fm_within(err, "config.json") : FM_OK;
-    rc = fm_file_open_at(&f, dir->fd, QUANT, true, err);
-    if (!rc)
-        rc = fm_file_slurp(&f, FM_CONFIG_BYTES_MAX, &text, &size, err);
-    fm_file_close(&f);
+    rc = fm_file_slurp_at(dir->fd, QUANT, FM_CONFIG_BYTES_MAX, &text, &size, err);
     if (!rc && (fm_genuine_text(text, size, true, err) || fm_json_tree(&json, text, size, err) ||
                 turn_quant(&value, json, err)))
         rc = fm_within(err, QUANT);

@@ -19,6 +19,7 @@
 #include "formats/json/json.h"
 #include "lib/base/mem.h"
 #include "lib/base/modules.h"
+#include "lib/base/names.h"
 
 /* The first is the usual one.  The last is before all names of the text part; the others replace
  * "model.", and the output head has no prefix.  MODEL itself stands for none. */
@@ -259,11 +260,6 @@ int fm_hftext_name(char whole[FM_ST_NAME_BYTES_MAX + 1], const char *name, const
                          name);
 }
 
-static int compare_names(const void *a, const void *b)
-{
-    return strcmp(((const struct fm_tensor *)a)->name, ((const struct fm_tensor *)b)->name);
-}
-
 static bool starts(const char *text, const char *with)
 {
     return strncmp(text, with, strlen(with)) == 0;
@@ -305,7 +301,7 @@ void fm_hftext_cut(struct fm_safetensors *st)
         cut |= st->tensor[i].name != name;
     }
     if (cut)
-        qsort(st->tensor, st->count, sizeof *st->tensor, compare_names);
+        fm_names_sort(st->tensor, st->count, sizeof *st->tensor);
 }
 
 /* ---- names of modules ---- */

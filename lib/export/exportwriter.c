@@ -569,17 +569,17 @@ static int fill_rounded(const struct filling *from, const struct fm_planned_bloc
                         struct fm_err *err)
 {
     const struct fm_exportplan *p = from->p;
-    static const enum fm_weight_part parts[] = {FM_PART_GATE, FM_PART_UP};
-    bool rows = b->part == FM_PART_GATE_UP, moved = rows || b->part == FM_PART_DOWN_T;
+    bool moved = b->part == FM_PART_GATE_UP || b->part == FM_PART_DOWN_T;
+    int rows = moved ? fm_expert_part_rows(p->from->config.expert, b->part) : 0;
     uint32_t stored = fm_exportplan_stored(p, b);
     struct fm_mark mark = fm_scratch_mark();
     struct fm_quantise_matrix all;
     int rc = read_rows(&all, from, b, err);
     if (!rc && !moved)
         rc = round_cut(dst, p, b, &all, err);
-    for (int i = 0; i < (rows ? 2 : 1) && moved && !rc; i++) {
+    for (int i = 0; i < rows && !rc; i++) {
         struct fm_planned_block cut = *b;
-        cut.part = rows ? parts[i] : FM_PART_DOWN;
+        cut.part = fm_packed_matrix(b->part, i);
         const struct fm_forms f = fm_exportplan_forms(p, &cut, stored, stored);
         char *own = fm_scratch(f.file_bytes);
         rc = round_cut(own, p, &cut, &all, err);

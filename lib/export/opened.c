@@ -14,6 +14,7 @@
 #include "formats/json/json.h"
 #include "formats/tensor/hfcache.h"
 #include "lib/base/mem.h"
+#include "lib/base/names.h"
 #include "lib/export/frontmatter.h"
 #include "lib/masks/methods.h"
 #include "lib/stage/stage.h"
@@ -95,16 +96,9 @@ static int check_complete(const struct fm_opened *o, struct fm_err *err)
     return FM_OK;
 }
 
-static int compare_names(const void *a, const void *b)
-{
-    return strcmp(((const struct fm_opened_tensor *)a)->t.name,
-                  ((const struct fm_opened_tensor *)b)->t.name);
-}
-
 const struct fm_opened_tensor *fm_opened_find(const struct fm_opened *o, const char *name)
 {
-    const struct fm_opened_tensor key = {.t.name = name};
-    return o->rests ? bsearch(&key, o->rest, o->rests, sizeof key, compare_names) : NULL;
+    return fm_names_find(o->rest, o->rests, sizeof *o->rest, name);
 }
 
 const struct fm_stored *fm_opened_stored(const void *in, const char *name)
@@ -116,8 +110,7 @@ const struct fm_stored *fm_opened_stored(const void *in, const char *name)
 /* Sort the list of tensors by name and determine what they are. */
 static void resolve(struct fm_opened *o)
 {
-    if (o->rests)
-        qsort(o->rest, o->rests, sizeof *o->rest, compare_names);
+    fm_names_sort(o->rest, o->rests, sizeof *o->rest);
     for (size_t i = 0; i < o->rests; i++) {
         o->rest[i].at = (struct fm_stored){.tensor = &o->rest[i].t, .file = &o->bundle.file};
         fm_stored_see(&o->rest[i].at, &o->config, FM_NAMING_STOCK);

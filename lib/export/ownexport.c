@@ -36,21 +36,14 @@ static bool has(const void *self, const char *name)
 
 int fm_ownexport_open(struct fm_ownexport *r, const char *path, struct fm_err *err)
 {
-    struct fm_file f = {0};
     struct fm_err unread = {0};
-    char *name = NULL, *text = NULL;
+    char *text = NULL;
     size_t size;
     *r = (struct fm_ownexport){.listed = {FM_EXPORT_JSON, has, r}};
-    if (asprintf(&name, "%s/" FM_EXPORT_JSON, path) < 0)
-        return fm_fail(err, FM_ENOMEM, "no memory for the name '%s'", path);
-    int rc = fm_file_open(&f, name, &unread);
-    if (!rc)
-        rc = fm_file_slurp(&f, JSON_BYTES_MAX, &text, &size, &unread);
+    int rc = fm_file_slurp_in(path, FM_EXPORT_JSON, JSON_BYTES_MAX, &text, &size, &unread);
     if (!rc)
         rc = fm_json_tree(&r->json, text, size, &unread);
-    fm_file_close(&f);
     free(text);
-    free(name);
     if (rc != FM_ENOMEM && rc != FM_EIO)
         return FM_OK; /* not one of our exports; an error only if it would have to be replaced */
     *err = unread;

@@ -658,17 +658,16 @@ static int read_piece(struct conversion *v, struct piece *x, struct fm_err *err)
 static int convert_through(const struct conversion *v, const struct piece *x, const void *raw,
                            struct fm_err *err)
 {
-    static const enum fm_weight_part parts[] = {FM_PART_GATE, FM_PART_UP};
     const struct fm_model *m = v->m;
     const struct fm_config *c = &m->config;
-    bool down = x->tensor->part == FM_PART_DOWN_T;
+    enum fm_weight_part of = x->tensor->part;
     uint64_t k = (uint64_t)v->slot->cap[x->e];
-    const struct fm_quantise_matrix all = fm_forms_rows(c, x->tensor->part, raw, m->dtype, k);
+    const struct fm_quantise_matrix all = fm_forms_rows(c, of, raw, m->dtype, k);
     float *values = fm_scratch(x->n * sizeof *values), factor;
     assert(all.rows * all.columns == x->n); /* invariant 8 */
     bool finite = fm_quantise_factor(&factor, m->through, &m->as, &all);
-    for (int i = 0; i < (down ? 1 : c->expert->rows) && finite && k > 0; i++) {
-        const struct fm_expert_cut cut = fm_expert_cut(c->expert, down ? FM_PART_DOWN : parts[i]);
+    for (int i = 0; i < fm_expert_part_rows(c->expert, of) && finite && k > 0; i++) {
+        const struct fm_expert_cut cut = fm_expert_cut(c->expert, fm_packed_matrix(of, i));
         const struct fm_quantise_matrix w = fm_forms_matrix(c, &cut, &all);
         const struct fm_forms f = fm_forms_of(c, NULL, -1, FM_F32, &cut, k, k);
         float *own = fm_scratch(f.file_bytes);

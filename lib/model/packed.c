@@ -434,18 +434,14 @@ static size_t apart_bytes(const struct fm_packed_expert *x, int row)
 static int read_tensor(void *dst, const char **name, const struct fm_packed_expert *x,
                        enum fm_weight_part of, int row, struct fm_err *err)
 {
-    static const enum fm_weight_part parts[] = {FM_PART_GATE, FM_PART_UP};
     const struct fm_storage *storage = x->packed->scheme.storage;
     bool all = x->naming == FM_NAMING_RAGGED, down = of == FM_PART_DOWN_T;
     uint64_t each = all && row >= 0 && !down ? 2 : 1, at = all ? (uint64_t)x->e * each : 0;
     enum fm_dtype dtype = row < 0 ? x->packed->scales : FM_F32;
     uint64_t bytes = apart_bytes(x, row);
     char weight[FM_WEIGHT_NAME_BYTES], want[FM_ST_NAME_BYTES_MAX + 1];
-    fm_checkpoint_name(weight, x->config, x->naming,
-                       all    ? of
-                       : down ? FM_PART_DOWN
-                              : parts[row],
-                       x->l, x->e);
+    fm_checkpoint_name(weight, x->config, x->naming, all ? of : fm_packed_matrix(of, row), x->l,
+                       x->e);
     if (all)
         snprintf(want, sizeof want, "%s%s", weight, row < 0 ? FM_PACKED_SCALE : FM_PACKED_FACTOR);
     else
@@ -655,7 +651,6 @@ void fm_forms_values(void *rows, enum fm_dtype dtype, const struct fm_packed *p,
                      const struct fm_config *c, enum fm_weight_part of, uint64_t channels,
                      const void *codes, const void *scales, const float *factor)
 {
-    static const enum fm_weight_part parts[] = {FM_PART_GATE, FM_PART_UP};
     const struct fm_packed_part *part = fm_packed_find(p, of, 0), *own = fm_packed_find(p, of, 1);
     uint64_t group = (uint64_t)p->group, H = (uint64_t)c->H, some = SOME / H / group * group, n;
     size_t row = (size_t)H * (size_t)part->rows * (size_t)fm_dtype_bits(dtype) / 8;
@@ -664,8 +659,7 @@ void fm_forms_values(void *rows, enum fm_dtype dtype, const struct fm_packed *p,
         n = channels - at < some ? channels - at : some;
         size_t left = (size_t)n * row;
         for (int i = 0; i < part->rows; i++) {
-            const struct fm_expert_cut cut =
-                fm_expert_cut(c->expert, of == FM_PART_DOWN_T ? FM_PART_DOWN : parts[i]);
+            const struct fm_expert_cut cut = fm_expert_cut(c->expert, fm_packed_matrix(of, i));
             struct fm_mark mark = fm_scratch_mark();
             left -= decode_cut((char *)rows + at * row, dtype, p, c, &cut, n,
                                (const char *)codes + fm_packed_bytes(p, part, at),

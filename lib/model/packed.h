@@ -168,6 +168,12 @@ int fm_packed_read_factors(float factor[2], const struct fm_packed_expert *x,
 int fm_packed_read_scales(const char **scales, const struct fm_packed_expert *x,
                           enum fm_weight_part of, struct fm_err *err);
 
+/* The matrix of row i of the channels of a part: gate, up or down. */
+static inline enum fm_weight_part fm_packed_matrix(enum fm_weight_part of, int i)
+{
+    return of == FM_PART_DOWN_T ? FM_PART_DOWN : i == 0 ? FM_PART_GATE : FM_PART_UP;
+}
+
 /* Bytes of a channel group of one expert. */
 static inline size_t fm_packed_group_bytes(const struct fm_packed_part *part)
 {

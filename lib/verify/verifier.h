@@ -89,14 +89,6 @@ struct fm_scan {
 };
 int fm_verifier_scan(struct fm_verifier *v, const struct fm_scan *s, struct fm_err *err);
 
-/*
- * Open a bundle from a pipe before its weights arrive.  The manifest, which comes first, has the
- * digests of the members before the weights; the digests of the weights come last.  So the members
- * before the weights are kept and opened at once.  If their content is unexpected, the whole bundle
- * is kept, and the checks for a file report the fault.
- */
-int fm_verifier_open_stream(struct fm_bundle *b, struct fm_spool *s, struct fm_err *err);
-
 int fm_verify_bundle(struct fm_verifier *v, struct fm_err *err);
 int fm_verify_export(struct fm_verifier *v, struct fm_err *err);
 int fm_verify_table(struct fm_verifier *v, struct fm_err *err);

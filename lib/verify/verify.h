@@ -2,8 +2,8 @@
  * This room, lib/verify: find and name every fault of a file that the suite wrote, in one run.
  * Members and layouts are described only in the rooms that write them; this room uses those
  * descriptions.  In reading order: this header, verifier.h and verify.c (findings, and the scan of
- * bytes), verify_bundle.c with verify_contents.c and verify_claims.c, verify_export.c with
- * verify_parts.h and verify_weights.c, verify_table.c, verify_function.c, verify_stream.c.
+ * bytes), verify_bundle.c with verify_contents.c, verify_export.c with verify_parts.h and
+ * verify_weights.c, verify_table.c, verify_function.c.
  *
  * Check a bundle, a stage stream, or an exported directory.  A directory is checked against the
  * bundle it was made from (for most exports its members up to segments.safetensors are enough, and

@@ -344,6 +344,57 @@ static int check_all(struct fm_bundle_job *j, struct fm_err *err)
     return check_members(j, true, err);
 }
 
+/* ---- a bundle from a pipe ---- */
+
+/* Where the weights begin according to the manifest; 0 if it has no weights. */
+static uint64_t weights_begin(const struct fm_bundle *b)
+{
+    const cJSON *array = cJSON_GetObjectItemCaseSensitive(b->manifest, "members"), *entry;
+    cJSON_ArrayForEach(entry, array)
+    {
+        const char *name = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(entry, "name"));
+        double offset = cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(entry, "offset"));
+        if (name && strncmp(name, FM_MEMBER_WEIGHTS, strlen(FM_MEMBER_WEIGHTS)) == 0)
+            return offset > 0 && offset < 1e15 ? (uint64_t)offset : 0;
+    }
+    return 0;
+}
+
+/*
+ * Open a bundle from a pipe before its weights arrive.  The manifest, which comes first, has the
+ * digests of the members before the weights; the digests of the weights come last.  So the members
+ * before the weights are kept and opened at once.  If their content is unexpected, the whole bundle
+ * is kept, and the checks for a file report the fault.
+ */
+static int open_stream(struct fm_bundle *b, struct fm_spool *s, struct fm_err *err)
+{
+    struct fm_err unused = {0};
+    uint64_t begin = 0;
+    uint64_t most = FM_BUNDLE_MANIFEST_BYTES_MAX + FM_BUNDLE_ALIGN, first = FM_BUNDLE_ALIGN;
+    bool known = false;
+    int rc = fm_spool_keep(s, first, err);
+    while (!rc && !s->ended && !known && first < most) {
+        first = 4 * first < most ? 4 * first : most;
+        rc = fm_spool_keep(s, first, err);
+        known = !rc && !fm_bundle_open_file(b, &s->file, true, &unused);
+    }
+    if (known) {
+        begin = weights_begin(b);
+        fm_bundle_close(b);
+    }
+    if (!rc)
+        rc = fm_spool_keep(s, begin ? begin : UINT64_MAX, err);
+    bool head = !rc && begin && !s->ended && s->file.size >= begin &&
+                !fm_bundle_open_file(b, &s->file, true, &unused);
+    if (head && !fm_bundle_expect(b, &unused))
+        return FM_OK;
+    if (head)
+        fm_bundle_close(b);
+    if (!rc)
+        rc = fm_spool_keep(s, UINT64_MAX, err);
+    return rc ? rc : fm_bundle_open_file(b, &s->file, false, err);
+}
+
 int fm_verify_bundle(struct fm_verifier *v, struct fm_err *err)
 {
     struct fm_bundle_job j = {.v = v};
@@ -354,7 +405,7 @@ int fm_verify_bundle(struct fm_verifier *v, struct fm_err *err)
         v->spool = &spool;
         rc = fm_spool_begin(&spool, err);
         if (!rc)
-            rc = fm_verifier_open_stream(&j.bundle, &spool, err);
+            rc = open_stream(&j.bundle, &spool, err);
     } else {
         rc = fm_bundle_open(&j.bundle, v->options->target, err);
     }

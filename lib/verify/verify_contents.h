@@ -29,8 +29,4 @@ struct fm_bundle_job {
  */
 int fm_verify_contents(struct fm_bundle_job *j, struct fm_err *err);
 
-/* Check that facts stated twice agree: in two places of the manifest, or in the manifest and a
- * member.  Call it after the members have been read.  In lib/verify/verify_claims.c. */
-void fm_verify_claims(struct fm_bundle_job *j);
-
 #endif

@@ -17,6 +17,7 @@
 #include "formats/json/jsonedit.h"
 #include "formats/sign/oms.h"
 #include "lib/base/mem.h"
+#include "lib/base/names.h"
 #include "lib/export/card.h"
 #include "lib/export/filetable.h"
 #include "lib/stage/stage.h"
@@ -199,11 +200,6 @@ static void skip(struct fm_verifier *v, const char *what)
     r->skip[r->skips++] = what;
 }
 
-static int compare_names(const void *a, const void *b)
-{
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
 int fm_verify_others(struct fm_verifier *v, bool (*known)(const void *self, const char *name),
                      void (*other)(void *self, const char *name), void *self, struct fm_err *err)
 {
@@ -232,8 +228,7 @@ int fm_verify_others(struct fm_verifier *v, bool (*known)(const void *self, cons
         rc = fm_fail_errno(err, "cannot list '%s'", v->options->target);
         goto out;
     }
-    if (names)
-        qsort(name, names, sizeof *name, compare_names);
+    fm_names_sort(name, names, sizeof *name);
     for (size_t i = 0; i < names; i++)
         other(self, name[i]);
     for (size_t i = 0; i < HUBS; i++)
