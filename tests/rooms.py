@@ -34,8 +34,8 @@ ROOMS = {
     "lib/base": "",
     "formats/file": "lib/base",
     "formats/json": "lib/base formats/file",
-    "formats/quant": "lib/base formats/json",
-    "formats/tensor": "lib/base formats/file formats/json",
+    "formats/quant": "lib/base formats/file formats/json",
+    "formats/tensor": "lib/base formats/file formats/json formats/quant",
     "formats/bundle": "lib/base formats/file formats/json",
     "formats/text": "lib/base formats/file formats/json",
     "formats/sign": "lib/base formats/file formats/json",
@@ -135,7 +135,6 @@ FORMAT = re.compile(r'\.name = "([\w:-]+)"')
 OTHERS = {"layer", "uniform"}
 # What a file that reads checkpoints or exports has to name.
 READERS = {
-    "formats/tensor/gptq.c": {"awq"},  # it repacks this method's tensors
     "formats/tensor/hfdir.c": {"modelopt"},  # it finds this method's second file
     "lib/export/card.c": {"compressed-tensors"},  # also the name of a package for Python
 }

@@ -1,10 +1,10 @@
 /*
  * AWQ as AutoAWQ's GEMM kernels read it: four-bit integers with a zero point for each group, packed
- * along the rows of the matrix.  formats/tensor/gptq.h presents its tensors in the usual order:
+ * along the rows of the matrix.  Its tensors are presented in the usual order:
  *
- *     X.qweight I32 (N, K / 8)   eight codes per word, the first in its low bits
- *     X.scales (N, K / group)
- *     X.qzeros U8 (N, K / group)
+ *     X.qweight I32 (K, N / 8)          I32 (N, K / 8)  eight codes per word, the first in its low
+ * bits X.scales (K / group, N)           (N, K / group) X.qzeros I32 (K / group, N / 8)   U8 (N, K
+ * / group)
  *
  * A value is (code - zero point) x scale.  This format is only read: no bundle keeps its codes, and
  * no export is rounded to it.  modules_to_not_convert is not needed, because the names of tensors
@@ -16,6 +16,7 @@
 #include <strings.h>
 
 #include "formats/quant/formats.h"
+#include "lib/base/names.h"
 
 static int read_awq(struct fm_scheme *s, struct fm_schemes **several, const cJSON *json,
                     struct fm_err *err)
@@ -41,7 +42,42 @@ static int read_awq(struct fm_scheme *s, struct fm_schemes **several, const cJSO
                    key);
 }
 
-const struct fm_quant_method fm_method_awq = {.name = "awq", .read = read_awq};
+/* Present a tensor in the usual order. */
+static int turn_awq(struct fm_tensor *t, struct fm_err *err)
+{
+    bool codes = fm_ends_with(t->name, ".qweight"), zeros = fm_ends_with(t->name, ".qzeros");
+    if (!codes && !zeros && !fm_ends_with(t->name, ".scales"))
+        return FM_OK;
+    bool number = t->dtype == FM_F16 || t->dtype == FM_BF16 || t->dtype == FM_F32;
+    if (t->dims != 2 || !(codes || zeros ? t->dtype == FM_I32 : number) ||
+        (codes && t->shape[0] % 8 != 0))
+        return fm_fail(err, FM_EFORMAT, "tensor '%s' is %s with %d dimensions; awq has %s with 2%s",
+                       t->name, fm_dtype_name(t->dtype), t->dims,
+                       codes || zeros ? "I32" : "numbers",
+                       codes ? ", the first a multiple of 8" : "");
+    uint64_t rows = t->shape[0];
+    t->shape[0] = t->shape[1] * (codes || zeros ? 8 : 1);
+    t->shape[1] = codes ? rows / 8 : rows;
+    t->form = codes || zeros ? FM_TENSOR_NIBBLES : FM_TENSOR_TURNED;
+    if (zeros) {
+        t->dtype = FM_U8;
+        t->size *= 2;
+    }
+    return FM_OK;
+}
+
+static int take_awq(char **config, struct fm_quant_file *file, size_t files, const cJSON *quant,
+                    bool inner, struct fm_err *err)
+{
+    (void)config, (void)quant, (void)inner;
+    for (size_t s = 0; s < files; s++)
+        for (size_t i = 0; i < file[s].count; i++)
+            if (turn_awq(&file[s].tensor[i], err))
+                return fm_within(err, "%s", file[s].name);
+    return FM_OK;
+}
+
+const struct fm_quant_method fm_method_awq = {.name = "awq", .read = read_awq, .take = take_awq};
 
 const struct fm_storage fm_awq = {.name = "awq",
                                   .code = FM_CODE_INT4,

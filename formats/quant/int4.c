@@ -1,7 +1,7 @@
 /*
  * INT4 of compressed-tensors (pack-quantized): X.weight_packed I32 (N, K / 8), eight 4-bit integers
  * per word, the first in its low bits, with 8 added; X.weight_scale (N, K / group), and
- * X.weight_shape.  Checkpoints of GPTQ are read as this format (formats/tensor/gptq.h).
+ * X.weight_shape.  Checkpoints of GPTQ are read as this format (gptq.c).
  *
  * Rounding: 32 or 128 of a row: s = amax / 7.5, rounded to the dtype of the weights; its epsilon
  * where that is 0.

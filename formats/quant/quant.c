@@ -237,9 +237,9 @@ bool fm_storage_exact(const struct fm_scheme *scheme, const struct fm_schemes *s
 
 /* ---- the lists ---- */
 
-static const struct fm_quant_method *const methods[] = {&fm_method_fp8,        &fm_method_mxfp4,
-                                                        &fm_method_compressed, &fm_method_mxfp8,
-                                                        &fm_method_modelopt,   &fm_method_awq};
+static const struct fm_quant_method *const methods[] = {
+    &fm_method_fp8,   &fm_method_mxfp4,    &fm_method_compressed, &fm_method_gptq,
+    &fm_method_mxfp8, &fm_method_modelopt, &fm_method_awq};
 
 const struct fm_quantiser *const fm_quantisers[] = {&fm_to_fp8_block, &fm_to_fp8,   &fm_to_w4a16,
                                                     &fm_to_w4a16_32,  &fm_to_nvfp4, &fm_to_nvfp4_ct,
@@ -283,11 +283,34 @@ int fm_storage_read(struct fm_scheme *scheme, struct fm_schemes **schemes, const
     const char *name = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "quant_method"));
     *known = true;
     for (size_t i = 0; name && i < sizeof methods / sizeof *methods; i++)
-        if (strcmp(methods[i]->name, name) == 0 && (fused || !methods[i]->fused))
+        if (strcmp(methods[i]->name, name) == 0 && methods[i]->read &&
+            (fused || !methods[i]->fused))
             return methods[i]->read(scheme, schemes, json, err);
     *known = false;
     return fm_fail(err, FM_ECONFIG,
                    "the model is quantized (quantization_config%s%.32s); use its BF16, F16 or F32 "
                    "original, or dequantize it first",
                    name ? ": " : "", name ? name : "");
+}
+
+int fm_quant_take(char **config, struct fm_quant_file *file, size_t files, const char *text,
+                  size_t bytes, struct fm_err *err)
+{
+    cJSON *json = NULL;
+    int rc = fm_json_tree(&json, text, bytes, err);
+    *config = NULL;
+    if (rc)
+        return fm_within(err, "config.json");
+    const cJSON *quant = cJSON_GetObjectItemCaseSensitive(json, "quantization_config");
+    bool inner = !quant;
+    if (inner)
+        quant = cJSON_GetObjectItemCaseSensitive(
+            cJSON_GetObjectItemCaseSensitive(json, "text_config"), "quantization_config");
+    const char *name =
+        cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(quant, "quant_method"));
+    for (size_t i = 0; name && i < sizeof methods / sizeof *methods && !rc; i++)
+        if (methods[i]->take && strcmp(methods[i]->name, name) == 0)
+            rc = methods[i]->take(config, file, files, quant, inner, err);
+    cJSON_Delete(json);
+    return rc;
 }

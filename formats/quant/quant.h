@@ -3,8 +3,8 @@
  * quantization_config says about it.  It is given JSON, rows and columns; it does not depend on
  * models, layouts or bundles.  In reading order: this header (what a checkpoint's matrix consists
  * of; schemes of modules), encode (rounding a matrix to a format), formats.h; one file for each
- * format, which is read and written there: fp8, mxfp8, mxfp4, int4, nvfp4, awq; and the containers
- * of several formats, compressed and modelopt.
+ * format, which is read and written there: fp8, mxfp8, mxfp4, int4, nvfp4, awq, gptq; and the
+ * containers of several formats, compressed and modelopt.
  *
  * A storage determines the kind of codes and the names of tensors.  lib/model/stored.h finds the
  * tensors that belong to a weight.  Bundles can keep codes (lib/model/packed.h).
@@ -16,10 +16,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "formats/file/file.h"
 #include "formats/json/json.h"
 #include "lib/base/dtype.h"
 #include "lib/base/err.h"
 #include "lib/base/scaled.h"
+#include "lib/base/tensor.h"
 
 /*
  * Parts of a quantised matrix W (N rows, K columns): a plane is a matrix of elements, one for each
@@ -158,18 +160,40 @@ int fm_scheme_group(const struct fm_scheme *scheme);
 /* The least common multiple of two groups, at most FM_STORAGE_BLOCK_MAX + 1. */
 int fm_storage_both(int a, int b);
 
+/* The tensors of a file of a checkpoint, sorted by name; `take` below may change, rename and drop
+ * some. */
+struct fm_quant_file {
+    const char *name;
+    const struct fm_file *file;
+    struct fm_tensor *tensor;
+    size_t count;
+    char *renamed; /* their new names (malloc), or NULL */
+};
+
+/*
+ * If config.json (`text`) names a quant_method whose tensors have an order of their own, present
+ * them as tensors of another format or in the usual order, and set *config (malloc) to the
+ * quantization_config that describes them, or to NULL if it stays as it is.  FM_ECONFIG or
+ * FM_EFORMAT, naming the key or the file and tensor, if that is not possible.
+ */
+int fm_quant_take(char **config, struct fm_quant_file *file, size_t files, const char *text,
+                  size_t bytes, struct fm_err *err);
+
 /* A quant_method.  fp8 has one scale per block of a matrix, as in DeepSeek-V3; mxfp8 is its form in
  * MiniMax-M3; mxfp4 is for experts, as in gpt-oss; compressed-tensors and NVIDIA's modelopt are
- * containers of several formats. */
+ * containers of several formats; gptq is taken as compressed-tensors. */
 struct fm_quant_method {
     const char *name; /* "modelopt" */
     bool fused;       /* only for experts in one tensor */
     int (*read)(struct fm_scheme *scheme, struct fm_schemes **schemes, const cJSON *quantization,
                 struct fm_err *err);
+    /* NULL, or fm_quant_take of this method.  `inner`: the key is in text_config. */
+    int (*take)(char **config, struct fm_quant_file *file, size_t files, const cJSON *quantization,
+                bool inner, struct fm_err *err);
 };
 
 extern const struct fm_storage fm_fp8, fm_mxfp4, fm_mxfp8;
 extern const struct fm_quant_method fm_method_fp8, fm_method_mxfp4, fm_method_compressed,
-    fm_method_mxfp8, fm_method_modelopt, fm_method_awq;
+    fm_method_mxfp8, fm_method_modelopt, fm_method_awq, fm_method_gptq;
 
 #endif

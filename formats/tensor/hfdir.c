@@ -18,7 +18,7 @@
 #include "formats/file/genuine.h"
 #include "formats/json/json.h"
 #include "formats/json/jsonedit.h"
-#include "formats/tensor/gptq.h"
+#include "formats/quant/quant.h"
 #include "formats/tensor/hfcache.h"
 #include "formats/tensor/hfindex.h"
 #include "formats/tensor/hftext.h"
@@ -247,15 +247,28 @@ static int take_quant(struct fm_hfdir *dir, struct fm_err *err)
     return rc;
 }
 
-/* For a checkpoint of GPTQ: make its tensors look like those of compressed-tensors. */
-static int take_gptq(struct fm_hfdir *dir, struct fm_err *err)
+/* Present the tensors of a quant_method with an order of its own in the usual one. */
+static int take_tensors(struct fm_hfdir *dir, struct fm_err *err)
 {
+    struct fm_jsonedit edit = {.key = "quantization_config"};
     char *value = NULL;
-    int rc = fm_gptq_take(&value, dir, err);
-    struct fm_jsonedit edit = {.key = "quantization_config", .value = value};
+    struct fm_quant_file *file = fm_alloc(dir->shards, sizeof *file, "the list of shards", err);
+    if (!file)
+        return err->code;
+    for (size_t i = 0; i < dir->shards; i++) {
+        const struct fm_shard *s = &dir->shard[i];
+        file[i] = (struct fm_quant_file){s->name, &s->file, s->st.tensor, s->st.count, NULL};
+    }
+    int rc = fm_quant_take(&value, file, dir->shards, dir->config, dir->config_bytes, err);
+    for (size_t i = 0; i < dir->shards; i++) {
+        dir->shard[i].st.count = file[i].count;
+        dir->shard[i].renamed = file[i].renamed;
+    }
+    edit.value = value;
     if (!rc && value)
         rc = fm_jsonedit_set(&dir->config, &dir->config_bytes, &edit, 1, err);
     free(value);
+    free(file);
     return rc;
 }
 
@@ -297,7 +310,7 @@ int fm_hfdir_open(struct fm_hfdir *dir, const char *path, struct fm_err *err)
     int rc = read_config(dir, err);
     if (rc == FM_ENOENT)
         rc = fm_hfcache_explain_directory(dir->fd, rc, err);
-    if (rc || open_weights(dir, err) || take_quant(dir, err) || take_gptq(dir, err) ||
+    if (rc || open_weights(dir, err) || take_quant(dir, err) || take_tensors(dir, err) ||
         take_text(dir, err) || sort_places(dir, err)) {
         fm_within(err, "%s", path);
         goto fail;

@@ -23,7 +23,7 @@ struct fm_shard {
     char *name;
     struct fm_file file;
     struct fm_safetensors st;
-    char *renamed; /* names of tensors, if not those in the file (formats/tensor/gptq.h), or NULL */
+    char *renamed; /* names of tensors, if not those in the file (formats/quant/gptq.c), or NULL */
 };
 
 struct fm_carried {

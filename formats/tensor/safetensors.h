@@ -3,7 +3,7 @@
  * directory of several.  It handles names, dtypes, shapes and offsets, and does not depend on
  * models.  In reading order: safetensors.c (the index of a file), stplan.c (the header of a file to
  * be written), hfindex, hfcache (a directory by its hub name), hfdir (reading a directory), hftext
- * (the text part of a multimodal checkpoint), gptq (a checkpoint of GPTQ), carry (which other files
+ * (the text part of a multimodal checkpoint), carry (which other files
  * are carried), hfwriter (planning a directory).
  *
  * safetensors: a reader that makes a sorted index of one file and refuses what the reference
@@ -22,34 +22,14 @@
 #include <stdint.h>
 
 #include "formats/file/file.h"
-#include "lib/base/dtype.h"
 #include "lib/base/err.h"
+#include "lib/base/tensor.h"
 
 #define FM_ST_HEADER_BYTES_MAX 100000000u /* the reference's own limit, decimal */
-#define FM_ST_DIMS_MAX 8
-#define FM_ST_NAME_BYTES_MAX 512
 #define FM_ST_TENSORS_MAX 262144
 #define FM_ST_TEXT_BYTES_MAX ((size_t)32 << 20)   /* names and metadata of one file */
 #define FM_ST_ENTRY_BYTES_MAX ((size_t)256 << 10) /* header text of a tensor or metadata pair */
 #define FM_ST_ALIGN 4096 /* data of the files we write starts at a multiple of this */
-
-/* How fm_tensor_read gets the bytes of a tensor (formats/tensor/gptq.h). */
-enum fm_tensor_form {
-    FM_TENSOR_STORED,  /* from the file */
-    FM_TENSOR_TURNED,  /* by transposing the matrix in the file */
-    FM_TENSOR_NIBBLES, /* from the nibbles of a matrix whose words hold eight rows of a column */
-    FM_TENSOR_SIZES    /* from `sizes` */
-};
-
-struct fm_tensor {
-    const char *name; /* borrowed from the index, NUL-terminated */
-    enum fm_dtype dtype;
-    int dims;
-    uint64_t shape[FM_ST_DIMS_MAX];
-    uint64_t offset, size; /* bytes, absolute in the file that was opened */
-    enum fm_tensor_form form;
-    int64_t sizes[2]; /* of FM_TENSOR_SIZES */
-};
 
 struct fm_safetensors {
     struct fm_tensor *tensor; /* sorted by name (bytes) */

@@ -1,13 +1,24 @@
-/* No file is converted: names and shapes change in the index of each shard, and fm_tensor_read
- * transposes the data that it reads. */
-#include "formats/tensor/gptq.h"
-
+/*
+ * Checkpoints of GPTQ (quant_method gptq), read as compressed-tensors' pack-quantized: the codes
+ * are the same words and the scales the same numbers, in matrices that are transposed.
+ *
+ *     X.qweight I32 (K / 8, N)         X.weight_packed I32 (N, K / 8)  four-bit integers, 8 added
+ *     X.scales (K / group, N)          X.weight_scale (N, K / group)
+ *     X.qzeros I32 (K / group, N / 8)  X.weight_shape I64 (2)          zero points, all 8
+ *     X.g_idx I32 (K)                  absent                          groups, ascending
+ *
+ * Source: AutoGPTQ's and GPTQModel's qlinear modules, which store a zero point minus one unless
+ * checkpoint_format is gptq_v2.
+ *
+ * No file is converted: names and shapes change in the list of each file's tensors, and
+ * fm_tensor_read transposes the data that it reads.  Zero points and the order of columns are read.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "formats/file/text.h"
-#include "formats/json/json.h"
+#include "formats/quant/formats.h"
 #include "lib/base/names.h"
 #include "lib/base/pool.h"
 
@@ -24,16 +35,16 @@ static int check_number(const cJSON *quant, const char *key, double from, double
 }
 
 /* Read a tensor of 32-bit integers into scratch. */
-static int read_integers(const int32_t **value, const struct fm_tensor *t, const struct fm_shard *s,
-                         struct fm_err *err)
+static int read_integers(const int32_t **value, const struct fm_tensor *t,
+                         const struct fm_quant_file *s, struct fm_err *err)
 {
     int32_t *to = fm_scratch((size_t)t->size + 1);
     *value = to;
-    return fm_file_read(&s->file, t->offset, to, (size_t)t->size, err);
+    return fm_file_read(s->file, t->offset, to, (size_t)t->size, err);
 }
 
 /* Check the zero points, and set the tensor's form to FM_TENSOR_SIZES. */
-static int take_zeros(struct fm_tensor *t, const struct fm_shard *s, int group, bool minus_one,
+static int take_zeros(struct fm_tensor *t, const struct fm_quant_file *s, int group, bool minus_one,
                       struct fm_err *err)
 {
     const int32_t *zeros;
@@ -66,7 +77,7 @@ static int take_zeros(struct fm_tensor *t, const struct fm_shard *s, int group, 
     return rc;
 }
 
-static int check_order(const struct fm_tensor *t, const struct fm_shard *s, int group,
+static int check_order(const struct fm_tensor *t, const struct fm_quant_file *s, int group,
                        struct fm_err *err)
 {
     const int32_t *of;
@@ -91,8 +102,8 @@ static const struct {
 
 /* Rename a tensor, storing the new name in `names`, and set its shape and form.  *left_out: the
  * tensor is dropped. */
-static int take_tensor(struct fm_tensor *t, bool *left_out, char **names, const struct fm_shard *s,
-                       int group, bool minus_one, struct fm_err *err)
+static int take_tensor(struct fm_tensor *t, bool *left_out, char **names,
+                       const struct fm_quant_file *s, int group, bool minus_one, struct fm_err *err)
 {
     size_t i = 0, n = sizeof ends / sizeof *ends;
     *left_out = false;
@@ -130,51 +141,50 @@ static int take_tensor(struct fm_tensor *t, bool *left_out, char **names, const 
     return FM_OK;
 }
 
-static int take_shard(struct fm_shard *s, int group, bool minus_one, struct fm_err *err)
+static int take_shard(struct fm_quant_file *s, int group, bool minus_one, struct fm_err *err)
 {
     size_t bytes = 1, count = 0;
-    for (size_t i = 0; i < s->st.count; i++)
-        bytes += strlen(s->st.tensor[i].name) + sizeof ".weight_packed";
+    for (size_t i = 0; i < s->count; i++)
+        bytes += strlen(s->tensor[i].name) + sizeof ".weight_packed";
     char *names = malloc(bytes + FM_ST_NAME_BYTES_MAX);
-    free(s->renamed);
     s->renamed = names;
     if (!names)
         return fm_fail(err, FM_ENOMEM, "no memory for the names of tensors");
-    for (size_t i = 0; i < s->st.count; i++) {
+    for (size_t i = 0; i < s->count; i++) {
         bool left_out;
-        struct fm_tensor *t = &s->st.tensor[i];
+        struct fm_tensor *t = &s->tensor[i];
         if (take_tensor(t, &left_out, &names, s, group, minus_one, err))
             return err->code;
         if (!left_out)
-            s->st.tensor[count++] = *t;
+            s->tensor[count++] = *t;
     }
-    s->st.count = count;
-    fm_names_sort(s->st.tensor, count, sizeof *s->st.tensor);
+    s->count = count;
+    fm_names_sort(s->tensor, count, sizeof *s->tensor);
     return FM_OK;
 }
 
-static bool has_tensor(const struct fm_hfdir *dir, const char *name)
+static bool has_tensor(const struct fm_quant_file *file, size_t files, const char *name)
 {
-    for (size_t s = 0; s < dir->shards; s++)
-        if (fm_safetensors_find(&dir->shard[s].st, name))
+    for (size_t s = 0; s < files; s++)
+        if (fm_names_find(file[s].tensor, file[s].count, sizeof *file[s].tensor, name))
             return true;
     return false;
 }
 
 /* Check that every matrix of codes has zero points and, if `order`, a g_idx, because missing
  * ones cannot be checked. */
-static int check_complete(const struct fm_hfdir *dir, const struct fm_shard *s, bool order,
-                          struct fm_err *err)
+static int check_complete(const struct fm_quant_file *file, size_t files,
+                          const struct fm_quant_file *s, bool order, struct fm_err *err)
 {
-    for (size_t i = 0; i < s->st.count; i++) {
-        const char *codes = s->st.tensor[i].name;
+    for (size_t i = 0; i < s->count; i++) {
+        const char *codes = s->tensor[i].name;
         for (int k = 2; k < (order ? 4 : 3); k++) {
             char name[FM_ST_NAME_BYTES_MAX + sizeof ".qzeros"];
             if (!fm_ends_with(codes, ".qweight"))
                 continue;
             snprintf(name, sizeof name, "%.*s%s", (int)(strlen(codes) - strlen(".qweight")), codes,
                      ends[k].end);
-            if (!has_tensor(dir, name))
+            if (!has_tensor(file, files, name))
                 return fm_fail(err, FM_ECONFIG,
                                "tensor '%s' has no '%s' (%s); use the model's BF16 original", codes,
                                name, k == 2 ? "zero points" : "desc_act true");
@@ -185,7 +195,8 @@ static int check_complete(const struct fm_hfdir *dir, const struct fm_shard *s, 
 
 /* Make a configuration like those that compressed-tensors writes; its `ignore` names the matrices
  * that are not quantised. */
-static int make_config(char **config, const struct fm_hfdir *dir, int group, struct fm_err *err)
+static int make_config(char **config, const struct fm_quant_file *file, size_t files, int group,
+                       struct fm_err *err)
 {
     struct fm_text t = {0};
     fm_text_printf(&t,
@@ -196,12 +207,12 @@ static int make_config(char **config, const struct fm_hfdir *dir, int group, str
                    "\"dynamic\": false}, \"input_activations\": null}}, \"kv_cache_scheme\": null, "
                    "\"ignore\": [",
                    group);
-    bool first = has_tensor(dir, "lm_head.weight_packed");
+    bool first = has_tensor(file, files, "lm_head.weight_packed");
     if (!first)
         fm_text_quote(&t, "lm_head");
-    for (size_t s = 0; s < dir->shards; s++)
-        for (size_t i = 0; i < dir->shard[s].st.count; i++) {
-            const struct fm_tensor *plain = &dir->shard[s].st.tensor[i];
+    for (size_t s = 0; s < files; s++)
+        for (size_t i = 0; i < file[s].count; i++) {
+            const struct fm_tensor *plain = &file[s].tensor[i];
             char module[FM_ST_NAME_BYTES_MAX + 1];
             if (plain->dims != 2 || !fm_ends_with(plain->name, ".weight") ||
                 strstr(plain->name, "embed_tokens") || strcmp(plain->name, "lm_head.weight") == 0)
@@ -218,79 +229,33 @@ static int make_config(char **config, const struct fm_hfdir *dir, int group, str
     return t.failed ? fm_fail(err, FM_ENOMEM, "no memory for config.json") : FM_OK;
 }
 
-/* ---- AWQ ---- */
-
-/* Present a tensor of AWQ in the usual order. */
-static int turn_awq(struct fm_tensor *t, struct fm_err *err)
+static int take_gptq(char **config, struct fm_quant_file *file, size_t files, const cJSON *quant,
+                     bool inner, struct fm_err *err)
 {
-    bool codes = fm_ends_with(t->name, ".qweight"), zeros = fm_ends_with(t->name, ".qzeros");
-    if (!codes && !zeros && !fm_ends_with(t->name, ".scales"))
-        return FM_OK;
-    bool number = t->dtype == FM_F16 || t->dtype == FM_BF16 || t->dtype == FM_F32;
-    if (t->dims != 2 || !(codes || zeros ? t->dtype == FM_I32 : number) ||
-        (codes && t->shape[0] % 8 != 0))
-        return fm_fail(err, FM_EFORMAT, "tensor '%s' is %s with %d dimensions; awq has %s with 2%s",
-                       t->name, fm_dtype_name(t->dtype), t->dims,
-                       codes || zeros ? "I32" : "numbers",
-                       codes ? ", the first a multiple of 8" : "");
-    uint64_t rows = t->shape[0];
-    t->shape[0] = t->shape[1] * (codes || zeros ? 8 : 1);
-    t->shape[1] = codes ? rows / 8 : rows;
-    t->form = codes || zeros ? FM_TENSOR_NIBBLES : FM_TENSOR_TURNED;
-    if (zeros) {
-        t->dtype = FM_U8;
-        t->size *= 2;
-    }
-    return FM_OK;
-}
-
-static int take_awq(const struct fm_hfdir *dir, struct fm_err *err)
-{
-    for (size_t s = 0; s < dir->shards; s++)
-        for (size_t i = 0; i < dir->shard[s].st.count; i++)
-            if (turn_awq(&dir->shard[s].st.tensor[i], err))
-                return fm_within(err, "%s", dir->shard[s].name);
-    return FM_OK;
-}
-
-int fm_gptq_take(char **config, struct fm_hfdir *dir, struct fm_err *err)
-{
-    cJSON *json = NULL;
-    double bits, group;
-    *config = NULL;
-    if (fm_json_tree(&json, dir->config, dir->config_bytes, err))
-        return fm_within(err, "config.json");
-    const cJSON *quant = cJSON_GetObjectItemCaseSensitive(json, "quantization_config");
-    const char *method =
-        cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(quant, "quant_method"));
-    const cJSON *text = cJSON_GetObjectItemCaseSensitive(json, "text_config");
-    const cJSON *inner = cJSON_GetObjectItemCaseSensitive(text, "quantization_config");
-    const char *within =
-        cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(inner, "quant_method"));
     const char *format =
         cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(quant, "checkpoint_format"));
-    bool gptq = method && strcmp(method, "gptq") == 0,
-         awq = (method && strcmp(method, "awq") == 0) || (within && strcmp(within, "awq") == 0);
     bool second = format && strcmp(format, "gptq_v2") == 0;
-    int rc = gptq ? check_number(quant, "bits", 4, 4, &bits, err) : FM_OK;
-    if (!rc && gptq)
+    bool order = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(quant, "desc_act"));
+    double bits, group;
+    if (inner) /* not supported: fm_storage_read refuses it */
+        return FM_OK;
+    int rc = check_number(quant, "bits", 4, 4, &bits, err);
+    if (!rc)
         rc = check_number(quant, "group_size", 8, 1 << 20, &group, err);
-    if (!rc && gptq && format && !second && strcmp(format, "gptq") != 0)
+    if (!rc && format && !second && strcmp(format, "gptq") != 0)
         rc = fm_fail(err, FM_ECONFIG,
                      "checkpoint_format '%.32s' is not supported (only gptq and gptq_v2); use the "
                      "model's BF16 original",
                      format);
-    bool order = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(quant, "desc_act"));
-    cJSON_Delete(json);
     if (rc)
         return fm_within(err, "config.json: quantization_config");
-    if (awq)
-        return take_awq(dir, err);
-    for (size_t s = 0; s < dir->shards && gptq && !rc; s++)
-        if ((rc = check_complete(dir, &dir->shard[s], order, err)))
-            fm_within(err, "%s", dir->shard[s].name);
-    for (size_t s = 0; s < dir->shards && gptq && !rc; s++)
-        if ((rc = take_shard(&dir->shard[s], (int)group, !second, err)))
-            fm_within(err, "%s", dir->shard[s].name);
-    return rc || !gptq ? rc : make_config(config, dir, (int)group, err);
+    for (size_t s = 0; s < files; s++)
+        if (check_complete(file, files, &file[s], order, err))
+            return fm_within(err, "%s", file[s].name);
+    for (size_t s = 0; s < files; s++)
+        if (take_shard(&file[s], (int)group, !second, err))
+            return fm_within(err, "%s", file[s].name);
+    return make_config(config, file, files, (int)group, err);
 }
+
+const struct fm_quant_method fm_method_gptq = {.name = "gptq", .take = take_gptq};
