@@ -16,7 +16,7 @@
  *   4. plan.c begins the plan: the members that a load cap keeps;
  *   5. export.c chooses the member whose budget is nearest;
  *   6. plan.c plans its export.  The mask and the layout determine the widths, the widths determine
- *      the tensors of experts (flat.c, stock.c), and the layout distributes all tensors over files;
+ *      the tensors of experts (tensors.c), and the layout distributes all tensors over files;
  *      texts.c and card.c write the texts;
  *   7. export.c computes the size of the output and the free space;
  *   8. exportwriter.c makes the directory: pieces of all files in parallel, each filled from ranges

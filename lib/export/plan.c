@@ -1,7 +1,7 @@
 /*
  * The plan of an export, made in this order: check the options; then determine the widths from the
  * member, tensors and files from the widths, and the texts from all of these.  A layout adds its
- * experts' tensors by the functions of flat.c and stock.c, and its files by those here.
+ * experts' tensors by the functions of tensors.c, and its files by those here.
  *
  *     member --level, round, store--> widths: kept <= stored <= I        of every expert
  *                                        |  layout->experts, fm_exportplan_rest
