@@ -5,6 +5,7 @@
  */
 #include "formats/quant/encode.h"
 
+#include <assert.h>
 #include <float.h>
 #include <math.h>
 #include <string.h>
@@ -138,6 +139,7 @@ void fm_scaled_from_f32(void *codes, const float *x, const float *scale, size_t 
 {
     float q[CHUNK];
     size_t per_byte = 8 / (size_t)fm_code_bits(code);
+    assert(n % per_byte == 0);
     for (size_t at = 0, some; at < n; at += some) {
         some = some_of(at, n, block);
         size_t b = at / block, blocks = (some + block - 1) / block;
@@ -283,6 +285,8 @@ bool fm_quantise(void *codes, void *scales, const struct fm_quantiser *q,
     size_t row = columns * (size_t)fm_storage_bits(to->storage) / 8;
     struct fm_mark mark = fm_scratch_mark();
     struct band b = {.blocks = blocks, .size = size};
+    assert(high > 0 && row * 8 == columns * (size_t)fm_storage_bits(to->storage));
+    assert(blocks * size >= columns && (blocks - 1) * size <= columns);
     bool finite = true;
     b.wide = fm_scratch((high * columns + 1) * sizeof *b.wide);
     b.most = fm_scratch((blocks + 1) * sizeof *b.most);

@@ -4,6 +4,7 @@
  */
 #include "formats/quant/quant.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -78,6 +79,7 @@ void fm_scheme_decode(float *values, const struct fm_scheme *s, const void *code
                                      .block_columns =
                                          s->block_columns ? s->block_columns : (int)columns,
                                      .code = s->storage->code};
+    assert(rows * columns * (size_t)fm_code_bits(scales.code) % 8 == 0);
     fm_scaled_to_f32(values, codes, &scales, 0, rows * columns);
 }
 

@@ -155,6 +155,8 @@ static int read_checked(const struct fm_exportplan *p, const struct fm_planned_b
     const struct fm_packed_part *of = &packed->part[part];
     const struct fm_segments *seg = &p->from->seg;
     uint64_t end = first + count, before = fm_packed_bytes(packed, of, first);
+    assert(first % (uint64_t)packed->group == 0 && count % (uint64_t)packed->group == 0);
+    assert(end <= (uint64_t)p->from->config.I);
     uint64_t at = fm_volumes_expert(&p->from->volumes, b->m, part, b->e);
     int rc = fm_file_read(&p->from->bundle.file, at + before, dst,
                           (size_t)fm_packed_bytes(packed, of, count), err);
@@ -390,6 +392,7 @@ static int fill_moved(const struct filling *from, const struct fm_planned_block 
     uint64_t k = fm_exportplan_kept(p, b), end = first + n;
     uint64_t kept = k > first ? (end < k ? end : k) - first : 0;
     const struct fm_forms f = fm_exportplan_forms(p, b, kept, n);
+    assert(f.file_bytes == fm_exportplan_unit_bytes(p, b, n));
     struct fm_mark mark = fm_scratch_mark();
     char *room = fm_forms_same(&f) ? dst : NULL;
     const char *part = dst;
@@ -547,6 +550,7 @@ static int round_cut(char *dst, const struct fm_exportplan *p, const struct fm_p
     const struct fm_expert_cut cut = fm_expert_cut(p->from->config.expert, b->part);
     float factor;
     bool finite = fm_quantise_factor(&factor, q, &p->rounded.scheme, all);
+    assert(b->plane >= 0 && b->plane <= FM_PLANES);
     if (b->plane == FM_PLANES) {
         for (uint64_t at = 0; at < b->bytes; at += sizeof factor)
             memcpy(dst + at, &factor, sizeof factor);
@@ -757,6 +761,7 @@ static int cut(struct piece **piece, int *count, const struct fm_exportplan *p,
         const struct fm_planned_tensor *t = &p->tensor[i];
         for (uint64_t at = 0, next; at < t->t.size; at = next) {
             next = fm_planned_copy(t) ? t->t.size : fm_fill_cut(p, t, at, FM_FILL_PIECE);
+            assert(next > at && next <= t->t.size); /* pieces fill the tensor, each byte once */
             if (FM_GROW(*piece, room, n + 1, "the pieces of a file", err))
                 return err->code;
             (*piece)[n++] = (struct piece){t, at, next - at, source_at(p, t, at), 0};
@@ -869,6 +874,7 @@ static int put(struct filework *f, uint64_t at, const void *bytes, size_t size, 
 static int put_piece(struct filework *f, const struct piece *p, const char *bytes,
                      struct fm_err *err)
 {
+    assert(p->from + p->size <= p->tensor->t.size);
     int rc = put(f, p->tensor->t.offset + p->from, bytes, (size_t)p->size, err);
     if (!rc)
         fm_taskgroup_add(&f->w->tasks, p->size);

@@ -263,17 +263,15 @@ static void end_task(void *arg, int i)
     scales.first = (int64_t)first;
     void *raw = fm_scratch(bytes);
     struct fm_in x = {raw, t->dtype, scales.scale ? &scales : NULL};
-    int rc = fm_tensor_read(t, v->whole->at.file, at, raw, bytes, &err);
+    const struct fm_reading r = {
+        .at = &v->whole->at, .e = i, .lock = &v->lock, .sum = &v->sum, .pieces = &v->sum};
+    int rc = fm_reading_bytes(raw, &r, 0, at, bytes, &err);
     if (!rc && fm_stored_finite(&v->whole->at, raw, first, n, &err))
         rc = fm_within(&err, "%s", v->m->path);
     if (!rc)
         v->m->ops->convert(fm_element_out(v->dst, first), (int64_t)n, x, NULL, 1, (int64_t)n);
     else
         fail_piece(v, i, &err, true);
-    struct fm_digest digest = fm_weightsum_piece((size_t)i, raw, bytes);
-    pthread_mutex_lock(&v->lock);
-    fm_weightsum_add(&v->sum, &digest);
-    pthread_mutex_unlock(&v->lock);
     fm_scratch_release(mark);
 }
 

@@ -438,6 +438,7 @@ static int read_tensor(void *dst, const char **name, const struct fm_packed_expe
     bool all = x->naming == FM_NAMING_RAGGED, down = of == FM_PART_DOWN_T;
     uint64_t each = all && row >= 0 && !down ? 2 : 1, at = all ? (uint64_t)x->e * each : 0;
     enum fm_dtype dtype = row < 0 ? x->packed->scales : FM_F32;
+    assert(row < fm_expert_part_rows(x->config->expert, of) && (row >= 0 || down));
     uint64_t bytes = apart_bytes(x, row);
     char weight[FM_WEIGHT_NAME_BYTES], want[FM_ST_NAME_BYTES_MAX + 1];
     fm_checkpoint_name(weight, x->config, x->naming, all ? of : fm_packed_matrix(of, row), x->l,

@@ -2,6 +2,7 @@
  * tensor's shares, which fm_reading_join hashes under the name. */
 #include "lib/model/reading.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -18,7 +19,8 @@ struct fm_digest fm_weightsum_join(const struct fm_tensor *t, const struct fm_di
     return fm_digest_of(part, sizeof part);
 }
 
-struct fm_digest fm_weightsum_piece(size_t index, const void *bytes, size_t size)
+/* The digest of piece `index` of a tensor. */
+static struct fm_digest piece_digest(size_t index, const void *bytes, size_t size)
 {
     const uint64_t place = index;
     struct fm_digest part[2] = {fm_digest_of(&place, sizeof place), fm_digest_of(bytes, size)};
@@ -33,7 +35,7 @@ static struct fm_digest digest_of(const struct fm_tensor *t, const void *bytes, 
     for (size_t i = 0, at = 0; at < t->size; i++, at += most) {
         size_t left = (size_t)t->size - at;
         struct fm_digest piece =
-            fm_weightsum_piece(i, (const char *)bytes + at, left < most ? left : most);
+            piece_digest(i, (const char *)bytes + at, left < most ? left : most);
         fm_weightsum_add(&pieces, &piece);
     }
     return fm_weightsum_join(t, &pieces);
@@ -79,12 +81,13 @@ int fm_reading_bytes(void *dst, const struct fm_reading *r, int plane, uint64_t 
                      struct fm_err *err)
 {
     const struct fm_tensor *t = tensor_of(r, plane);
+    assert(offset + size <= t->size);
     if (fm_tensor_read(t, plane ? r->at->scale_file : r->at->file, offset, dst, size, err))
         return fm_within(err, "tensor '%s'", t->name);
     if (!r->sum)
         return FM_OK;
     struct fm_digest digest =
-        r->e < 0 ? digest_of(t, dst, 0) : fm_weightsum_piece((size_t)r->e, dst, size);
+        r->e < 0 ? digest_of(t, dst, 0) : piece_digest((size_t)r->e, dst, size);
     add(r, r->e < 0 ? r->sum : &r->pieces[plane], &digest);
     return FM_OK;
 }

@@ -30,9 +30,6 @@ struct fm_weightsum {
     struct fm_digest sum[FM_LAYERS_MAX + 1];
 };
 
-/* The digest of piece `index` of a tensor. */
-struct fm_digest fm_weightsum_piece(size_t index, const void *bytes, size_t size);
-
 /* The digest of a tensor from the sum of its pieces. */
 struct fm_digest fm_weightsum_join(const struct fm_tensor *t, const struct fm_digest *pieces);
 
@@ -45,7 +42,7 @@ int fm_weightsum_check(const struct fm_weightsum *wanted, int l, const struct fm
 
 struct fm_reading {
     const struct fm_stored *at;
-    int e, E;                 /* share e of E; e -1: the whole tensor */
+    int e, E;                 /* share e of E, or piece e; e -1: the whole tensor */
     pthread_mutex_t *lock;    /* guards the sums */
     struct fm_digest *sum;    /* of the layer; NULL: digests are not computed */
     struct fm_digest *pieces; /* (2) of shares: those of codes or values, and those of scales */

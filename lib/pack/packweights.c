@@ -289,6 +289,7 @@ struct other {
     char *raw, *written; /* a piece; one buffer if values are not converted */
     struct fm_hasher *hasher;
     struct fm_digest pieces; /* sum of the pieces' digests */
+    struct fm_reading r;
 };
 
 /* The differences that the adapter has for a tensor, or NULL. */
@@ -327,17 +328,16 @@ static int pass_piece(struct fm_packing *p, struct other *o, size_t index, size_
                       struct fm_err *err)
 {
     const struct fm_tensor *from = o->place->tensor;
-    uint64_t at = index * FM_PACKING_PIECE_BYTES;
-    size_t bits = (size_t)fm_stored_bits(o->place);
+    struct fm_reading r = o->r;
+    size_t bits = (size_t)fm_stored_bits(o->place), at = index * FM_PACKING_PIECE_BYTES;
     size_t first = 8 * at / bits, values = 8 * n / bits;
-    int rc = fm_tensor_read(from, o->place->file, at, o->raw, n, err);
-    if (rc)
-        return rc;
+    r.e = (int)index;
+    if (fm_reading_bytes(o->raw, &r, 0, at, n, err))
+        return err->code;
+    int rc = FM_OK;
     if (!o->v->extra && (o->place->scale || fm_dtype_is_weight(from->dtype)) &&
         fm_stored_finite(o->place, o->raw, first, values, err))
         rc = fm_within(err, "%s", o->place->file->path);
-    struct fm_digest digest = fm_weightsum_piece(index, o->raw, n);
-    fm_weightsum_add(&o->pieces, &digest);
     if (o->scales.scale && !rc) {
         o->scales.first = (int64_t)first;
         fm_stored_write(o->written, o->t->dtype, o->raw, from->dtype, &o->scales, values);
@@ -360,9 +360,9 @@ static int pass_other(struct fm_packing *p, const struct fm_packing_volume *v,
     struct other o = {.v = v, .t = t, .place = &v->from[place_of(v, t)], .hasher = fm_hasher_new()};
     struct fm_mark mark = fm_scratch_mark();
     const struct fm_tensor *from = o.place->tensor;
-    struct fm_reading r = reading_of(p, o.place, 0, &o.pieces);
-    r.e = -1;
-    int rc = o.hasher ? read_scales(p, &r, &o.scales, err)
+    o.r = reading_of(p, o.place, 0, &o.pieces);
+    o.r.e = -1;
+    int rc = o.hasher ? read_scales(p, &o.r, &o.scales, err)
                       : fm_fail(err, FM_ENOMEM, "no memory for a digest");
     o.change = rc ? NULL : change_of(p, t);
     assert(!o.change || !p->packed.storage || !o.place->scale); /* refused by choose_form() */
@@ -381,7 +381,7 @@ static int pass_other(struct fm_packing *p, const struct fm_packing_volume *v,
     }
     if (!rc) {
         fm_segments_find(&p->seg, t->name)->digest = fm_hasher_done(o.hasher);
-        fm_reading_join(&r, 0);
+        fm_reading_join(&o.r, 0);
     }
     fm_scratch_release(mark);
     fm_hasher_free(o.hasher);

@@ -6,6 +6,7 @@
  */
 #include "lib/verify/verify_parts.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -186,6 +187,7 @@ static int add_channels(struct place *p, const char *rows, uint32_t at, uint32_t
     uint32_t k = fm_exportplan_kept(&p->j->plan, p->b);
     enum fm_dtype dtype = p->t->t.dtype;
     int rc = FM_OK, s = 0;
+    assert(at <= end && end <= fm_exportplan_stored(&p->j->plan, p->b));
     for (uint32_t next; at < smaller(end, k) && !rc; at = next) {
         while ((uint32_t)seg->bound[s + 1] <= at)
             s++;
@@ -224,6 +226,7 @@ static int read_channels(struct place *p, const struct fm_planned_block *b, uint
 {
     const struct fm_verify_job *j = p->j;
     const struct fm_forms f = fm_exportplan_forms(&j->plan, b, n, n);
+    assert(fm_box_bytes(&f.box) == f.file_bytes); /* nothing is lost on the way back */
     struct fm_mark mark = fm_scratch_mark();
     char *bytes = fm_forms_same(&f) ? rows : fm_scratch(f.file_bytes);
     uint64_t at = j->have[b->tensor]->offset + b->at + fm_exportplan_unit_bytes(&j->plan, b, first);
