@@ -50,6 +50,13 @@ static void widen(float *dst, const uint8_t *codes, enum fm_codes code, size_t a
         dst[i] = value[*codes & 15];
 }
 
+/* The number of the row of blocks that has this row. */
+static size_t block_row(const struct fm_scales *s, size_t row)
+{
+    size_t high = (size_t)s->block_rows, chunk = (size_t)s->chunk_rows;
+    return chunk ? row / chunk * ((chunk + high - 1) / high) + row % chunk / high : row / high;
+}
+
 void fm_scaled_to_f32(float *dst, const void *codes, const struct fm_scales *s, size_t at, size_t n)
 {
     size_t columns = (size_t)s->columns, wide = (size_t)s->block_columns;
@@ -59,7 +66,7 @@ void fm_scaled_to_f32(float *dst, const void *codes, const struct fm_scales *s, 
         size_t end = (column / wide + 1) * wide;
         size_t run = (end < columns ? end : columns) - column;
         run = run < n ? run : n;
-        size_t block = row / (size_t)s->block_rows * across + column / wide;
+        size_t block = block_row(s, row) * across + column / wide;
         float scale = s->scale[block];
         widen(dst, codes, s->code, at, run);
         for (size_t i = 0; s->zero && i < run; i++)

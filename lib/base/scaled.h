@@ -34,15 +34,17 @@ static inline int fm_code_zero(enum fm_codes code)
 /* Up to this scale, every value is a finite bfloat16. */
 float fm_code_scale_max(enum fm_codes code);
 
-/* The blocks of a matrix of `columns` columns, counted from its first row and column; blocks at the
- * far edges may be partial.  With four-bit codes, columns and first are even. */
+/* The blocks of a matrix of `columns` columns, counted from its first row and column, or in each
+ * chunk of rows from its first row; blocks at the far edges may be partial.  With four-bit codes,
+ * columns and first are even. */
 struct fm_scales {
     const float *scale; /* row-major, ceil(columns / block_columns) for each row of blocks */
     size_t count;       /* number of scales */
     const float *zero;  /* (count) subtracted from the number of a code; NULL: 0 */
     int64_t columns;
     int block_rows, block_columns;
-    int64_t first; /* element of the matrix where the codes begin */
+    int64_t chunk_rows; /* rows of a chunk; 0: the matrix is one chunk */
+    int64_t first;      /* element of the matrix where the codes begin */
     enum fm_codes code;
     bool rounded; /* round values to bfloat16, as bundles and exports store them */
 };

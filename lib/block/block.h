@@ -161,9 +161,10 @@ struct fm_attention {
     /* Bits FM_OWN and above: which of the block's tensors layer l has. */
     unsigned (*has)(const struct fm_config *config, int l);
 
-    /* For a tensor with FM_PART_HEADS: row j in memory is row order[j] of the file.  NULL: the
-     * block has no such tensors. */
-    void (*order)(int32_t *order, const struct fm_config *config, const struct fm_weight *weight);
+    /* For a tensor with FM_PART_HEADS of layer l: row j in memory is row order[j] of the file.
+     * NULL: the block has no such tensors. */
+    void (*order)(int32_t *order, const struct fm_config *config, int l,
+                  const struct fm_weight *weight);
 
     /* `angles`: number of rotary angles per position.  `fill_angles`: their cos and sin for T
      * positions, (T, angles); if layers differ in their rotation, several such tables, one after

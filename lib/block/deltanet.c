@@ -124,33 +124,21 @@ static unsigned has(const struct fm_config *c, int l)
                                    : FM_DELTANET_FULL | fm_gqa.has(c, l);
 }
 
-/* Files have `groups` groups of rows, each with parts of width[0], width[1], ... rows; in memory
- * each part is contiguous. */
-static void take_apart(int32_t *order, int groups, const int *width, int parts)
+static void order_rows(int32_t *order, const struct fm_config *c, int l, const struct fm_weight *w)
 {
-    int all = 0, before = 0;
-    for (int p = 0; p < parts; p++)
-        all += width[p];
-    for (int p = 0; p < parts; before += width[p++])
-        for (int g = 0; g < groups; g++)
-            for (int i = 0; i < width[p]; i++)
-                *order++ = g * all + before + i;
-}
-
-static void order_rows(int32_t *order, const struct fm_config *c, const struct fm_weight *w)
-{
+    (void)l;
     const struct fm_deltanet *m = c->deltanet;
     int each = m->Q / m->G;
     switch (w->shape[0]) {
     case 'p':
-        take_apart(order, c->Q, (const int[]){c->C, c->C}, 2);
+        fm_gqa_take_apart(order, c->Q, (const int[]){c->C, c->C}, 2);
         return;
     case 'x':
-        take_apart(order, m->G, (const int[]){m->C, m->C, each * m->D, each * m->D}, 4);
+        fm_gqa_take_apart(order, m->G, (const int[]){m->C, m->C, each * m->D, each * m->D}, 4);
         return;
     default:
         assert(w->shape[0] == 'y');
-        take_apart(order, m->G, (const int[]){each, each}, 2);
+        fm_gqa_take_apart(order, m->G, (const int[]){each, each}, 2);
     }
 }
 

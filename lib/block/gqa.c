@@ -80,6 +80,17 @@ static bool is_shared(const struct fm_config *c, int l)
     return c->gqa->shared && is_full(c->gqa, l);
 }
 
+void fm_gqa_take_apart(int32_t *order, int groups, const int *width, int parts)
+{
+    int all = 0, before = 0;
+    for (int p = 0; p < parts; p++)
+        all += width[p];
+    for (int p = 0; p < parts; before += width[p++])
+        for (int g = 0; g < groups; g++)
+            for (int i = 0; i < width[p]; i++)
+                *order++ = g * all + before + i;
+}
+
 bool fm_gqa_indexed(const struct fm_config *c, int l)
 {
     return c->gqa->indexed[l / 8] >> l % 8 & 1;
@@ -314,6 +325,34 @@ static int share_heads(struct fm_config *c, const struct fm_gqa_options *o, stru
     return FM_OK;
 }
 
+/* Read whether q, k and v are one tensor.  Its chunks are as many as key heads of layers without a
+ * window, in all layers. */
+static int read_layout(struct fm_config *c, const char *key, const struct fm_keys *keys,
+                       struct fm_err *err)
+{
+    struct fm_gqa *g = c->gqa;
+    const cJSON *said = cJSON_GetObjectItemCaseSensitive(keys->json, key);
+    const char *name = cJSON_GetStringValue(said);
+    int chunks = g->full_groups ? g->full_groups : c->G;
+    if (!said || cJSON_IsNull(said) || (name && strcmp(name, "split") == 0))
+        return FM_OK;
+    if (!name || strcmp(name, "fused_qkv") != 0)
+        return fm_fail(err, FM_ECONFIG,
+                       "%s '%.64s' is not supported for %s; supported: split, fused_qkv", key,
+                       name ? name : "?", keys->family);
+    if (g->qkv_bias)
+        return fm_fail(err, FM_ECONFIG, "biases with %s fused_qkv are not supported for %s", key,
+                       keys->family);
+    for (int l = 0; l < c->L; l++)
+        if (fm_gqa_heads(c, l) % chunks != 0 || fm_gqa_groups(c, l) % chunks != 0)
+            return fm_fail(err, FM_EFORMAT,
+                           "layer %d has %d heads and %d key heads, which are not multiples of "
+                           "num_key_value_heads %d, as %s fused_qkv requires",
+                           l, fm_gqa_heads(c, l), fm_gqa_groups(c, l), chunks, key);
+    g->chunks = chunks;
+    return FM_OK;
+}
+
 /* Read the width of values, and the factor by which they are multiplied. */
 static int read_values(struct fm_gqa *g, const struct fm_gqa_options *o, const cJSON *json,
                        struct fm_err *err)
@@ -366,7 +405,8 @@ static int read(struct fm_config *c, const void *options, const struct fm_keys *
     if (read_qk_norm(g, o, keys->json, err) || read_window(g, c, o, keys, err) ||
         (o->shared_key && fm_json_opt_bool(keys->json, o->shared_key, &g->shared, err)) ||
         (o->read_full && o->read_full(c, keys, err)) || share_heads(c, o, err) ||
-        read_biases(g, o, keys, err) || read_clip(g, o, keys, err) || read_ropes(c, o, keys, err))
+        read_biases(g, o, keys, err) || read_clip(g, o, keys, err) || read_ropes(c, o, keys, err) ||
+        (o->layout_key && read_layout(c, o->layout_key, keys, err)))
         return err->code;
     return o->read_more ? o->read_more(c, keys, err) : FM_OK;
 }
@@ -393,6 +433,8 @@ static uint64_t size_of(const struct fm_config *c, int l, char letter)
         return (uint64_t)Q * (uint64_t)fm_gqa_value(c, l);
     case 'u':
         return (uint64_t)G * (uint64_t)fm_gqa_value(c, l);
+    case 'f':
+        return size_of(c, l, 'q') + size_of(c, l, 'g') + size_of(c, l, 'u');
     case 'h':
         return (uint64_t)Q;
     case 'a':
@@ -415,7 +457,18 @@ static unsigned has(const struct fm_config *c, int l)
     bool sinks = g->sinks && !(g->window_sinks && is_full(g, l));
     return (g->qkv_bias ? FM_GQA_QKV_BIAS : 0) | (g->o_bias ? FM_GQA_O_BIAS : 0) |
            (g->qk_norm != FM_QK_NORM_NONE ? FM_GQA_QK_NORM : 0) | (sinks ? FM_GQA_SINKS : 0) |
-           (fm_gqa_indexed(c, l) ? FM_GQA_INDEXER : 0) | (is_shared(c, l) ? 0 : FM_GQA_VALUES);
+           (fm_gqa_indexed(c, l) ? FM_GQA_INDEXER : 0) |
+           (g->chunks ? FM_GQA_FUSED
+                      : FM_GQA_APART | (is_shared(c, l) ? 0u : (unsigned)FM_GQA_VALUES));
+}
+
+static void order_rows(int32_t *order, const struct fm_config *c, int l, const struct fm_weight *w)
+{
+    int n = c->gqa->chunks;
+    assert(w->shape[0] == 'f' && n > 0);
+    const int width[] = {(int)size_of(c, l, 'q') / n, (int)size_of(c, l, 'g') / n,
+                         (int)size_of(c, l, 'u') / n};
+    fm_gqa_take_apart(order, n, width, 3);
 }
 
 /* ---- forward and backward ---- */
@@ -493,13 +546,33 @@ static int norm_width(const struct fm_config *c, int l, int heads)
     return each_head(c) ? C : heads * C;
 }
 
+/* The weights of q, and those of k and v, which follow them if they have no field. */
+static struct fm_in queries_of(const struct fm_pass *p)
+{
+    return fm_pass_projection(p, p->layer->gqa.q, 0);
+}
+
+static struct fm_in keys_of(const struct fm_pass *p)
+{
+    const struct fm_gqa_weights *w = &p->layer->gqa;
+    size_t before = size_of(p->config, p->l, 'q') * (size_t)p->config->H;
+    return w->k ? fm_pass_projection(p, w->k, 0) : fm_pass_projection(p, w->q, before);
+}
+
+static struct fm_in values_of(const struct fm_pass *p)
+{
+    const struct fm_gqa_weights *w = &p->layer->gqa;
+    size_t rows = size_of(p->config, p->l, 'q') + size_of(p->config, p->l, 'g');
+    return w->v ? fm_pass_projection(p, w->v, 0)
+                : fm_pass_projection(p, w->q, rows * (size_t)p->config->H);
+}
+
 /* y (N, width) = x W^T, plus the bias if there is one. */
-static void project(const struct fm_pass *p, float *y, const float *x, const void *w,
+static void project(const struct fm_pass *p, float *y, const float *x, struct fm_in w,
                     const float *bias, int width)
 {
     int N = fm_pass_rows(p), H = p->config->H;
-    p->ops->gemm(false, true, N, width, H, 1, fm_f32(x), H, fm_pass_projection(p, w, 0), H, 0, y,
-                 width);
+    p->ops->gemm(false, true, N, width, H, 1, fm_f32(x), H, w, H, 0, y, width);
     if (bias)
         p->ops->add_rows(y, bias, N, width);
 }
@@ -518,7 +591,7 @@ static void rotate(const struct fm_pass *p, float *y, int heads, float sign)
 
 /* Compute q or k: project (into raw if there is a norm), normalise, clamp, rotate. */
 static void turn(const struct fm_pass *p, float *y, float *raw, float *rstd, const float *x,
-                 const void *w, const float *bias, const float *norm, int heads)
+                 struct fm_in w, const float *bias, const float *norm, int heads)
 {
     const struct fm_config *c = p->config;
     float clip = c->gqa->clip;
@@ -561,7 +634,7 @@ static void give_output(const struct fm_pass *p, const struct inner *a, float *y
     const float *o = a->o;
     if (a->gate) {
         float *gated = fm_scratch_floats((size_t)N * (size_t)QD);
-        project(p, a->gate, x, gate_weights(p).data, NULL, gate_width(c, p->l));
+        project(p, a->gate, x, gate_weights(p), NULL, gate_width(c, p->l));
         if (c->gqa->gate_heads)
             gate_heads(p, a, gated);
         else
@@ -607,7 +680,7 @@ static void find_values(const struct fm_pass *p, const struct inner *a, const fl
     size_t count = (size_t)N * (size_t)G * (size_t)D;
     struct fm_mark mark = fm_scratch_mark();
     if (!is_shared(c, p->l))
-        project(p, a->v_raw ? a->v_raw : a->v, x, w->v, w->v_bias, G * D);
+        project(p, a->v_raw ? a->v_raw : a->v, x, values_of(p), w->v_bias, G * D);
     if (c->gqa->value_norm)
         c->norm->forward(p->ops, a->v, a->v_rstd, a->v_raw, ones(p, D), NULL, N * G, D, c->eps);
     else if (a->v_raw)
@@ -643,8 +716,8 @@ static void forward(const struct fm_pass *p, float *inner, float *y, const float
     const struct fm_gqa_weights *w = &p->layer->gqa;
     const struct inner all = take(c, p->l, fm_pass_rows(p), FM_ARENA_IN(inner)), *a = &all;
     int Q = fm_gqa_heads(c, p->l), G = fm_gqa_groups(c, p->l);
-    turn(p, a->q, a->q_raw, a->q_rstd, x, w->q, w->q_bias, w->q_norm, Q);
-    turn(p, a->k, a->k_raw, a->k_rstd, x, w->k, w->k_bias, w->k_norm, G);
+    turn(p, a->q, a->q_raw, a->q_rstd, x, queries_of(p), w->q_bias, w->q_norm, Q);
+    turn(p, a->k, a->k_raw, a->k_rstd, x, keys_of(p), w->k_bias, w->k_norm, G);
     find_values(p, a, x);
     p->ops->attention(a->o, a->q, a->k, a->v, w->sinks, p->S, p->T, Q, G, fm_gqa_width(c, p->l),
                       fm_gqa_value(c, p->l), divisor(c, p->l), fm_gqa_window(c, p->l));
@@ -721,13 +794,10 @@ static void backward(const struct fm_pass *p, float *inner, float *dx, const flo
     find_values_back(p, a, dv);
     if (is_shared(c, p->l))
         op->add(dk, dv, (int64_t)N * GD);
-    op->gemm(false, false, N, H, QC, 1, fm_f32(dq), QC, fm_pass_projection(p, w->q, 0), H,
-             a->gate != NULL, dx, H);
-    op->gemm(false, false, N, H, GC, 1, fm_f32(dk), GC, fm_pass_projection(p, w->k, 0), H, 1, dx,
-             H);
+    op->gemm(false, false, N, H, QC, 1, fm_f32(dq), QC, queries_of(p), H, a->gate != NULL, dx, H);
+    op->gemm(false, false, N, H, GC, 1, fm_f32(dk), GC, keys_of(p), H, 1, dx, H);
     if (!is_shared(c, p->l))
-        op->gemm(false, false, N, H, GD, 1, fm_f32(dv), GD, fm_pass_projection(p, w->v, 0), H, 1,
-                 dx, H);
+        op->gemm(false, false, N, H, GD, 1, fm_f32(dv), GD, values_of(p), H, 1, dx, H);
     fm_scratch_release(mark);
 }
 
@@ -760,6 +830,7 @@ const struct fm_attention fm_gqa = {.name = "gqa",
                                     .read = read,
                                     .size = size_of,
                                     .has = has,
+                                    .order = order_rows,
                                     .angles = angles,
                                     .fill_angles = fill_angles,
                                     .inner = count_inner,

@@ -59,6 +59,9 @@ struct fm_gqa_options {
                           reads */
     /* Read the keys that only this family has, after all others; NULL: none. */
     int (*read_more)(struct fm_config *config, const struct fm_keys *keys, struct fm_err *err);
+    const char *layout_key; /* key that is "fused_qkv" if q, k and v are one tensor, whose rows are
+                               stored in num_key_value_heads chunks, each with rows of q, k and v
+                               and with its own blocks of scales; NULL: none */
     enum fm_qk_norm qk_norm;
     const char *qk_norm_key; /* key in config.json that must be true for the norm to exist; NULL:
                                 it always exists */
@@ -79,6 +82,7 @@ struct fm_gqa {
     double divisor;                 /* scores are divided by it; 0: the root of heads' width */
     float clip;                     /* clamp q, k, v to +-clip; 0: no clamping */
     bool qkv_bias, o_bias;          /* as in the options */
+    int chunks;                     /* of the tensor that has q, k and v; 0: they are apart */
     bool gated, gate_apart, gate_heads, gate_softplus;
     bool unrotated;
     bool shared, value_norm; /* shared: as shared_key says */
@@ -110,6 +114,10 @@ int fm_gqa_value(const struct fm_config *config, int l);
  * layers those that config has; config receives the larger ones. */
 void fm_gqa_differ(struct fm_config *config, int full_width, int full_groups);
 
+/* Rows of a file in `groups` groups, each with parts of width[0], width[1], ... rows, as `order` of
+ * struct fm_attention for a field that has the parts one after another. */
+void fm_gqa_take_apart(int32_t *order, int groups, const int *width, int parts);
+
 /* Whether layer l has a sparse indexer. */
 bool fm_gqa_indexed(const struct fm_config *config, int l);
 
@@ -119,11 +127,14 @@ enum {
     FM_GQA_QK_NORM = FM_OWN << 2,
     FM_GQA_SINKS = FM_OWN << 3,
     FM_GQA_INDEXER = FM_OWN << 4,
-    FM_GQA_VALUES = FM_OWN << 5
+    FM_GQA_VALUES = FM_OWN << 5,
+    FM_GQA_APART = FM_OWN << 6,
+    FM_GQA_FUSED = FM_OWN << 7
 };
 
-/* Letters, of layer l: q = Q C, g = G C, o = Q D, u = G D, h = Q, a and b = widths of the norms of
- * q and k; D is the width of values.  For an indexer, w = its width, i = its heads times w. */
+/* Letters, of layer l: q = Q C, g = G C, o = Q D, u = G D, f = q + g + u, h = Q, a and b = widths
+ * of the norms of q and k; D is the width of values.  For an indexer, w = its width, i = its heads
+ * times w. */
 /* clang-format off */
 #define FM_GQA_WEIGHT(n, f, shape, when)                                                           \
     {FM_SAME(n), FM_PART_ATTENTION,                                                                \
@@ -133,9 +144,9 @@ enum {
     {FM_SAME(n), FM_PART_PROJECTION,                                                               \
      FM_LAYER_FIELD(gqa.f), shape, when}
 #define FM_GQA_WEIGHTS(prefix)                                                                     \
-    FM_GQA_MATRIX(prefix "q_proj.weight", q, "qH"),                                                \
+    FM_GQA_MATRIX_IF(prefix "q_proj.weight", q, "qH", FM_GQA_APART),                               \
     FM_GQA_WEIGHT(prefix "q_proj.bias", q_bias, "q", FM_GQA_QKV_BIAS),                             \
-    FM_GQA_MATRIX(prefix "k_proj.weight", k, "gH"),                                                \
+    FM_GQA_MATRIX_IF(prefix "k_proj.weight", k, "gH", FM_GQA_APART),                               \
     FM_GQA_WEIGHT(prefix "k_proj.bias", k_bias, "g", FM_GQA_QKV_BIAS),                             \
     FM_GQA_MATRIX_IF(prefix "v_proj.weight", v, "uH", FM_GQA_VALUES),                              \
     FM_GQA_WEIGHT(prefix "v_proj.bias", v_bias, "u", FM_GQA_QKV_BIAS),                             \
@@ -143,6 +154,9 @@ enum {
     FM_GQA_WEIGHT(prefix "o_proj.bias", o_bias, "H", FM_GQA_O_BIAS),                               \
     FM_GQA_WEIGHT(prefix "q_norm.weight", q_norm, "a", FM_GQA_QK_NORM),                            \
     FM_GQA_WEIGHT(prefix "k_norm.weight", k_norm, "b", FM_GQA_QK_NORM)
+#define FM_GQA_FUSED_WEIGHT(prefix)                                                                \
+    {FM_SAME(prefix "qkv_proj.weight"), FM_PART_HEADS,                                             \
+     FM_LAYER_FIELD(gqa.q), "fH", FM_GQA_FUSED}
 #define FM_GQA_HEAD_GATE_WEIGHT(prefix)                                                            \
     FM_GQA_MATRIX(prefix "g_proj.weight", gate, "hH")
 #define FM_GQA_GATE_WEIGHT(prefix)                                                                 \

@@ -14,7 +14,8 @@
 /* Attention block "gqa" (gqa.h). */
 struct fm_gqa_weights {
     void *q, *k, *v, *o; /* projections (Q C, H), (G C, H), (G D, H), (H, Q D), where D is the width
-                            of values; a gate without its own tensor, (Q C, H), follows q */
+                            of values; a gate without its own tensor, (Q C, H), follows q, and so
+                            do k and v if they are NULL */
     void *gate;          /* (Q D, H), or (Q, H), if the gate has its own tensor */
     float *q_bias, *k_bias, *v_bias, *o_bias; /* (Q C), (G C), (G D), (H) */
     float *q_norm, *k_norm;                   /* (C), or (Q C) and (G C) */

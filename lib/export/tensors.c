@@ -273,6 +273,12 @@ static int decode_rest(struct fm_planned_tensor *t, bool *scales, char *name,
     stored.shape = NULL; /* not read: the beginning of a bundle does not have it */
     if (fm_stored_check(&stored, err))
         return fm_within(err, "%s", p->from->bundle.file.path);
+    if (at->chunks > 1)
+        return fm_fail(
+            err, FM_ECONFIG,
+            "layout %s would store values of tensor '%s', and programs differ in the "
+            "order of its rows without scales; use uniform or padded, and --weights keep",
+            p->options.layout->name, at->tensor->name);
     fm_stored_values(&t->t, name, at);
     t->decoded = true;
     return FM_OK;

@@ -484,7 +484,7 @@ static void convert_field(const struct conversion *v, const struct piece *x, str
     void *at = *(void *const *)((const char *)&v->slot->layer + w->field);
     struct fm_out to = {at, field_as(v->m, w)};
     if (heads)
-        v->m->config.attention->order(order, &v->m->config, w);
+        v->m->config.attention->order(order, &v->m->config, v->l, w);
     v->m->ops->convert(to, width, src, order, rows, width);
 }
 

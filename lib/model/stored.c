@@ -13,6 +13,7 @@
 #include "formats/quant/quant.h"
 #include "lib/base/names.h"
 #include "lib/base/pool.h"
+#include "lib/block/gqa.h"
 #include "lib/family/extra.h"
 
 /* Copy `name` with its suffix `from` replaced by `to`; "" if the result is longer than any tensor's
@@ -46,6 +47,11 @@ static enum fm_stored_role role_of(const char **end, const struct fm_storage *s,
     return codes ? FM_STORED_CODES : FM_STORED_VALUES;
 }
 
+int fm_stored_chunks(const struct fm_config *c)
+{
+    return c->gqa ? c->gqa->chunks : 0;
+}
+
 void fm_stored_see(struct fm_stored *s, const struct fm_config *c, enum fm_naming naming)
 {
     char name[FM_ST_NAME_BYTES_MAX + 1];
@@ -57,6 +63,8 @@ void fm_stored_see(struct fm_stored *s, const struct fm_config *c, enum fm_namin
         fm_weights_find(c, fm_stored_belongs(s) ? FM_NAMING_STOCK : naming, name, &s->l, &s->e);
     if (!s->weight)
         s->l = s->e = -1;
+    if (s->weight && s->weight->part == FM_PART_HEADS)
+        s->chunks = fm_stored_chunks(c);
     s->extra = fm_extra_layer(c, s->tensor->name) >= 0;
 }
 
@@ -230,9 +238,13 @@ int fm_stored_check(const struct fm_stored *s, struct fm_err *err)
     if (scheme.block_rows == 0)
         return check_number(s->scale, err);
     uint64_t columns = fm_stored_count(s) / (t->shape[0] ? t->shape[0] : 1);
-    const uint64_t want[] = {fm_scheme_across(t->shape[0], scheme.block_rows),
+    uint64_t chunks = s->chunks ? (uint64_t)s->chunks : 1;
+    const uint64_t want[] = {chunks * fm_scheme_across(t->shape[0] / chunks, scheme.block_rows),
                              fm_scheme_across(columns, scheme.block_columns)};
-    if (scheme.block_columns)
+    if (s->chunks)
+        snprintf(who, sizeof who, "blocks of %d x %d in each of %d chunks require",
+                 scheme.block_rows, scheme.block_columns, s->chunks);
+    else if (scheme.block_columns)
         snprintf(who, sizeof who, "blocks of %d x %d require", scheme.block_rows,
                  scheme.block_columns);
     else
@@ -273,6 +285,11 @@ int fm_stored_check_weight(enum fm_weight_part *part, const struct fm_stored *s,
     const struct fm_tensor *t = s->tensor;
     uint64_t own[FM_ST_DIMS_MAX] = {0};
     *part = w->part;
+    if (!s->scale && s->chunks > 1)
+        return fm_fail(err, FM_ECONFIG,
+                       "tensor '%s' has no scales, and programs differ in the order of its rows; "
+                       "store q_proj, k_proj and v_proj instead",
+                       t->name);
     if (!s->scale)
         return fm_weights_check(c, w, t, storage, l, channels, err);
     int dims = fm_weights_shape(own, c, w, l, channels), as = turned(w->part);
@@ -453,6 +470,7 @@ int fm_stored_widen(struct fm_scales *scales, float *scale, const struct fm_stor
                                  .block_rows = scheme.block_rows ? scheme.block_rows : (int)rows,
                                  .block_columns =
                                      scheme.block_columns ? scheme.block_columns : (int)columns,
+                                 .chunk_rows = s->chunks ? (int64_t)rows / s->chunks : 0,
                                  .code = storage->code};
     return FM_OK;
 }

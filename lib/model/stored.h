@@ -41,8 +41,12 @@ struct fm_stored {
     /* The row of the family's table for the weight that the tensor is, or belongs to; else NULL. */
     const struct fm_weight *weight;
     int l, e;   /* its layer and expert; -1: outside the layers, not of one expert */
+    int chunks; /* of rows, whose blocks of scales are counted separately; 0: it is one */
     bool extra; /* an extra tensor (lib/family/extra.h) */
 };
+
+/* The chunks in which a tensor of q, k and v is stored; 0: none is. */
+int fm_stored_chunks(const struct fm_config *config);
 
 /* Determine what s->tensor is.  `naming` is that of the source. */
 void fm_stored_see(struct fm_stored *s, const struct fm_config *config, enum fm_naming naming);

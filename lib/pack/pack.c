@@ -20,6 +20,7 @@
 #include "lib/base/mem.h"
 #include "lib/base/pool.h"
 #include "lib/base/units.h"
+#include "lib/model/stored.h"
 #include "lib/stage/lorafile.h"
 
 /* ---- plans ---- */
@@ -111,6 +112,17 @@ static const struct fm_tensor *find_router_codes(const struct fm_packing *p)
     return NULL;
 }
 
+/* Refuse to store values of a tensor of q, k and v, whose codes cannot be kept because of `why`. */
+static int check_chunks(const struct fm_config *c, const char *why, struct fm_err *err)
+{
+    return fm_stored_chunks(c) < 2
+               ? FM_OK
+               : fm_fail(err, FM_ECONFIG,
+                         "qkv_proj must stay codes, because programs differ in the order of its "
+                         "rows without scales, and its codes cannot be kept: %s",
+                         why);
+}
+
 /* Decide whether the bundle keeps codes or stores values. */
 static int choose_form(struct fm_packing *p, struct fm_err *err)
 {
@@ -125,12 +137,12 @@ static int choose_form(struct fm_packing *p, struct fm_err *err)
         return FM_OK;
     if (p->options->weights == FM_WEIGHTS_BF16) {
         snprintf(r->why_not, sizeof r->why_not, "--weights bf16");
-        return FM_OK;
+        return check_chunks(c, r->why_not, err);
     }
     if (!can_keep(&layers, p, r->why_not))
         return p->options->weights == FM_WEIGHTS_KEEP
                    ? fm_fail(err, FM_ECONFIG, "--weights keep: %s", r->why_not)
-                   : FM_OK;
+                   : check_chunks(c, r->why_not, err);
     if (p->ops)
         return fm_fail(
             err, FM_ECONFIG,

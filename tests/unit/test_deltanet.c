@@ -56,7 +56,8 @@ TEST(layers_alternate_as_config_json_says)
     for (int l = 0; l < L; l++)
         assert_true(fm_deltanet_layer(&c, l) == (l == 1 || l == 4));
     assert_int_equal(fm_deltanet.has(&c, 1), FM_DELTANET_LINEAR | FM_DELTANET_APART);
-    assert_int_equal(fm_deltanet.has(&c, 0), FM_DELTANET_FULL | FM_GQA_QK_NORM | FM_GQA_VALUES);
+    assert_int_equal(fm_deltanet.has(&c, 0),
+                     FM_DELTANET_FULL | FM_GQA_APART | FM_GQA_QK_NORM | FM_GQA_VALUES);
     c = must(FULL, false);
     m = c.deltanet;
     assert_true(m->G == 16 && m->Q == 32 && m->C == 128 && m->D == 128 && m->W == 4);
@@ -91,11 +92,11 @@ TEST(heads_are_taken_apart)
                                    14, 15, 6, 7,  8, 9, 16, 17, 18, 19};
     static const int32_t ba[] = {0, 1, 4, 5, 2, 3, 6, 7};
     int32_t order[20];
-    fm_deltanet.order(order, &c, &(struct fm_weight){.shape = "pH"});
+    fm_deltanet.order(order, &c, 0, &(struct fm_weight){.shape = "pH"});
     assert_memory_equal(order, q, sizeof q);
-    fm_deltanet.order(order, &c, &(struct fm_weight){.shape = "xH"});
+    fm_deltanet.order(order, &c, 0, &(struct fm_weight){.shape = "xH"});
     assert_memory_equal(order, qkvz, sizeof qkvz);
-    fm_deltanet.order(order, &c, &(struct fm_weight){.shape = "yH"});
+    fm_deltanet.order(order, &c, 0, &(struct fm_weight){.shape = "yH"});
     assert_memory_equal(order, ba, sizeof ba);
 }
 

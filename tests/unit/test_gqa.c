@@ -63,7 +63,8 @@ TEST(layers_differ_in_heads_and_rotations)
         assert_int_equal(fm_gqa_heads(&c, l), heads[l]);
         assert_int_equal(fm_gqa_groups(&c, l), groups[l]);
         assert_int_equal(fm_gqa_window(&c, l), l % 2 ? 4 : 0);
-        assert_int_equal(fm_gqa.has(&c, l), FM_GQA_VALUES | (l % 2 ? FM_GQA_SINKS : 0));
+        assert_int_equal(fm_gqa.has(&c, l),
+                         FM_GQA_APART | FM_GQA_VALUES | (l % 2 ? FM_GQA_SINKS : 0));
         assert_int_equal(fm_gqa.size(&c, l, 'q'), heads[l] * 10);
         assert_int_equal(fm_gqa.size(&c, l, 'u'), groups[l] * 3);
         assert_int_equal(fm_gqa.size(&c, l, 'o'), heads[l] * 3);
@@ -207,10 +208,11 @@ TEST(layers_differ_in_the_width_of_heads)
         assert_int_equal(fm_gqa_groups(&c, l), full ? 1 : 2);
         assert_int_equal(fm_gqa.size(&c, l, 'q'), 4 * width);
         assert_int_equal(fm_gqa.size(&c, l, 'u'), 8);
-        assert_int_equal(fm_gqa.has(&c, l), FM_GQA_QK_NORM | (full ? 0 : FM_GQA_VALUES));
+        assert_int_equal(fm_gqa.has(&c, l),
+                         FM_GQA_APART | FM_GQA_QK_NORM | (full ? 0 : FM_GQA_VALUES));
     }
     c = block_must(&sizes, &wide, WIDE "false");
-    assert_int_equal(fm_gqa.has(&c, 1), FM_GQA_QK_NORM | FM_GQA_VALUES);
+    assert_int_equal(fm_gqa.has(&c, 1), FM_GQA_APART | FM_GQA_QK_NORM | FM_GQA_VALUES);
 }
 
 /* 0.6 of a head of 8 are 2 of 4 pairs; their frequencies are those of 4 pairs. */
@@ -311,6 +313,34 @@ TEST(the_fast_table_agrees_with_the_definition)
         struct block b;
         open_block(&b, i / GATES, i % GATES);
         block_check_cpu(&b, 1e-5);
+        block_release(&b);
+    }
+}
+
+/* The rows of k and v may follow those of q in one tensor. */
+TEST(one_tensor_of_q_k_and_v_computes_the_same_as_three)
+{
+    for (int l = 0; l < 4; l++) {
+        struct block b;
+        float x[FLOATS], y[2][FLOATS], dx[2][FLOATS], dy[FLOATS];
+        open_block(&b, l, NO_GATE);
+        struct fm_gqa_weights *w = &b.layer.gqa;
+        size_t q = fm_gqa.size(&b.c, l, 'q') * H, k = fm_gqa.size(&b.c, l, 'g') * H;
+        size_t v = fm_gqa.size(&b.c, l, 'u') * H;
+        float *drawn = draw(2 * FLOATS, 1), *all = malloc((q + k + v) * sizeof *all);
+        memcpy(x, drawn, sizeof x);
+        memcpy(dy, drawn + FLOATS, sizeof dy);
+        block_compute(&b, fm_ops_ref(), y[0], x, dx[0], dy);
+        memcpy(all, w->q, q * sizeof *all);
+        memcpy(all + q, w->k, k * sizeof *all);
+        memcpy(all + q + k, w->v, v * sizeof *all);
+        w->q = all;
+        w->k = w->v = NULL;
+        block_compute(&b, fm_ops_ref(), y[1], x, dx[1], dy);
+        assert_memory_equal(y[0], y[1], sizeof x);
+        assert_memory_equal(dx[0], dx[1], sizeof x);
+        free(all);
+        free(drawn);
         block_release(&b);
     }
 }

@@ -35,7 +35,8 @@ TEST_AROUND(each_code_is_what_the_format_says, start_test, end_test)
     }
 }
 
-/* A matrix of random codes, all finite, with a scale for each block of r x c codes. */
+/* A matrix of random codes, all finite, with a scale for each block of r x c codes; blocks are
+ * counted anew in each chunk of `chunk` rows, or 0. */
 struct matrix {
     int N, K;
     uint8_t *code;
@@ -43,9 +44,10 @@ struct matrix {
     float *value; /* (N, K) by the definition */
 };
 
-static struct matrix random_matrix(int N, int K, int r, int c)
+static struct matrix random_chunks(int N, int K, int r, int c, int chunk)
 {
-    int down = (N + r - 1) / r, across = (K + c - 1) / c;
+    int high = chunk ? chunk : N, each = (high + r - 1) / r;
+    int down = N / high * each, across = (K + c - 1) / c;
     size_t n = (size_t)N * (size_t)K;
     float *scale = normals((size_t)down * (size_t)across, 1);
     struct matrix m = {.N = N, .K = K, .code = array(n, 1), .value = floats(n)};
@@ -56,26 +58,36 @@ static struct matrix random_matrix(int N, int K, int r, int c)
         for (int j = 0; j < K; j++) {
             size_t at = (size_t)i * (size_t)K + (size_t)j;
             m.code[at] = (uint8_t)(code[at] < 127 ? code[at] : code[at] + 1); /* neither NaN */
-            m.value[at] = (float)e4m3(m.code[at]) * scale[i / r * across + j / c];
+            int block = (i / high * each + i % high / r) * across + j / c;
+            m.value[at] = (float)e4m3(m.code[at]) * scale[block];
         }
     }
     m.scales = (struct fm_scales){.scale = scale,
                                   .count = (size_t)down * (size_t)across,
                                   .columns = K,
                                   .block_rows = r,
-                                  .block_columns = c};
+                                  .block_columns = c,
+                                  .chunk_rows = chunk};
     return m;
 }
 
-static const int sizes[][4] = {{1, 1, 128, 128},     {128, 128, 128, 128}, {129, 127, 128, 128},
-                               {300, 200, 128, 128}, {5, 700, 128, 128},   {576, 96, 128, 128},
-                               {37, 53, 16, 8},      {40, 40, 1, 128},     {33, 65, 64, 1}};
+static struct matrix random_matrix(int N, int K, int r, int c)
+{
+    return random_chunks(N, K, r, c, 0);
+}
+
+static const int sizes[][5] = {
+    {1, 1, 128, 128},   {128, 128, 128, 128}, {129, 127, 128, 128}, {300, 200, 128, 128},
+    {5, 700, 128, 128}, {576, 96, 128, 128},  {37, 53, 16, 8},      {40, 40, 1, 128},
+    {33, 65, 64, 1},    {60, 37, 16, 8, 20},  {64, 40, 16, 16, 32}, {7, 9, 4, 4, 1},
+};
 #define SIZES (sizeof sizes / sizeof *sizes)
 
 TEST_AROUND(values_are_codes_times_the_scale_of_their_block, start_test, end_test)
 {
     for (size_t s = 0; s < SIZES; s++) {
-        struct matrix m = random_matrix(sizes[s][0], sizes[s][1], sizes[s][2], sizes[s][3]);
+        const int *z = sizes[s];
+        struct matrix m = random_chunks(z[0], z[1], z[2], z[3], z[4]);
         size_t n = (size_t)m.N * (size_t)m.K;
         float *have = floats(n);
         fm_scaled_to_f32(have, m.code, &m.scales, 0, n);
