@@ -142,7 +142,10 @@ REMARK = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
 # Python files that other programs run, with the families that they may name.  SGLang requires a list of
 # classes, formats/runtime/fm_sglang/models.py.
 HOOKS = {
-    "formats/runtime/modeling_fm.py": {"phimoe"},  # its router and rotation are not usable as they are
+    "formats/runtime/modeling_fm.py": {
+        "phimoe",  # its router and rotation are not usable as they are
+        "mimo_v2", "MiMoV2", "MiMoV2Flash",  # the first has no class, and the other's has other keys
+    },  # fmt: skip
 }
 NEWLINE = "\n"
 COMMENT = re.compile(r"\s*(/\*|\*|//)")

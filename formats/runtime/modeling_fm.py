@@ -707,6 +707,8 @@ class FmModel:
             self.base_model.__class__ = self.fm_base  # it initializes its own parts
         for index, layer in enumerate(self.base_model.layers):
             block = layer.get_submodule(config.fm_experts.rpartition(".")[0])
+            if hasattr(config, "swa_num_key_value_heads") and layer.self_attn.sinks is not None:
+                fit_heads(layer.self_attn, config, config.swa_num_key_value_heads)
             if hasattr(block, "experts"):
                 block.experts = self.experts(config, index, block.experts)
                 if isinstance(getattr(block, "router", None), nn.Linear):
@@ -757,6 +759,38 @@ class FmModel:
         return self.config.fm_budgets[index]
 
 
+def fit_heads(attention, config, heads):
+    """Give the attention of a layer this number of key heads."""
+    attention.num_key_value_groups = config.num_attention_heads // heads
+    for name, width in (("k_proj", config.head_dim), ("v_proj", config.v_head_dim)):
+        setattr(attention, name, nn.Linear(config.hidden_size, heads * width, bias=config.attention_bias))
+
+
+def mimo_v2_of(base):
+    """The configuration of MiMo-V2.5, which transformers does not have, as one of MiMo-V2-Flash."""
+
+    class MiMoV2Config(base):
+        model_type = "mimo_v2"
+
+        def __init__(self, **own):
+            kinds, mlps = ("full_attention", "sliding_attention"), ("dense", "sparse")
+            if "hybrid_layer_pattern" in own:
+                window = own.pop("sliding_window_size", None)
+                thetas = own["rope_theta"], own.get("swa_rope_theta") or own["rope_theta"]
+                turned = {"rope_type": "default", "partial_rotary_factor": own.get("partial_rotary_factor", 1.0)}
+                own |= {
+                    "attention_value_scale": own.get("attention_value_scale"),
+                    "layer_types": [kinds[x] for x in own["hybrid_layer_pattern"]],
+                    "mlp_layer_types": [mlps[x] for x in own["moe_layer_freq"]],
+                    "rms_norm_eps": own.get("layernorm_epsilon", 1e-6),
+                    "rope_parameters": {k: turned | {"rope_theta": float(x)} for k, x in zip(kinds, thetas)},
+                    "sliding_window": own.get("sliding_window") or window,
+                }
+            super().__init__(**own)
+
+    return MiMoV2Config
+
+
 def causal_of(stock, name, model):
     """XForCausalLM around the text model of X, where transformers has only a multimodal class."""
 
@@ -781,6 +815,9 @@ def causal_of(stock, name, model):
 
 def stock_of(name):
     """The classes XConfig (or XTextConfig), XModel and XForCausalLM that transformers has for the name X."""
+    if name == "MiMoV2":
+        base, *others = stock_of("MiMoV2Flash")
+        return mimo_v2_of(base), *others
     for config in (f"{name}TextConfig", f"{name}Config"):
         for model_type, known in CONFIG_MAPPING_NAMES.items():
             if known == config:

@@ -37,7 +37,7 @@ STEP = (
 def text_part(tensors):
     """Select the text tensors of a multimodal checkpoint, with the names of the text-only class and one tensor
     per expert.  Gate and up, which MiniMax-M3's text class and Granite fuse in every MLP, are split, too."""
-    marks = "language_model.", "mlp.shared_experts.gate_up_proj.", ".input_linear.", ".moe."
+    marks = "language_model.", "mlp.shared_experts.gate_up_proj.", ".input_linear.", ".moe.", "model.mtp."
     if not any(mark in name for name in tensors for mark in marks):
         return tensors
     out = {}
@@ -61,6 +61,7 @@ def text_part(tensors):
             out[name] = t
     others = "model.visual.", "mtp.", "vision_tower.", "mm_projector.", "multi_modal_projector."
     others += "model.vision_tower.", "model.embed_vision.", "vision_model."
+    others += "visual.", "audio_encoder.", "speech_embeddings.", "model.mtp."
     return {n: t for n, t in out.items() if not n.startswith(others)}
 
 

@@ -1081,6 +1081,48 @@ MIMO = Odd(
     tweak=keep_biases,
 )
 
+MIMO_V2 = Odd(
+    seed=430,
+    own={k: v for k, v in MIMO.own.items() if k != "num_nextn_predict_layers"}
+    | {  # as its authors write it
+        "architectures": ["MiMoV2ForCausalLM"],
+        "attention_bias": False,
+        "attention_projection_layout": "split",
+        "attention_value_scale": 0.612,
+        "audio_config": {"input_local_dim": 8},
+        "hybrid_layer_pattern": [0, 1, 1, 0, 1],
+        "image_token_id": 80,
+        "layernorm_epsilon": 1e-06,
+        "model_type": "mimo_v2",
+        "moe_layer_freq": [0, 1, 1, 0, 1],
+        "num_attention_heads": 6,
+        "num_hidden_layers": 5,
+        "num_key_value_heads": 2,
+        "partial_rotary_factor": 0.45,  # 8 of 18
+        "rope_theta": 700.0,
+        "sliding_window": 5,
+        "swa_num_attention_heads": 6,
+        "swa_num_key_value_heads": 6,
+        "swa_rope_theta": 90.0,
+        "vision_config": {"hidden_size": 8},
+        "vocab_size": 93,
+    },
+    draws=[
+        ENDS,
+        LAYERS | {"v_proj.weight": 0.25, "o_proj.weight": 0.15, "attention_sink_bias": 1.0},
+        {
+            "visual.patch_embed.proj.weight": 0.1, "audio_encoder.projection.weight": 0.1,
+            "speech_embeddings.0.weight": 0.1, "model.mtp.layers.0.eh_proj.weight": 0.1,
+        },
+    ],
+    more={
+        "visual.patch_embed.proj.weight": (8, 12), "audio_encoder.projection.weight": (36, 8),
+        "speech_embeddings.0.weight": (5, 8), "model.mtp.layers.0.eh_proj.weight": (36, 72),
+    },
+    recipe=Recipe(seed=431, actions=(2, 7, 12, 17)),
+    tweak=keep_biases,
+)
+
 MINIMAX_M3 = Odd(
     seed=350,
     own={  # as transformers' text class saves it
@@ -1468,4 +1510,5 @@ ROWS = {
     "odd-mimo": MIMO, "odd-m3": MINIMAX_M3, "odd-granite": GRANITE,
     "odd-granite-shared": GRANITE_SHARED, "odd-lfm2": LFM2, "odd-kimi": KIMI_K25,
     "odd-mistral4": MISTRAL4, "odd-gemma4": GEMMA4, "odd-step": STEP,
+    "odd-mimo2": MIMO_V2,
 }  # fmt: skip

@@ -19,6 +19,8 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
+import mimo  # noqa: F401
+
 PARTS = ("gate_A", "gate_B", "up_A", "up_B", "down_A", "down_B")  # enum fm_lora's order
 
 

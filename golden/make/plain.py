@@ -160,8 +160,8 @@ def attention(x, w, cfg, l):
     G = len(w["self_attn.k_proj.weight"]) // len(w["self_attn.k_norm.weight"]) if gemma else cfg.num_key_value_heads
     if hasattr(cfg, "num_attention_heads_per_layer"):
         Q = cfg.num_attention_heads_per_layer[l]
-    if cfg.model_type == "mimo_v2_flash" and "self_attn.sinks" in w:
-        G = 2 * G  # layers with a window
+    if "self_attn.sinks" in w and cfg.model_type.startswith("mimo_v2"):  # layers with a window
+        G = cfg.swa_num_key_value_heads
     neighbours = cfg.model_type == "ernie4_5_moe"
     types = getattr(cfg, "layer_types", None)
     full = types and types[l] == "full_attention"

@@ -187,7 +187,7 @@ static void cut_list(struct fm_texts_edit *e, const cJSON *json, const char *key
 /*
  * If layers for multi-token prediction are left out, set every key that counts them to 0.  If the
  * checkpoint had such layers but no such key, a loader may assume a number, so the usual key is
- * added.
+ * added.  Keys that describe other parts become null, because loaders build these parts.
  */
 static void leave_extra(struct fm_texts_edit *e, const struct fm_exportplan *p)
 {
@@ -205,6 +205,9 @@ static void leave_extra(struct fm_texts_edit *e, const struct fm_exportplan *p)
     }
     for (const char *const *key = form->list; key && *key && !e->rc; key++)
         cut_list(e, json, *key, p->from->config.L);
+    for (const char *const *key = form->object; key && *key && !e->rc; key++)
+        if (cJSON_GetObjectItemCaseSensitive(json, *key))
+            fm_texts_setf(e, *key, "null");
     if (form->flag && cJSON_GetObjectItemCaseSensitive(json, form->flag))
         fm_texts_setf(e, form->flag, "false");
     if (!said && form->count && p->from->extra.tensors > 0)

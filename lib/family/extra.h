@@ -40,6 +40,7 @@ struct fm_extra_form {
     const char *flag;        /* key that says whether there are such layers; NULL: none */
     const char *const *list; /* keys of lists with an entry for every decoder layer, which may have
                                 others for such layers; NULL: none */
+    const char *const *object; /* keys of objects that describe other parts; NULL: none */
 };
 
 /* Names of layers that are numbered after the last decoder layer.  They are recognised by the

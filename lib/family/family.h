@@ -98,6 +98,7 @@ struct fm_model_family {
     ROW(laguna)             \
     ROW(step3p5)            \
     ROW(mimo_v2_flash)      \
+    ROW(mimo_v2)            \
     ROW(minimax_m2)         \
     ROW(minimax_m3)         \
     ROW(ernie4_5_moe)       \

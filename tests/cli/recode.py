@@ -10,6 +10,8 @@
                                              mixed-modelopt   the same, and routed experts in NVFP4
                                              mxfp8            MiniMax's MXFP8
                                              w4a16:G          experts in compressed-tensors' INT4, groups of G
+    recode.py fuse MODEL OUT PLAIN RxC     FP8 in blocks, with q, k and v in one tensor of chunks, as MiMo-V2.5; PLAIN
+                                           gets its values in F32, apart
     recode.py gptq MODEL OUT [v2]          store W4A16 in GPTQ's format
     recode.py awq MODEL OUT                store W4A16 in AWQ's format, with other zero points
     recode.py join MODEL OTHER EXPRESSION OUT   take matching modules from OTHER, for a mixture of schemes
@@ -25,11 +27,12 @@ import json
 import math
 import random
 import re
+import shutil
 import struct
 import sys
 from pathlib import Path
 
-from codes import AWQ, decoded, encoded, integers, numbers, plain, words
+from codes import AWQ, decoded, encoded, integers, matrix, numbers, plain, plain_tensors, words
 from tensors import config_of, pack, read, write
 
 
@@ -91,6 +94,35 @@ def quantise(model, out, kind):
     }.get(kind, lambda: {"activation_scheme": "dynamic", "fmt": "e4m3", "weight_block_size": block,
                          "quant_method": "mxfp8" if kind == "mxfp8" else "fp8"})  # fmt: skip
     write(model, out, tensors, lambda config: config.update(quantization_config=quantization()))
+
+
+def fuse(model, out, plain_out, size):
+    """Each of num_key_value_heads chunks has rows of q, of k and of v, and its own blocks."""
+    n, source = config_of(model)["num_key_value_heads"], read(model)
+    quantise(model, plain_out + ".split", "fp8:" + size)
+    tensors, values = read(plain_out + ".split"), plain_tensors(plain_out + ".split", "F32")
+    block = {"weight_block_size": [int(x) for x in size.split("x")]}
+    for q in [name for name in source if name.endswith("self_attn.q_proj.weight")]:
+        names = [q.replace("q_proj", x + "_proj") for x in "qkv"]
+        parts = [cut(numbers(source[name]), n) for name in names]
+        columns, made, back = source[q][1][1], [], [[], [], []]
+        for chunk in zip(*parts):
+            rows = [x for part in chunk for x in part]
+            made.append(encoded("fp8-block:" + size, "BF16", rows, len(rows) // columns, columns))
+            _, decoded_rows = matrix({"x." + end: t for end, t in made[-1].items()}, "x.weight", block)
+            for part, to in zip(chunk, back):
+                to += decoded_rows[: len(part)]
+                del decoded_rows[: len(part)]
+        for name, x in zip(names, back):
+            del tensors[name], tensors[name + "_scale_inv"]
+            values[name] = "F32", source[name][1], words("F32", x)
+        for end in ("weight", "weight_scale_inv"):
+            shape = [sum(e[end][1][0] for e in made), made[0][end][1][1]]
+            tensors[q.replace("q_proj.weight", "qkv_proj." + end)] = made[0][end][0], shape, b"".join(e[end][2] for e in made)
+    shutil.rmtree(plain_out + ".split")
+    fp8 = {"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8"} | block
+    write(model, out, tensors, lambda c: c.update(quantization_config=fp8, attention_projection_layout="fused_qkv"))
+    write(model, plain_out, values, lambda c: c.update(dtype="float32"))
 
 
 def turned(tensor, size):
@@ -285,4 +317,4 @@ def qwen3(out, dtype):
 
 
 if __name__ == "__main__":
-    {f.__name__: f for f in (plain, quantise, gptq, awq, join, ease, resize, grow, gptoss, qwen3)}[sys.argv[1]](*sys.argv[2:])
+    {f.__name__: f for f in (plain, quantise, fuse, gptq, awq, join, ease, resize, grow, gptoss, qwen3)}[sys.argv[1]](*sys.argv[2:])

@@ -38,3 +38,26 @@ for name in odd-laguna odd-glm5 odd-mimo odd-afmoe; do
     rm -r grown wide
     check uniform ragged
 done
+echo "== odd-mimo2, FP8 with q, k and v in one tensor, whose chunks have blocks of their own"
+python3 "$here/recode.py" resize "$GOLDEN/odd-mimo2" wide 48
+python3 "$here/recode.py" fuse wide made twin 16x16
+cp -r made kept
+check uniform padded
+mv kept made
+PYTHONPATH=$here python3 - <<'PYTHON'
+from tensors import read, write
+name, tensors = "model.layers.0.self_attn.qkv_proj.weight", read("made")
+dtype, (rows, across), scales = tensors[name + "_scale_inv"]
+write("made", "whole", tensors | {name + "_scale_inv": (dtype, [rows - 1, across], scales[4 * across :])})
+shape = tensors.pop(name)[1]
+del tensors[name + "_scale_inv"]
+write("made", "plain", tensors | {name: ("BF16", shape, bytes(2 * shape[0] * shape[1]))})
+PYTHON
+for of in whole plain; do
+    said fm-rank -q -m $of -t made/tokens.npy -o refused
+done
+family made 0.2 >/dev/null
+said fm-pack -q -m made --weights bf16 -o refused trained
+for layout in ragged elastic layer; do
+    said fm-pack -q --export out --budget 0.5 --layout "$layout" family.fm
+done

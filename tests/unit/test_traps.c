@@ -59,6 +59,25 @@
     "vocab_size:11,hidden_size:16,intermediate_size:20,num_hidden_layers:7,head_dim:12"
 #define MIMO MIMO_KEYS ",v_head_dim:5"
 
+/* MiMo-V2.5 and V2.6-Flash; every eighth layer has no window here. */
+#define MIMO_V2_SEVEN "1,1,1,1,1,1,1"
+#define MIMO_V2_KEYS                                                                               \
+    "model_type:'mimo_v2',hidden_size:4096,intermediate_size:16384,moe_intermediate_size:2048,"    \
+    "num_attention_heads:64,num_key_value_heads:4,head_dim:192,swa_num_attention_heads:64,"        \
+    "swa_v_head_dim:128,n_routed_experts:256,num_experts_per_tok:8,n_group:1,topk_group:1,"        \
+    "vocab_size:152576,max_position_embeddings:1048576,layernorm_epsilon:1e-5,"                    \
+    "add_swa_attention_sink_bias:true"
+#define MIMO_V2_LISTS                                                                              \
+    ",num_hidden_layers:48,hybrid_layer_pattern:[0," MIMO_V2_SEVEN ",0," MIMO_V2_SEVEN             \
+    ",0," MIMO_V2_SEVEN ",0," MIMO_V2_SEVEN ",0," MIMO_V2_SEVEN ",0," MIMO_V2_SEVEN                \
+    "],moe_layer_freq:[0," MIMO_V2_SEVEN "," MIMO_V2_SEVEN "," MIMO_V2_SEVEN "," MIMO_V2_SEVEN     \
+    "," MIMO_V2_SEVEN "," MIMO_V2_SEVEN ",1,1,1,1,1]"
+#define MIMO_V2_ONES ",swa_head_dim:192,v_head_dim:128,rope_theta:1e7"
+#define MIMO_V2_SIZES MIMO_V2_KEYS MIMO_V2_LISTS MIMO_V2_ONES
+#define MIMO_V2 MIMO_V2_SIZES ",swa_num_key_value_heads:8,sliding_window:128"
+#define MIMO_V2_TWO                                                                                \
+    MIMO_V2_KEYS MIMO_V2_ONES ",swa_num_key_value_heads:8,sliding_window:128,num_hidden_layers:2"
+
 /* A list of the published text_config: 0 for the first three layers, which are dense and have no
  * indexer, and 1 for the others. */
 #define M3_LIST "[0,0,0" M3_ONES M3_ONES M3_ONES "]"
@@ -698,6 +717,116 @@ TEST(the_makers_keys_of_mimo_say_what_transformers_computes)
     refused(MIMO, "moe_layer_freq:2", FM_ECONFIG, "moe_layer_freq 2 is not supported");
     refused(MIMO, "routed_scaling_factor:2.5", FM_ECONFIG, "routed_scaling_factor 2.5");
     refused(MIMO, "n_shared_experts:1", FM_ECONFIG, "n_shared_experts 1");
+}
+
+/* ---- MiMo-V2.5 ---- */
+
+/* The card says 310 billion parameters with other parts. */
+TEST(mimo_v2_reads_its_layers_from_its_own_keys)
+{
+    struct fm_config c = must(MIMO_V2, "swa_rope_theta:10000,partial_rotary_factor:0.334,"
+                                       "attention_value_scale:0.707,sliding_window_size:128,"
+                                       "routed_scaling_factor:null,n_shared_experts:null");
+    assert_int_equal(fm_config_params(&c, NULL) / 1000000000, 308);
+    assert_true(c.M == 47 && c.dense == 16384 && c.shared == 0 && c.eps == 1e-5f);
+    for (int l = 0; l < 48; l++) {
+        bool full = l % 8 == 0;
+        assert_true(fm_gqa_groups(&c, l) == (full ? 4 : 8) && fm_gqa_heads(&c, l) == 64);
+        assert_int_equal(fm_gqa_window(&c, l), full ? 0 : 128);
+        assert_true(fm_gqa_width(&c, l) == 192 && fm_gqa_value(&c, l) == 128);
+    }
+    assert_true(c.gqa->rope.theta == 1e7 && c.gqa->rope.R == 64);
+    assert_true(c.gqa->window_rope.theta == 1e4 && c.gqa->window_rope.R == 64);
+    assert_true(c.gqa->scale == 0.707f && must(MIMO_V2, NULL).gqa->scale == 1);
+    assert_true(must(MIMO_V2, NULL).gqa->window_rope.theta == 1e7);
+    assert_true(must(MIMO_V2, "rms_norm_eps:0.5").eps == 1e-5f); /* of the part for images */
+    c = must(MIMO_V2_SIZES, "swa_num_key_value_heads:4,sliding_window_size:16");
+    assert_true(fm_gqa_groups(&c, 1) == 4 && fm_gqa_window(&c, 1) == 16);
+}
+
+TEST(mimo_v2_is_refused_where_programs_differ)
+{
+    refused(MIMO_V2, "sliding_window_size:127", FM_ECONFIG,
+            "sliding_window_size 127 differs from sliding_window 128, and programs differ");
+    refused(MIMO_V2, "routed_scaling_factor:2.5", FM_ECONFIG, "routed_scaling_factor 2.5");
+    refused(MIMO_V2, "n_shared_experts:1", FM_ECONFIG, "n_shared_experts 1");
+    refused(MIMO_V2, "add_full_attention_sink_bias:true", FM_ECONFIG, "sink_bias true");
+    refused(MIMO_V2, "rope_scaling:{type:'yarn',factor:4}", FM_ECONFIG,
+            "'type' of rope_scaling is not supported for mimo_v2");
+    refused(MIMO_V2, "rope_parameters:{full_attention:{rope_theta:1e7}}", FM_ECONFIG,
+            "'full_attention' of rope_parameters is not supported for mimo_v2");
+    refused(MIMO_V2, "rope_parameters:{rope_type:'default',rope_theta:1e6}", FM_ECONFIG,
+            "'rope_theta' of rope_parameters is not supported for mimo_v2 unless it says");
+    must(MIMO_V2, "rope_parameters:{rope_type:'default',rope_theta:1e7},rope_scaling:null");
+}
+
+TEST(mimo_v2s_sizes_and_lists_are_checked)
+{
+    refused(MIMO_V2_TWO, "hybrid_layer_pattern:[0,1],moe_layer_freq:1", FM_EFORMAT,
+            "key 'moe_layer_freq' is not a list with 0 or 1 for each layer");
+    refused(MIMO_V2_TWO, "hybrid_layer_pattern:[0,1,1],moe_layer_freq:[0,1]", FM_EFORMAT,
+            "hybrid_layer_pattern has 3 entries for 2 layers");
+    refused(MIMO_V2_TWO, "hybrid_layer_pattern:[0,2],moe_layer_freq:[0,1]", FM_ECONFIG,
+            "hybrid_layer_pattern of layer 1 is not 0");
+    refused(MIMO_V2_TWO,
+            "hybrid_layer_pattern:[0,1],moe_layer_freq:[0,1],mlp_layer_types:['sparse','sparse']",
+            FM_ECONFIG, "moe_layer_freq of layer 0 is not 1");
+    refused(MIMO_V2_TWO,
+            "hybrid_layer_pattern:[0,1],moe_layer_freq:[0,1],layer_types:['full_attention',"
+            "'full_attention']",
+            FM_ECONFIG, "hybrid_layer_pattern of layer 1 is not 0");
+    refused(MIMO_V2_SIZES, "sliding_window:128", FM_EFORMAT,
+            "key 'swa_num_key_value_heads' is missing");
+    refused(MIMO_V2_SIZES, "swa_num_key_value_heads:7,sliding_window:128", FM_EFORMAT,
+            "num_attention_heads 64 is not a multiple of num_key_value_heads 7");
+    refused(MIMO_V2_KEYS MIMO_V2_LISTS, "swa_num_key_value_heads:8,swa_head_dim:192,v_head_dim:128",
+            FM_EFORMAT, "key 'rope_theta' is missing");
+    refused(MIMO_V2_KEYS MIMO_V2_LISTS,
+            "swa_num_key_value_heads:8,swa_head_dim:128,v_head_dim:128,rope_theta:1e7,"
+            "sliding_window:128",
+            FM_ECONFIG, "swa_head_dim that is not head_dim is not supported for mimo_v2");
+    refused(MIMO_V2_KEYS MIMO_V2_LISTS, "swa_head_dim:192,rope_theta:1e7", FM_EFORMAT,
+            "key 'v_head_dim' is missing");
+}
+
+static const struct fm_weight *fused_row(const struct fm_config *c, int layer)
+{
+    char name[80];
+    int l, e;
+    snprintf(name, sizeof name, "model.layers.%d.self_attn.qkv_proj.weight", layer);
+    return fm_weights_find(c, FM_NAMING_STOCK, name, &l, &e);
+}
+
+/* Four chunks, in all layers: 3392 rows in the full layers, where each has 16 heads of q and one of
+ * k and v, and 3712 in the others, with two of k and v. */
+TEST(mimo_v2s_rows_of_q_k_and_v_are_in_as_many_chunks_as_full_layers_have_key_heads)
+{
+    struct fm_config c = must(MIMO_V2, "attention_projection_layout:'fused_qkv'");
+    static int32_t order[16384];
+    uint64_t shape[FM_ST_DIMS_MAX];
+    assert_false(has(&c, FM_NAMING_STOCK, "model.layers.0.self_attn.q_proj.weight") ||
+                 has(&c, FM_NAMING_STOCK, "model.layers.0.self_attn.v_proj.weight"));
+    assert_int_equal(fm_weights_shape(shape, &c, fused_row(&c, 0), 0, 0), 2);
+    assert_int_equal(shape[0], 13568);
+    fm_gqa.order(order, &c, 0, fused_row(&c, 0));
+    assert_true(order[3071] == 3071 && order[3072] == 3392 && order[12287] == 3 * 3392 + 3071);
+    assert_true(order[12288] == 3072 && order[12288 + 192] == 3392 + 3072);
+    assert_true(order[13056] == 3264 && order[13567] == 13567);
+    fm_weights_shape(shape, &c, fused_row(&c, 1), 1, 0);
+    assert_int_equal(shape[0], 14848);
+    fm_gqa.order(order, &c, 1, fused_row(&c, 1));
+    assert_true(order[3072] == 3712 && order[12288] == 3072 && order[12288 + 384] == 3712 + 3072);
+    assert_true(order[13824] == 3456 && order[14847] == 14847);
+    c = must(MIMO_V2, "attention_projection_layout:'split'");
+    assert_false(fused_row(&c, 0));
+    refused(
+        MIMO_V2, "attention_projection_layout:'x'", FM_ECONFIG,
+        "attention_projection_layout 'x' is not supported for mimo_v2; supported: split, fused");
+    refused(MIMO_V2, "attention_projection_layout:'fused_qkv',attention_bias:true", FM_ECONFIG,
+            "biases with attention_projection_layout fused_qkv");
+    refused(MIMO_V2_SIZES,
+            "swa_num_key_value_heads:2,sliding_window:128,attention_projection_layout:'fused_qkv'",
+            FM_EFORMAT, "layer 1 has 64 heads and 2 key heads, which are not multiples of");
 }
 
 /* ---- MiniMax-M3 ---- */
