@@ -24,30 +24,42 @@ echo "== another architecture under that name is refused"
 sed -i 's/DeepseekV3ForCausalLM/KimiForCausalLM/' model/config.json
 fm-rank -q --model model --tokens "$model/tokens.npy" -o refused
 echo "status $?"
-echo "== Kimi-K2.5 wraps it: INT4, described inside text_config under the wrapper's names"
+echo "== Kimi-K2.5 to K2.7 wrap it: INT4 in groups of 32, described inside text_config as published"
 here=$(dirname "$0")
 export PYTHONDONTWRITEBYTECODE=1
-python3 "$here/recode.py" resize "$GOLDEN/odd-dsv3" wide 24
-python3 "$here/recode.py" quantise wide int4 w4a16:8
+python3 "$here/recode.py" grow "$GOLDEN/odd-dsv3" grown 64
+python3 "$here/recode.py" resize grown wide 64
+python3 "$here/recode.py" quantise wide all w4a16:32
+python3 "$here/recode.py" ease all '.*shared_experts' int4
 PYTHONPATH=$here python3 - <<'PYTHON'
 from tensors import read, write
 
+IGNORED = ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*", r"re:.*mlp\.(gate|up|gate_up|down)_proj.*",
+           "re:vision_tower.*", "re:mm_projector.*"]
+WEIGHTS = {"actorder": None, "block_structure": None, "dynamic": False, "group_size": 32, "num_bits": 4,
+           "observer": "minmax", "observer_kwargs": {}, "strategy": "group", "symmetric": True, "type": "int"}
+QUANT = {"config_groups": {"group_0": {"input_activations": None, "output_activations": None, "targets": ["Linear"],
+                                       "weights": WEIGHTS}},
+         "format": "pack-quantized", "global_compression_ratio": None, "ignore": IGNORED, "kv_cache_scheme": None,
+         "quant_method": "compressed-tensors", "quantization_status": "compressed"}
+
 def wrap(config):
-    quant, inner = config["quantization_config"], "language_model."
-    quant["ignore"] = [n if n.startswith("re:") else inner + n for n in quant["ignore"]]
-    text = config | {"model_type": "kimi_k2", "tie_word_embeddings": False}
+    text = config | {"model_type": "kimi_k2", "tie_word_embeddings": False, "quantization_config": QUANT}
     config.clear()
     config.update(architectures=["KimiK25ForConditionalGeneration"], model_type="kimi_k25", tie_word_embeddings=True)
     config["text_config"] = text
 
-tensors = {"language_model." + n: t for n, t in read("int4").items()}
-write("int4", "whole", tensors | {"vision_tower.a.weight": ("BF16", [3], bytes(6))}, wrap)
+other = {"vision_tower.a.weight": ("BF16", [3], bytes(6)), "mm_projector.b.weight": ("BF16", [3], bytes(6))}
+write("int4", "whole", {"language_model." + n: t for n, t in read("int4").items()} | other, wrap)
+write("int4", "llm", {n.replace("model.", "model.llm.", 1): t for n, t in read("int4").items()} | other, wrap)
 PYTHON
 tokens=int4/tokens.npy
-for of in int4 whole; do
+for of in int4 whole llm; do
     fm-rank -q -m $of -t $tokens --precision f32 -o ranked-$of >/dev/null
 done
-cmp <(tar -xOf ranked-int4 ranking.safetensors) <(tar -xOf ranked-whole ranking.safetensors) && echo "the same scores"
+for of in whole llm; do
+    cmp <(tar -xOf ranked-int4 ranking.safetensors) <(tar -xOf ranked-$of ranking.safetensors) && echo "$of: the same scores"
+done
 fm-train -q -m whole -t $tokens --precision f32 --method saliency --budget-step 0.3 -o trained-whole ranked-whole >/dev/null 2>&1
 fm-pack -q -m whole -o whole.fm trained-whole | grep '^extra'
 for extra in "" --keep-extra; do
@@ -58,7 +70,7 @@ import json
 config = json.load(open("out/config.json"))
 text = config.get("text_config", config)
 print(config["model_type"], config["architectures"], text["model_type"], text["architectures"])
-print(text["quantization_config"]["ignore"][:2])
+print(text["quantization_config"]["ignore"])
 PYTHON
 done
 fm-rank -q -m out -t $tokens --precision f32 -o again | grep -c '^ranked'
