@@ -50,7 +50,7 @@ float fm_scale_power(void *stored, const struct fm_quantise_block *block, int of
 float fm_scale_rounded(void *stored, const struct fm_quantise_block *block, float top);
 
 extern const struct fm_storage fm_awq, fm_fp8_channel, fm_fp8_tensor, fm_fp8_block, fm_fp8_modelopt,
-    fm_int4, fm_nvfp4, fm_nvfp4_ct, fm_mxfp4_ct, fm_mxfp8_ct, fm_mxfp8_modelopt;
+    fm_int4, fm_nvfp4, fm_nvfp4_ct, fm_mxfp4_ct, fm_mxfp4_plain, fm_mxfp8_ct, fm_mxfp8_modelopt;
 extern const struct fm_quantiser fm_to_fp8_block, fm_to_fp8, fm_to_w4a16, fm_to_w4a16_32,
     fm_to_nvfp4, fm_to_nvfp4_ct, fm_to_mxfp4, fm_to_mxfp8;
 

@@ -53,11 +53,35 @@ int fm_fp8_read_block(int *rows, int *columns, const cJSON *size, struct fm_err 
                    FM_STORAGE_BLOCK_MAX);
 }
 
+/* With store_dtype mxfp4, as in MiMo-V2.6, routed experts are MXFP4, and the rest is as described.
+ */
+static int read_store(struct fm_scheme *s, struct fm_schemes **several, const cJSON *json,
+                      struct fm_err *err)
+{
+    static const struct fm_scheme experts = {&fm_mxfp4_plain, 1, 32};
+    const struct fm_scheme others = *s;
+    const cJSON *store = cJSON_GetObjectItemCaseSensitive(json, "store_dtype");
+    double block = experts.block_columns;
+    if (!store || cJSON_IsNull(store))
+        return FM_OK;
+    if (fm_fp8_check_word(json, "store_dtype", "mxfp4", "mxfp4", err) ||
+        fm_json_opt_double(json, "mxfp4_block_size", 1, 1e9, &block, err))
+        return err->code;
+    if (block != experts.block_columns)
+        return fm_fail(err, FM_ECONFIG, "mxfp4_block_size %g is not supported (only %d)", block,
+                       experts.block_columns);
+    if (fm_schemes_add(several, "*.mlp.experts.*", &experts, err) ||
+        fm_schemes_add(several, "Linear", &others, err))
+        return err->code;
+    fm_schemes_done(*several);
+    *s = experts;
+    return FM_OK;
+}
+
 static int read_fp8(struct fm_scheme *s, struct fm_schemes **several, const cJSON *json,
                     struct fm_err *err)
 {
     const cJSON *size = cJSON_GetObjectItemCaseSensitive(json, "weight_block_size");
-    (void)several;
     s->storage = &fm_fp8;
     if (!size || cJSON_IsNull(size))
         return fm_fail(err, FM_ECONFIG,
@@ -66,9 +90,10 @@ static int read_fp8(struct fm_scheme *s, struct fm_schemes **several, const cJSO
     if (fm_fp8_read_block(&s->block_rows, &s->block_columns, size, err) ||
         fm_fp8_check_word(json, "activation_scheme", "dynamic", "dynamic", err) ||
         fm_fp8_check_word(json, "fmt", "e4m3", "float8_e4m3fn", err) ||
-        fm_fp8_check_word(json, "scale_fmt", "float", "ue8m0", err))
+        fm_fp8_check_word(json, "scale_fmt", "float", "ue8m0", err) ||
+        fm_fp8_check_word(json, "expert_dtype", "fp8", "fp8", err))
         return err->code;
-    return fm_fp8_check_word(json, "expert_dtype", "fp8", "fp8", err);
+    return read_store(s, several, json, err);
 }
 
 const struct fm_quant_method fm_method_fp8 = {.name = "fp8", .read = read_fp8};

@@ -9,7 +9,7 @@
  * tensors show which are quantised.
  *
  * In compressed-tensors (mxfp4-pack-quantized) X.weight_packed is U8 (N, K / 2), and X.weight_scale
- * U8 (N, K / 32).
+ * U8 (N, K / 32); in MiMo-V2.6 the former is X.weight (fp8.c).
  *
  * Rounding 32 of a row: s = 2^(floor(log2 amax) - 2), twice that if amax is at least 1.75 times the
  * largest power of two not above it.
@@ -58,6 +58,17 @@ const struct fm_storage fm_mxfp4_ct = {
     FM_COMPRESSED_NAMES, .name = "mxfp4-packed",          .code = FM_CODE_E2M1,
     .codes = FM_U8,      .codes_end = ".weight_packed",   .exact = true,
     .whole = true,       .scale_dtypes = FM_SCALES_POWERS};
+
+const struct fm_storage fm_mxfp4_plain = {.name = "mxfp4",
+                                          .code = FM_CODE_E2M1,
+                                          .codes = FM_U8,
+                                          .written = FM_BF16,
+                                          .exact = true,
+                                          .whole = true,
+                                          .weight = ".weight",
+                                          .codes_end = ".weight",
+                                          .scale_end = ".weight_scale",
+                                          .scale_dtypes = FM_SCALES_POWERS};
 
 static float scale_of(void *stored, const struct fm_quantise_block *b)
 {

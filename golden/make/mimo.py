@@ -69,6 +69,7 @@ class Attention(nn.Module):
 
 class MiMoV2ForCausalLM(MiMoV2FlashForCausalLM):
     config_class = MiMoV2Config
+    _keys_to_ignore_on_load_unexpected = [r"^(model\.mtp|visual|audio_encoder|speech_embeddings)\."]
 
     def __init__(self, config):
         super().__init__(config)

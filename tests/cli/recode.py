@@ -10,8 +10,8 @@
                                              mixed-modelopt   the same, and routed experts in NVFP4
                                              mxfp8            MiniMax's MXFP8
                                              w4a16:G          experts in compressed-tensors' INT4, groups of G
-    recode.py fuse MODEL OUT PLAIN RxC     FP8 in blocks, with q, k and v in one tensor of chunks, as MiMo-V2.5; PLAIN
-                                           gets its values in F32, apart
+    recode.py fuse MODEL OUT PLAIN RxC [mxfp4]   FP8 in blocks, with q, k and v in one tensor of chunks, as MiMo-V2.5;
+                                           experts in MXFP4, as MiMo-V2.6; PLAIN gets the values in F32, apart
     recode.py gptq MODEL OUT [v2]          store W4A16 in GPTQ's format
     recode.py awq MODEL OUT                store W4A16 in AWQ's format, with other zero points
     recode.py join MODEL OTHER EXPRESSION OUT   take matching modules from OTHER, for a mixture of schemes
@@ -96,7 +96,7 @@ def quantise(model, out, kind):
     write(model, out, tensors, lambda config: config.update(quantization_config=quantization()))
 
 
-def fuse(model, out, plain_out, size):
+def fuse(model, out, plain_out, size, experts=None):
     """Each of num_key_value_heads chunks has rows of q, of k and of v, and its own blocks."""
     n, source = config_of(model)["num_key_value_heads"], read(model)
     quantise(model, plain_out + ".split", "fp8:" + size)
@@ -119,8 +119,14 @@ def fuse(model, out, plain_out, size):
         for end in ("weight", "weight_scale_inv"):
             shape = [sum(e[end][1][0] for e in made), made[0][end][1][1]]
             tensors[q.replace("q_proj.weight", "qkv_proj." + end)] = made[0][end][0], shape, b"".join(e[end][2] for e in made)
+    for name in [name for name in tensors if experts and ROUTED.search(name) and name.endswith(".weight")]:
+        del tensors[name + "_scale_inv"]
+        made = encoded("mxfp4", "BF16", numbers(source[name]), *source[name][1])
+        tensors |= {name: made["weight_packed"], name + "_scale": made["weight_scale"]}
+        values[name] = "F32", source[name][1], words("F32", matrix(tensors, name, block)[1])
     shutil.rmtree(plain_out + ".split")
     fp8 = {"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8"} | block
+    fp8 |= {"store_dtype": "mxfp4", "mxfp4_block_size": 32} if experts else {}
     write(model, out, tensors, lambda c: c.update(quantization_config=fp8, attention_projection_layout="fused_qkv"))
     write(model, plain_out, values, lambda c: c.update(dtype="float32"))
 

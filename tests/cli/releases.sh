@@ -38,6 +38,12 @@ for name in odd-laguna odd-glm5 odd-mimo odd-afmoe; do
     rm -r grown wide
     check uniform ragged
 done
+echo "== odd-mimo2, FP8 with q, k and v in one tensor, and experts in MXFP4"
+python3 "$here/recode.py" grow "$GOLDEN/odd-mimo2" grown 64
+python3 "$here/recode.py" resize grown wide 64
+python3 "$here/recode.py" fuse wide made twin 16x16 mxfp4
+rm -r grown wide
+check uniform padded
 echo "== odd-mimo2, FP8 with q, k and v in one tensor, whose chunks have blocks of their own"
 python3 "$here/recode.py" resize "$GOLDEN/odd-mimo2" wide 48
 python3 "$here/recode.py" fuse wide made twin 16x16

@@ -744,7 +744,7 @@ TEST(mimo_v2_reads_its_layers_from_its_own_keys)
     assert_true(fm_gqa_groups(&c, 1) == 4 && fm_gqa_window(&c, 1) == 16);
 }
 
-TEST(mimo_v2_is_refused_where_programs_differ)
+TEST(mimo_v2_is_refused_where_programs_differ_and_where_lists_are_wrong)
 {
     refused(MIMO_V2, "sliding_window_size:127", FM_ECONFIG,
             "sliding_window_size 127 differs from sliding_window 128, and programs differ");
@@ -758,10 +758,6 @@ TEST(mimo_v2_is_refused_where_programs_differ)
     refused(MIMO_V2, "rope_parameters:{rope_type:'default',rope_theta:1e6}", FM_ECONFIG,
             "'rope_theta' of rope_parameters is not supported for mimo_v2 unless it says");
     must(MIMO_V2, "rope_parameters:{rope_type:'default',rope_theta:1e7},rope_scaling:null");
-}
-
-TEST(mimo_v2s_sizes_and_lists_are_checked)
-{
     refused(MIMO_V2_TWO, "hybrid_layer_pattern:[0,1],moe_layer_freq:1", FM_EFORMAT,
             "key 'moe_layer_freq' is not a list with 0 or 1 for each layer");
     refused(MIMO_V2_TWO, "hybrid_layer_pattern:[0,1,1],moe_layer_freq:[0,1]", FM_EFORMAT,
@@ -787,6 +783,26 @@ TEST(mimo_v2s_sizes_and_lists_are_checked)
             FM_ECONFIG, "swa_head_dim that is not head_dim is not supported for mimo_v2");
     refused(MIMO_V2_KEYS MIMO_V2_LISTS, "swa_head_dim:192,rope_theta:1e7", FM_EFORMAT,
             "key 'v_head_dim' is missing");
+}
+
+#define MIMO_V2_FP8                                                                                \
+    "quantization_config:{quant_method:'fp8',weight_block_size:[128,128],store_dtype:"
+
+/* V2.6: only routed experts of decoder layers are MXFP4. */
+TEST(mimo_v2s_experts_may_be_mxfp4_in_fp8)
+{
+    struct fm_config c = must(MIMO_V2, MIMO_V2_FP8 "'mxfp4',mxfp4_block_size:32}");
+    struct fm_scheme s = fm_config_scheme(&c, "model.layers.1.mlp.experts.7.up_proj.weight_scale");
+    assert_true(strcmp(s.storage->name, "mxfp4") == 0 && s.block_rows == 1);
+    assert_int_equal(s.block_columns, 32);
+    assert_true(fm_scheme_equal(&s, &c.scheme) && !c.mixed);
+    s = fm_config_scheme(&c, "model.layers.0.mlp.up_proj.weight");
+    assert_true(strcmp(s.storage->name, "fp8") == 0 && s.block_columns == 128);
+    assert_false(must(MIMO_V2, MIMO_V2_FP8 "null}").schemes);
+    refused(MIMO_V2, MIMO_V2_FP8 "'nvfp4'}", FM_ECONFIG,
+            "fp8 with store_dtype 'nvfp4' is not supported (only 'mxfp4')");
+    refused(MIMO_V2, MIMO_V2_FP8 "'mxfp4',mxfp4_block_size:16}", FM_ECONFIG,
+            "mxfp4_block_size 16 is not supported (only 32)");
 }
 
 static const struct fm_weight *fused_row(const struct fm_config *c, int layer)

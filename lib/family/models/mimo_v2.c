@@ -1,9 +1,13 @@
 /*
  * MiMo-V2.5 and V2.6: MiMo-V2-Flash's layers, of which config.json's own keys say which have a
- * window and which have experts; layers with a window have any number of key heads.  Other parts
- * are for images and audio.  transformers has no class for it; the model's own code attends to
- * sliding_window keys including the query's own, SGLang to one more.  Source: that code, and
- * SGLang's and vLLM's mimo_v2.py.
+ * window and which have experts; layers with a window have any number of key heads.  As published
+ * q, k and v are one tensor of FP8 codes, and V2.6's experts are MXFP4; such a tensor is never
+ * stored as values, because without scales programs differ in the order of its rows, so that its
+ * bundles keep codes, and its exports are uniform or padded.  transformers has no class for it; the
+ * model's own code attends to sliding_window keys including the query's own, SGLang to one more.
+ *
+ * Other parts are for images and audio.  Source: the model's own code, and SGLang's and vLLM's
+ * mimo_v2.py.
  */
 #include <string.h>
 
