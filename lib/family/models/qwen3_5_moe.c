@@ -1,7 +1,7 @@
 /*
- * Qwen3.5 and Qwen3.6, the text part (formats/tensor/hftext.h): Qwen3-Next's layers, with a
- * separate tensor for each projection of a DeltaNet; experts fused as published, or separate as
- * transformers saves them.
+ * Qwen3.5 and Qwen3.6, the text part (formats/tensor/hftext.h), and Qwen3.8-2.4T-A95B: Qwen3-Next's
+ * layers, with a separate tensor for each projection of a DeltaNet; experts fused as published, or
+ * separate as transformers saves them.
  */
 #include "lib/block/norm.h"
 #include "lib/block/softmax.h"
@@ -33,6 +33,9 @@ static const char *const extra_names[] = {"mtp.", "model.visual.", NULL};
 static const char *const extra_counts[] = {"mtp_num_hidden_layers", NULL};
 static const struct fm_extra_form extra = {.name = extra_names, .count = extra_counts};
 
+/* In Qwen3.8, the activation of a DeltaNet's output gate; transformers does not read it. */
+static const struct fm_keys_only only[] = {{"output_gate_type", "'swish'"}, {NULL, NULL}};
+
 const struct fm_model_family fm_qwen3_5_moe = {
     .name = "qwen3_5_moe_text",
     .class_name = "Qwen3_5Moe",
@@ -41,6 +44,7 @@ const struct fm_model_family fm_qwen3_5_moe = {
     FM_BLOCKS(fm_deltanet, fm_softmax, fm_swiglu, fm_rmsnorm_plus),
     .eps = 1e-6,
     .positions = 32768,
+    .only = only,
     .keys = FM_QWEN_DELTANET_KEYS " mtp_use_dedicated_embeddings",
     .weight = weights,
     .extra = &extra,
