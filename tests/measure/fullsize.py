@@ -66,6 +66,41 @@ GPT_OSS_20B = {
     "quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": [
         "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]}}
 
+KIMI_K2_THINKING = {**KIMI_K2, "quantization_config": {
+    "quant_method": "compressed-tensors", "format": "pack-quantized", "quantization_status": "compressed",
+    "config_groups": {"group_0": {
+        "targets": ["Linear"], "input_activations": None, "output_activations": None,
+        "weights": {"num_bits": 4, "type": "int", "strategy": "group", "group_size": GROUP,
+                    "symmetric": True, "dynamic": False, "actorder": None}}},
+    "ignore": ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*", "re:.*mlp\\.(gate|up|gate_up|down)_proj.*"]}}
+MIMO_V25 = {
+    "architectures": ["MiMoV2ForCausalLM"], "model_type": "mimo_v2", "vocab_size": 152576,
+    "hidden_size": 4096, "intermediate_size": 16384, "moe_intermediate_size": 2048,
+    "num_hidden_layers": 48, "num_attention_heads": 64, "num_key_value_heads": 4, "head_dim": 192,
+    "v_head_dim": 128, "swa_num_attention_heads": 64, "swa_num_key_value_heads": 8, "swa_head_dim": 192,
+    "swa_v_head_dim": 128, "n_routed_experts": 256, "n_shared_experts": None, "num_experts_per_tok": 8,
+    "n_group": 1, "topk_group": 1, "norm_topk_prob": True, "routed_scaling_factor": None,
+    "scoring_func": "sigmoid", "topk_method": "noaux_tc", "hidden_act": "silu",
+    "hybrid_layer_pattern": [int(l > 0 and l % 6 != 5) for l in range(48)],
+    "moe_layer_freq": [int(l > 0) for l in range(48)], "sliding_window": 128, "sliding_window_size": 128,
+    "add_swa_attention_sink_bias": True, "add_full_attention_sink_bias": False,
+    "attention_projection_layout": "fused_qkv", "attention_value_scale": 0.707, "attention_bias": False,
+    "partial_rotary_factor": 0.334, "rope_theta": 10000000, "swa_rope_theta": 10000,
+    "max_position_embeddings": 1048576, "layernorm_epsilon": 1e-5, "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16", "quantization_config": FP8}
+QWEN38 = {
+    "architectures": ["Qwen3_5MoeForCausalLM"], "model_type": "qwen3_5_moe_text", "vocab_size": 248320,
+    "hidden_size": 8192, "moe_intermediate_size": 2048, "shared_expert_intermediate_size": 2048,
+    "num_hidden_layers": 92, "num_attention_heads": 64, "num_key_value_heads": 4, "head_dim": 256,
+    "num_experts": 512, "num_experts_per_tok": 10, "attention_bias": False, "attn_output_gate": True,
+    "full_attention_interval": 4, "layer_types": 23 * (3 * ["linear_attention"] + ["full_attention"]),
+    "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128, "linear_num_key_heads": 16,
+    "linear_num_value_heads": 128, "linear_value_head_dim": 128, "mamba_ssm_dtype": "float32",
+    "mtp_num_hidden_layers": 1, "mtp_use_dedicated_embeddings": False, "output_gate_type": "swish",
+    "hidden_act": "silu", "max_position_embeddings": 262144, "partial_rotary_factor": 0.25, "rms_norm_eps": 1e-6,
+    "rope_parameters": {"partial_rotary_factor": 0.25, "rope_theta": 10000000, "rope_type": "default"},
+    "tie_word_embeddings": False, "dtype": "bfloat16"}
+
 SHAPES = {
     "olmoe": {
         "architectures": ["OlmoeForCausalLM"], "model_type": "olmoe", "vocab_size": 50304,
@@ -122,13 +157,17 @@ SHAPES = {
     "deepseek-v3-bf16": DEEPSEEK_V3,
     "deepseek-v3": {**DEEPSEEK_V3, "num_nextn_predict_layers": 1, "quantization_config": FP8},
     "kimi-k2": {**KIMI_K2, "quantization_config": FP8},
-    "kimi-k2-thinking": {**KIMI_K2, "quantization_config": {
-        "quant_method": "compressed-tensors", "format": "pack-quantized", "quantization_status": "compressed",
-        "config_groups": {"group_0": {
-            "targets": ["Linear"], "input_activations": None, "output_activations": None,
-            "weights": {"num_bits": 4, "type": "int", "strategy": "group", "group_size": GROUP,
-                        "symmetric": True, "dynamic": False, "actorder": None}}},
-        "ignore": ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*", "re:.*mlp\\.(gate|up|gate_up|down)_proj.*"]}},
+    "kimi-k2-thinking": KIMI_K2_THINKING,
+    "kimi-k2.5": {"architectures": ["KimiK25ForConditionalGeneration"], "model_type": "kimi_k25",
+                  "text_config": KIMI_K2_THINKING},
+    "mimo-v2.5": MIMO_V25,
+    "mimo-v2.6-pro": {
+        **MIMO_V25, "hidden_size": 6144, "num_hidden_layers": 70, "num_attention_heads": 128,
+        "swa_num_attention_heads": 128, "num_key_value_heads": 8, "n_routed_experts": 384,
+        "hybrid_layer_pattern": [int(l > 0 and l % 6 != 5) for l in range(70)],
+        "moe_layer_freq": [int(l > 0) for l in range(70)], "attention_value_scale": 0.612,
+        "quantization_config": {**FP8, "store_dtype": "mxfp4", "mxfp4_block_size": GROUP}},
+    "qwen3.8-2.4t": QWEN38,
 }  # fmt: skip
 
 # --- tensors -------------------------------------------------------------------------------------------
@@ -141,7 +180,10 @@ def plain(name, *shape):
 def linear(c, name, rows, columns, expert=False):
     """The tensors in which the checkpoint stores a matrix."""
     method = c.get("quantization_config", {}).get("quant_method")
-    if method == "fp8":
+    if expert and c.get("quantization_config", {}).get("store_dtype"):
+        yield f"{name}.weight", "U8", (rows, columns // 2)
+        yield f"{name}.weight_scale", "U8", (rows, columns // GROUP)
+    elif method == "fp8":
         yield f"{name}.weight", "F8_E4M3", (rows, columns)
         yield f"{name}.weight_scale_inv", "F32", (-(-rows // BLOCK), -(-columns // BLOCK))
     elif method == "compressed-tensors" and expert:
@@ -173,13 +215,45 @@ def latent_attention(c, p):
     yield from linear(c, p + "o_proj", H, heads * wide)
 
 
-def attention(c, p):
+def fused_attention(c, p, l):
+    """MiMo's q, k and v in one tensor, of as many chunks as full layers have key heads."""
+    H, heads, chunks, wide = (c[k] for k in ("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim"))
+    window = c["hybrid_layer_pattern"][l]
+    groups = c["swa_num_key_value_heads"] if window else chunks
+    rows = heads * wide + groups * (wide + c["v_head_dim"])
+    yield p + "qkv_proj.weight", "F8_E4M3", (rows, H)
+    yield p + "qkv_proj.weight_scale_inv", "F32", (chunks * -(-rows // chunks // BLOCK), -(-H // BLOCK))
+    yield from plain(p + "o_proj.weight", H, heads * c["v_head_dim"])
+    if window:
+        yield from plain(p + "attention_sink_bias", heads)
+
+
+def deltanet(c, p):
+    H, K, V, k, v = (c[x] for x in ("hidden_size", "linear_num_key_heads", "linear_num_value_heads",
+                                    "linear_key_head_dim", "linear_value_head_dim"))  # fmt: skip
+    for x, rows in ("qkv", 2 * K * k + V * v), ("z", V * v), ("b", V), ("a", V):
+        yield from plain(f"{p}in_proj_{x}.weight", rows, H)
+    yield from plain(p + "conv1d.weight", 2 * K * k + V * v, 1, c["linear_conv_kernel_dim"])
+    yield from plain(p + "A_log", V)
+    yield from plain(p + "dt_bias", V)
+    yield from plain(p + "norm.weight", v)
+    yield from plain(p + "out_proj.weight", H, V * v)
+
+
+def attention(c, p, l):
     if "kv_lora_rank" in c:
-        yield from latent_attention(c, p)
+        yield from latent_attention(c, p + "self_attn.")
+        return
+    if c.get("layer_types", [None] * (l + 1))[l] == "linear_attention":
+        yield from deltanet(c, p + "linear_attn.")
+        return
+    p += "self_attn."
+    if "hybrid_layer_pattern" in c:
+        yield from fused_attention(c, p, l)
         return
     H, heads, groups, kind = (c[k] for k in ("hidden_size", "num_attention_heads", "num_key_value_heads", "model_type"))
     wide = c.get("head_dim", H // heads)
-    for x, rows in ("q", heads * wide), ("k", groups * wide), ("v", groups * wide):
+    for x, rows in ("q", heads * wide * (1 + c.get("attn_output_gate", False))), ("k", groups * wide), ("v", groups * wide):
         yield from plain(f"{p}{x}_proj.weight", rows, H)
         if c.get("attention_bias") or kind == "qwen2_moe":
             yield from plain(f"{p}{x}_proj.bias", rows)
@@ -190,7 +264,7 @@ def attention(c, p):
     if kind == "olmoe":
         yield from plain(p + "q_norm.weight", heads * wide)
         yield from plain(p + "k_norm.weight", groups * wide)
-    if kind in ("qwen3_moe", "glm4_moe"):
+    if kind in ("qwen3_moe", "glm4_moe", "qwen3_5_moe_text"):
         yield from plain(p + "q_norm.weight", wide)
         yield from plain(p + "k_norm.weight", wide)
 
@@ -198,7 +272,7 @@ def attention(c, p):
 def experts(c, p):
     """The tensors of a layer's experts, with its router and shared experts."""
     H, kind = c["hidden_size"], c["model_type"]
-    I = c.get("moe_intermediate_size", c["intermediate_size"])
+    I = c.get("moe_intermediate_size") or c["intermediate_size"]
     E = next(c[k] for k in ("n_routed_experts", "num_experts", "num_local_experts") if k in c)
     if kind == "gpt_oss":
         yield from plain(p + "mlp.router.weight", E, H)
@@ -212,10 +286,15 @@ def experts(c, p):
     yield from plain(f"{p}{place}.gate.weight", E, H)
     if "n_routed_experts" in c:
         yield f"{p}mlp.gate.e_score_correction_bias", "F32", (E,)
-        yield from mlp(c, p + "mlp.shared_experts", I * c["n_shared_experts"])
-    if kind == "qwen2_moe":
+        if c["n_shared_experts"]:
+            yield from mlp(c, p + "mlp.shared_experts", I * c["n_shared_experts"])
+    if "shared_expert_intermediate_size" in c:
         yield from mlp(c, p + "mlp.shared_expert", c["shared_expert_intermediate_size"])
         yield from plain(p + "mlp.shared_expert_gate.weight", 1, H)
+    if kind == "qwen3_5_moe_text":
+        yield from plain(p + "mlp.experts.gate_up_proj", E, 2 * I, H)
+        yield from plain(p + "mlp.experts.down_proj", E, H, I)
+        return
     for e in range(E):
         yield from mlp(c, f"{p}{place}.experts.{e}", I, names, True)
 
@@ -224,8 +303,8 @@ def layer(c, l):
     p, H = f"model.layers.{l}.", c["hidden_size"]
     yield from plain(p + "input_layernorm.weight", H)
     yield from plain(p + "post_attention_layernorm.weight", H)
-    yield from attention(c, p + "self_attn.")
-    if l < c.get("first_k_dense_replace", 0):
+    yield from attention(c, p, l)
+    if l < c.get("first_k_dense_replace", 0) or ("hybrid_layer_pattern" in c and not c["moe_layer_freq"][l]):
         yield from mlp(c, p + "mlp", c["intermediate_size"])
     else:
         yield from experts(c, p)
@@ -237,6 +316,11 @@ def tensors(c):
     yield [*plain("model.embed_tokens.weight", V, H), *plain("model.norm.weight", H), *plain("lm_head.weight", V, H)]
     for l in range(L):
         yield list(layer(c, l))
+    if c.get("mtp_num_hidden_layers"):
+        head = [*plain("mtp.fc.weight", H, 2 * H), *plain("mtp.norm.weight", H)]
+        head += [*plain("mtp.pre_fc_norm_embedding.weight", H), *plain("mtp.pre_fc_norm_hidden.weight", H)]
+        full = layer({k: v for k, v in c.items() if k != "layer_types"}, 0)
+        yield head + [(name.replace("model.", "mtp."), dtype, shape) for name, dtype, shape in full]
     for l in range(L, L + c.get("num_nextn_predict_layers", 0)):
         p = f"model.layers.{l}."
         yield [*layer(c, l), *plain(p + "eh_proj.weight", H, 2 * H), *plain(p + "enorm.weight", H),
@@ -268,7 +352,7 @@ class Weights:
 
     def write(self, out, name, dtype, shape):
         kind = ("ones" if name.endswith("norm.weight") else "scales of FP8" if name.endswith("scale_inv")
-                else "scales of INT4" if name.endswith("weight_scale") else "scales of MXFP4" if name.endswith("_scales")
+                else "scales of INT4" if name.endswith("weight_scale") and dtype != "U8" else "scales of MXFP4" if name.endswith(("_scales", "weight_scale"))
                 else dtype)  # fmt: skip
         block, left = memoryview(self.drawn[kind]), SIZE[dtype] * math.prod(shape)
         at = SIZE[dtype] * self.place.randrange(DRAWN)
@@ -277,11 +361,25 @@ class Weights:
             at = 0
 
 
+def text_of(c):
+    return c.get("text_config", c)
+
+
+def cut(c, layers):
+    """The first layers, and the first entries of lists that have one for each layer."""
+    if "text_config" in c:
+        return {**c, "text_config": cut(c["text_config"], layers)}
+    L = c["num_hidden_layers"]
+    short = {k: v[:layers] for k, v in c.items() if isinstance(v, list) and len(v) == L}
+    return {**c, **short, "num_hidden_layers": layers}
+
+
 def make(model, c, holes):
     """Write a checkpoint; returns the bytes of its tensors and their number."""
     os.makedirs(model)
     weights, names, total = None if holes else Weights(11), {}, 0
-    shards = list(tensors(c))
+    prefix = "language_model." if "text_config" in c else ""
+    shards = [[(prefix + name, dtype, shape) for name, dtype, shape in shard] for shard in tensors(text_of(c))]
     for i, shard in enumerate(shards):
         file, header, at = f"model-{i + 1:05}-of-{len(shards):05}.safetensors", {}, 0
         for name, dtype, shape in shard:
@@ -519,7 +617,7 @@ def main():
         os.environ["BUILD"] = os.path.join(os.environ.get("BUILD", "build"), "mpi")
     for name in o.shape:
         c = narrow(SHAPES[name], o.narrow)
-        c["num_hidden_layers"] = o.layers or c["num_hidden_layers"]
+        c = cut(c, o.layers) if o.layers else c
         os.makedirs(o.dir)
         try:
             path = os.path.join(o.dir, name)
