@@ -554,6 +554,13 @@ bool fm_model_forms(struct fm_packed_layers *layers, const struct fm_model *m,
     if (m->packed.storage)
         return true;
     fm_packed_begin(layers);
+    if (c->family->saved_fused && !c->fused) {
+        snprintf(why, FM_PACKED_WHY,
+                 "%s is exported with the experts of a layer in one tensor, which codes of single "
+                 "experts cannot be",
+                 c->type);
+        return false;
+    }
     for (int i = 0; i < c->M; i++) {
         const struct fm_layer_tensors *layer = &m->layer[c->moe[i]];
         for (size_t k = 0; k < layer->places; k++) {

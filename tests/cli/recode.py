@@ -16,6 +16,7 @@
     recode.py awq MODEL OUT                store W4A16 in AWQ's format, with other zero points
     recode.py join MODEL OTHER EXPRESSION OUT   take matching modules from OTHER, for a mixture of schemes
     recode.py ease MODEL EXPRESSION OUT    store matching modules in BF16, and ignore them
+    recode.py apart MODEL OUT              the text part of Gemma 4 with a tensor for each matrix of an expert
     recode.py resize MODEL OUT I           experts of I channels, repeating the first ones if there were fewer;
                                            shared experts get n_shared_experts times I channels
     recode.py grow MODEL OUT H             a hidden size of H, repeating the first elements
@@ -67,7 +68,7 @@ def quantise(model, out, kind):
         elif kind == "w4a16":
             del tensors[name]
             tensors |= {base + end: made for end, made in take("w4a16:" + size).items()}
-        elif t[0] != "BF16" or (".gate.weight" in name and kind != "fp8-routers"):
+        elif t[0] != "BF16" or (re.search(r"\.(gate|router\.proj)\.weight", name) and kind != "fp8-routers"):
             continue
         elif kind == "mixed-modelopt" and ROUTED.search(name):
             names = {name} if "down_proj" in name else {re.sub("(gate|up)_proj", p + "_proj", name) for p in ("gate", "up")}
@@ -203,6 +204,26 @@ def ease(model, expression, out):
     write(model, out, tensors, lambda config: config["quantization_config"]["ignore"].append("re:" + expression))
 
 
+def apart(model, out):
+    tensors = {}
+    for name, (dtype, shape, data) in read(model).items():
+        inner, name = "language_model." in name, name.replace("language_model.", "")
+        if inner and not name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            tensors[name] = dtype, shape, data
+            continue
+        parts, place = ("gate", "up") if "gate_up" in name else ("down",), name.rpartition(".")[0]
+        for e, both in enumerate(cut(data, shape[0]) if inner else ()):
+            for part, x in zip(parts, cut(both, len(parts))):
+                tensors[f"{place}.{e}.{part}_proj.weight"] = dtype, [shape[1] // len(parts), shape[2]], x
+
+    def edit(config):
+        text = config["text_config"]
+        config.clear()
+        config.update(text)
+
+    write(model, out, tensors, edit)
+
+
 # --- shapes -----------------------------------------------------------------------------------------
 def resize(model, out, I):
     config = config_of(model)
@@ -224,8 +245,8 @@ def resize(model, out, I):
 
 
 # Tensors whose number of columns is the hidden size, and tensors whose number of rows is.
-COLUMNS = r"(embed_tokens|lm_head|\.[qkvg]_proj|gate_proj|up_proj|\.gate|q_a_proj|kv_a_proj_with_mqa|wk|weights_proj)\.weight$"
-ROWS = r"(o_proj|down_proj)\.weight$|(input|post_attention|pre_mlp|post_mlp)_layernorm\.weight$|^model\.norm\.weight$|o_proj\.bias$"
+COLUMNS = r"(embed_tokens|lm_head|\.[qkvg]_proj|gate_proj|up_proj|\.gate|q_a_proj|kv_a_proj_with_mqa|wk|weights_proj|router\.proj)\.weight$"
+ROWS = r"(o_proj|down_proj)\.weight$|(input|(pre|post)_\w+)_layernorm(_\d)?\.weight$|^model\.norm\.weight$|o_proj\.bias$|router\.scale$"
 
 
 def grow(model, out, H):
@@ -323,4 +344,4 @@ def qwen3(out, dtype):
 
 
 if __name__ == "__main__":
-    {f.__name__: f for f in (plain, quantise, fuse, gptq, awq, join, ease, resize, grow, gptoss, qwen3)}[sys.argv[1]](*sys.argv[2:])
+    {f.__name__: f for f in (plain, quantise, fuse, gptq, awq, join, ease, apart, resize, grow, gptoss, qwen3)}[sys.argv[1]](*sys.argv[2:])

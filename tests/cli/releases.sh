@@ -38,6 +38,16 @@ for name in odd-laguna odd-glm5 odd-mimo odd-afmoe; do
     rm -r grown wide
     check uniform ragged
 done
+for kind in w4a16:16 mixed-modelopt; do
+    echo "== odd-gemma4 with separate experts, $kind: exports have the experts of a layer in one tensor"
+    python3 "$here/recode.py" apart "$GOLDEN/odd-gemma4" apart
+    python3 "$here/recode.py" grow apart grown 48
+    python3 "$here/recode.py" resize grown wide 64
+    python3 "$here/recode.py" quantise wide made $kind
+    python3 "$here/recode.py" plain made twin
+    rm -r apart grown wide
+    check uniform ragged
+done
 echo "== odd-mimo2, FP8 with q, k and v in one tensor, and experts in MXFP4"
 python3 "$here/recode.py" grow "$GOLDEN/odd-mimo2" grown 64
 python3 "$here/recode.py" resize grown wide 64
