@@ -3,7 +3,6 @@
 #include "cmd/show.h"
 #include "cmd/tools.h"
 #include "lib/base/names.h"
-#include "lib/learn/blend.h"
 #include "lib/learn/rank.h"
 #include "lib/run/report.h"
 

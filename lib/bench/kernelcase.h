@@ -8,7 +8,7 @@
 #include "kernels/clip/clip.h"
 #include "kernels/clip/clip_gpu.h"
 #include "lib/base/err.h"
-#include "lib/bench/kerneloptions.h"
+#include "lib/bench/kernelbench.h"
 
 /* Tokens whose results are compared with the definition. */
 #define FM_KERNELCASE_CHECKED 3

@@ -1,12 +1,18 @@
 /*
+ * fm-rank --blend: a ranking from finished rankings of one checkpoint, each with a weight.  Nothing
+ * is computed on tokens, so mixtures of texts can be tried in seconds.
+ *
+ * A criterion's score is a function of a sum over batches (lib/learn/criterion.h).  The blend is
+ * that function of the weighted mean of the rankings' sums per batch, so weights in the ratio of
+ * the numbers of batches give the ranking of all batches together, except for rounding.  An
+ * expert's tokens are weighted in the same way.
+ *
  * One ranking is in memory at a time, beside the sums.  Carried files are those of the first
  * stream.  The history entry has the options that all rankings share, the sources of all, and in
  * "blend" for each ranking its weight, its digest, and what its own entry has about options, tokens
  * and result.  It has no held-out sequences of its own, so fm-train and fm-recover warn if they
  * measure on sequences that are split from calibration data.
  */
-#include "lib/learn/blend.h"
-
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +22,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
 #include "lib/comm/comm.h"
+#include "lib/learn/rank.h"
 #include "lib/stage/ranking.h"
 #include "lib/stage/stage.h"
 

@@ -22,7 +22,7 @@ struct fm_criterion {
                 int H);
     /* The score of a channel from its sum over all batches; NULL: the sum itself. */
     double (*score)(double sum, int batches);
-    /* Its inverse, for blends (lib/learn/blend.h); NULL with score. */
+    /* Its inverse, for blends (fm-rank --blend); NULL with score. */
     double (*sum)(double score, int batches);
 };
 

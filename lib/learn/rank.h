@@ -48,8 +48,8 @@ struct fm_rank_report {
     int held_out; /* sequences at the end, held out for measuring (lib/learn/quality.h) */
     double ce;    /* mean loss of the full model over the batches */
     struct fm_coverage coverage; /* tokens per expert */
-    int blended; /* rankings that were blended (lib/learn/blend.h); 0: it was computed */
-    int resumed; /* number of batches restored from the state file */
+    int blended;                 /* rankings that were blended (blend.c); 0: it was computed */
+    int resumed;                 /* number of batches restored from the state file */
     double seconds;
 };
 
@@ -70,5 +70,14 @@ int fm_rank(const struct fm_run_options *run, const struct fm_rank_options *opti
  * layers. */
 int fm_rank_cover(struct fm_coverage *coverage, const struct fm_ranking *ranking,
                   const int16_t *moe, const struct fm_run_options *run, struct fm_err *err);
+
+/*
+ * Blend the streams `from`, at most FM_INPUTS_MAX, and
+ * write the stream to run->outputs.path.  FM_ECONFIG, naming the difference, if they are not
+ * rankings of the same model with the same options.  The caller zeroes *report, and releases it
+ * even after an error.  Of several ranks, the first one does it.
+ */
+int fm_blend(const struct fm_run_options *run, const struct fm_source *from,
+             struct fm_rank_report *report, struct fm_err *err);
 
 #endif
