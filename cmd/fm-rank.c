@@ -131,8 +131,7 @@ int fm_rank_main(int argc, char **argv)
         .about = "Score every channel of every expert of a mixture-of-experts checkpoint.",
         .often = "model tokens text eval-text seq-len max-tokens precision memory output state "
                  "force dry-run json help version",
-        .groups = FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_EVAL | FM_CLI_MACHINE | FM_CLI_OUTPUT |
-                  FM_CLI_STATE | FM_CLI_RANKS,
+        .groups = FM_CLI_STAGE,
         .run = {.outputs.path = "-"},
         .scope = scope,
         .instead = "blend",

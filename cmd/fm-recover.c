@@ -100,8 +100,7 @@ int fm_recover_main(int argc, char **argv)
         .often = "model tokens text eval-text seq-len max-tokens budget strategy steps "
                  "precision memory "
                  "output state force dry-run json help version",
-        .groups = FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_EVAL | FM_CLI_MACHINE | FM_CLI_OUTPUT |
-                  FM_CLI_STATE | FM_CLI_RANKS,
+        .groups = FM_CLI_STAGE,
         .run = {.outputs.path = "-", .inputs.stream = "-"},
         .operands_max = 1,
         .scope = scope,

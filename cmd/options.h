@@ -54,7 +54,10 @@ enum fm_cli_group {
     FM_CLI_OPTIONAL = 1 << 7, /* --model and --tokens may be absent */
     FM_CLI_RANKS = 1 << 8,    /* the run may be one of many ranks */
     FM_CLI_CONFINED = 1 << 10, /* --no-sandbox */
-    FM_CLI_FAMILY = 1 << 11    /* no options of its own: it passes the others to the stages */
+    FM_CLI_FAMILY = 1 << 11,   /* no options of its own: it passes the others to the stages */
+    /* fm-rank, fm-train, fm-recover */
+    FM_CLI_STAGE = FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_EVAL | FM_CLI_MACHINE | FM_CLI_OUTPUT |
+                   FM_CLI_STATE | FM_CLI_RANKS
 };
 
 struct fm_cli {

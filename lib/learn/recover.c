@@ -450,8 +450,8 @@ static int open_inputs(void *self, struct fm_err *err)
     return bytes <= FM_ARCHIVE_SIZE_MAX
                ? FM_OK
                : fm_fail(err, FM_ECONFIG,
-                         "--train %s: the %s have %llu bytes (limit %llu); train something smaller",
-                         r->train->name, r->train->made, (unsigned long long)bytes,
+                         "--train %s: %llu bytes of %s (limit %llu); train something smaller",
+                         r->train->name, (unsigned long long)bytes, r->train->made,
                          (unsigned long long)FM_ARCHIVE_SIZE_MAX);
 }
 

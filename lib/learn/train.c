@@ -36,12 +36,7 @@ void fm_train_defaults(struct fm_train_options *options)
                                          .samples = 1,
                                          .prior = 4,
                                          .lr = 0.02,
-                                         .beta1 = 0.9,
-                                         .beta2 = 0.99,
-                                         .tau_first = 2,
                                          .tau_last = 0.5,
-                                         .entropy_first = 0.02,
-                                         .gain = 400,
                                          .around_sequences = 8,
                                          .around_tokens = 2560};
 }
@@ -467,12 +462,11 @@ static void print_params(void *self, struct fm_text *text)
     fm_digest_hex(hex, &widths);
     fm_text_printf(text,
                    "method %s granularity %s step %s until %s steps %d samples %d prior %.17g "
-                   "adam %.17g %.17g %.17g tau %.17g %.17g entropy %.17g %.17g gain %.17g "
+                   "lr %.17g tau %.17g entropy %.17g "
                    "around %d " FM_STEPCOST_RULE " batch %d measure %s widths %s",
                    o->method->name, fm_granularity_name(o->granularity), step, until, o->steps,
-                   o->samples, o->prior, o->lr, o->beta1, o->beta2, o->tau_first, o->tau_last,
-                   o->entropy_first, o->entropy_last, o->gain, fm_trainer_around(&t->task.calib, o),
-                   t->task.batch, measure, hex);
+                   o->samples, o->prior, o->lr, o->tau_last, o->entropy_last,
+                   fm_trainer_around(&t->task.calib, o), t->task.batch, measure, hex);
 }
 
 static int begin(void *self, struct fm_err *err)

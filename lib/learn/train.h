@@ -41,14 +41,11 @@ struct fm_train_options {
      * than with 2 at a budget of 0.4, 0.001 lower at 0.2 and 0.001 higher at 0.6. */
     double prior;
     double lr; /* of Adam on the logits, 0.02 */
-    /* Constants without an option. */
-    double beta1, beta2;                /* Adam: 0.9 0.99 */
-    double tau_first, tau_last;         /* temperature: 2 0.5 */
-    double entropy_first, entropy_last; /* weight of the entropy: 0.02 0 */
-    double gain; /* of the controller, which divides it by the number of steps: 400; with 200 and
-                    eta 4, runs often end below `until` */
-    int around_sequences; /* minimum sequences per sweep of exchange: 8 */
-    int around_tokens;    /* minimum tokens of such a sweep: 2560 */
+    /* Constants without an option; tests change them. */
+    double tau_last, entropy_last; /* of learned: the last temperature, and the last weight of the
+                                      entropy: 0.5 0 */
+    int around_sequences;          /* minimum sequences per sweep of exchange: 8 */
+    int around_tokens;             /* minimum tokens of such a sweep: 2560 */
 };
 
 struct fm_train_report {

@@ -19,6 +19,12 @@
 #include "lib/learn/trainer.h"
 #include "lib/masks/logits.h"
 
+#define BETA1 0.9
+#define BETA2 0.99 /* of Adam */
+#define TAU_FIRST 2
+#define ENTROPY_FIRST 0.02
+#define GAIN 400 /* with 200 and eta 4, runs often end below `until` */
+
 struct learned {
     int size; /* experts that share a width and logits */
     /* State. */
@@ -105,7 +111,7 @@ static double anneal(double first, double last, int64_t taken, int steps)
 
 static double tau_of(const struct fm_trainer *t)
 {
-    return anneal(t->options->tau_first, t->options->tau_last, t->runner.taken, t->options->steps);
+    return anneal(TAU_FIRST, t->options->tau_last, t->runner.taken, t->options->steps);
 }
 
 /* Number of experts of the model, in all layers. */
@@ -171,10 +177,10 @@ static void update_logits(struct fm_trainer *t)
         fm_logits_back_sample(z, dz, tau_of(t), 1.0 / o->samples);
     }
     fm_logits_back_cost(z, n->floored, n->lambda);
-    fm_logits_back_entropy(z, anneal(o->entropy_first, o->entropy_last, t->runner.taken, o->steps));
+    fm_logits_back_entropy(z, anneal(ENTROPY_FIRST, o->entropy_last, t->runner.taken, o->steps));
     t->runner.taken++;
-    fm_logits_adam(z, o->lr, o->beta1, o->beta2, (int)t->runner.taken);
-    n->lambda = fm_logits_pace(n->lambda, o->gain, o->steps, t->runner.taken, n->rho_start,
+    fm_logits_adam(z, o->lr, BETA1, BETA2, (int)t->runner.taken);
+    n->lambda = fm_logits_pace(n->lambda, GAIN, o->steps, t->runner.taken, n->rho_start,
                                fm_decimal_value(&t->options->until), fm_logits_expected(z));
 }
 
