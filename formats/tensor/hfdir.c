@@ -344,14 +344,3 @@ void fm_hfdir_close(struct fm_hfdir *dir)
     free(dir->path);
     *dir = (struct fm_hfdir){.fd = -1};
 }
-
-int fm_hfdir_carry(const struct fm_hfdir *dir, const struct fm_carried *c, char **data,
-                   size_t *size, struct fm_err *err)
-{
-    *size = (size_t)c->size;
-    *data = malloc(*size + 1);
-    if (!*data)
-        return fm_fail(err, FM_ENOMEM, "no memory for '%s/%s'", dir->path, c->name);
-    memcpy(*data, c->text, *size + 1);
-    return FM_OK;
-}

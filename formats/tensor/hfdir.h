@@ -75,8 +75,4 @@ struct fm_hfdir {
 int fm_hfdir_open(struct fm_hfdir *dir, const char *path, struct fm_err *err);
 void fm_hfdir_close(struct fm_hfdir *dir);
 
-/* A copy of the bytes of a carried file; free() *data. */
-int fm_hfdir_carry(const struct fm_hfdir *dir, const struct fm_carried *c, char **data,
-                   size_t *size, struct fm_err *err);
-
 #endif

@@ -373,12 +373,15 @@ static int find_channels(const char **bytes, const struct filling *f,
                          const struct fm_planned_block *b, uint64_t first, uint64_t count,
                          char *room, struct fm_err *err)
 {
+    const struct fm_opened *o = f->p->from;
     enum fm_weight_part of = source_of(f->p, b);
+    const struct fm_expert_cut cut = fm_expert_cut(o->config.expert, of); /* all of the part */
     int part = part_of(f->p, b->m, of, b->plane);
     if (part >= 0)
         return find_part(bytes, f, b, part, first, count, room, err);
     if (!room)
-        room = fm_scratch((size_t)(count * fm_opened_channel_bytes(f->p->from, of)));
+        room = fm_scratch((size_t)count * (size_t)fm_expert_cut_channel(&cut, o->config.H) *
+                          (size_t)fm_dtype_bits(o->dtype) / 8);
     *bytes = room;
     return read_values(f, b, of, first, count, room, err);
 }

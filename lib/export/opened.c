@@ -306,12 +306,6 @@ size_t fm_opened_experts(const struct fm_opened *o)
     return (size_t)o->config.M * (size_t)o->config.E;
 }
 
-uint64_t fm_opened_channel_bytes(const struct fm_opened *o, enum fm_weight_part part)
-{
-    struct fm_expert_cut cut = fm_expert_cut(o->config.expert, part);
-    return fm_expert_cut_channel(&cut, o->config.H) * (uint64_t)fm_dtype_bits(o->dtype) / 8;
-}
-
 uint64_t fm_opened_channel_weights(const struct fm_opened *o)
 {
     uint64_t params = fm_expert_channel_params(o->config.expert, o->config.H);

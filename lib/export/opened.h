@@ -78,8 +78,6 @@ const struct fm_stored *fm_opened_stored(const void *o, const char *name); /* fm
 
 /* Number of experts of the model, in all layers. */
 size_t fm_opened_experts(const struct fm_opened *o);
-/* Bytes of one channel of a part in files, where the part is one cut (lib/block/experts.h). */
-uint64_t fm_opened_channel_bytes(const struct fm_opened *o, enum fm_weight_part part);
 /* Bytes of a channel of an expert: its rows of gate, up and down, and their biases. */
 uint64_t fm_opened_channel_weights(const struct fm_opened *o);
 

@@ -12,15 +12,10 @@
 #include "lib/base/mem.h"
 #include "lib/model/loading.h"
 
-static struct fm_share *share_of(const struct fm_checkpoint *cp, int m, int e)
+struct fm_share *fm_checkpoint_expert(const struct fm_checkpoint *cp, int m, int e)
 {
     size_t expert = (size_t)m * (size_t)cp->config.E + (size_t)e;
     return &cp->expert[expert * (size_t)cp->tensors];
-}
-
-const struct fm_share *fm_checkpoint_expert(const struct fm_checkpoint *cp, int m, int e)
-{
-    return share_of(cp, m, e);
 }
 
 static bool is_row_of_experts(const struct fm_checkpoint *cp, const struct fm_weight *w)
@@ -49,7 +44,7 @@ static void take_experts(struct fm_checkpoint *cp, int m)
         bool fused = p->expert < 0;
         int first = fused ? 0 : p->expert, n = fused ? cp->config.E : 1;
         for (int e = first; e < first + n; e++, cp->experts++)
-            share_of(cp, m, e)[place_of(cp, p->weight)] =
+            fm_checkpoint_expert(cp, m, e)[place_of(cp, p->weight)] =
                 (struct fm_share){.at = p->at, .part = p->part, .fused = fused};
     }
 }

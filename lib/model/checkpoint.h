@@ -51,7 +51,7 @@ int fm_checkpoint_open(struct fm_checkpoint *cp, const char *path, struct fm_err
 void fm_checkpoint_close(struct fm_checkpoint *cp); /* zeroed struct is fine */
 
 /* The shares of expert e of the m-th layer with experts, one in each of `tensors` tensors. */
-const struct fm_share *fm_checkpoint_expert(const struct fm_checkpoint *cp, int m, int e);
+struct fm_share *fm_checkpoint_expert(const struct fm_checkpoint *cp, int m, int e);
 
 /* For a bundle whose layers keep codes: move what belongs to codes and is in no layer to the rest.
  */

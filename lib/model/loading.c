@@ -690,15 +690,12 @@ static bool is_through(const struct conversion *v, const struct piece *x)
 /* Convert codes of a bundle or an export. */
 static int convert_packed(const struct conversion *v, const struct piece *x, struct fm_err *err)
 {
-    const struct fm_config *c = &v->m->config;
+    bool through = is_through(v, x);
     float *values = fm_scratch(x->n * sizeof *values);
-    if (is_through(v, x)) {
-        fm_forms_values(values, v->m->dtype, packed_of(v), c, x->tensor->part,
-                        (uint64_t)v->slot->cap[x->e], x->raw, x->scale, x->factor);
+    fm_forms_values(values, through ? v->m->dtype : FM_F32, packed_of(v), &v->m->config,
+                    x->tensor->part, (uint64_t)v->slot->cap[x->e], x->raw, x->scale, x->factor);
+    if (through)
         return convert_through(v, x, values, err);
-    }
-    fm_forms_values(values, FM_F32, packed_of(v), c, x->tensor->part, (uint64_t)v->slot->cap[x->e],
-                    x->raw, x->scale, x->factor);
     if (is_rounded(v->m, x->tensor))
         fm_dtype_round(values, v->m->dtype, x->n);
     size_t bad = fm_dtype_nonfinite(values, FM_F32, x->n);

@@ -300,17 +300,14 @@ static int add_build(struct fm_stage_parts *p, struct fm_err *err)
         p, &(struct fm_part){.name = FM_MEMBER_BUILD, .data = text, .size = strlen(text)}, err);
 }
 
-static int add_carried(struct fm_stage_parts *p, const struct fm_hfdir *dir,
-                       const struct fm_carried *c, struct fm_err *err)
+static int add_carried(struct fm_stage_parts *p, const struct fm_carried *c, struct fm_err *err)
 {
-    char name[sizeof FM_MEMBER_CARRIED + FM_CARRIED_NAME_MAX], *data;
-    size_t size;
+    char name[sizeof FM_MEMBER_CARRIED + FM_CARRIED_NAME_MAX];
     int len = snprintf(name, sizeof name, FM_MEMBER_CARRIED "%s", c->name);
     assert(len > 0 && (size_t)len < sizeof name);
     (void)len;
-    if (fm_hfdir_carry(dir, c, &data, &size, err) || keep(p, data, err))
-        return err->code;
-    return fm_stage_parts_add(p, &(struct fm_part){.name = name, .data = data, .size = size}, err);
+    return fm_stage_parts_add(
+        p, &(struct fm_part){.name = name, .data = c->text, .size = (size_t)c->size}, err);
 }
 
 static int add_all_carried(struct fm_stage_parts *p, const struct fm_bundle *in,
@@ -321,7 +318,7 @@ static int add_all_carried(struct fm_stage_parts *p, const struct fm_bundle *in,
         if (strncmp(in->member[i].name, FM_MEMBER_CARRIED, strlen(FM_MEMBER_CARRIED)) == 0)
             rc = add_copy(p, in, &in->member[i], false, err);
     for (size_t i = 0; !in && i < dir->carried_count && !rc; i++)
-        rc = add_carried(p, dir, &dir->carried[i], err);
+        rc = add_carried(p, &dir->carried[i], err);
     return rc;
 }
 
