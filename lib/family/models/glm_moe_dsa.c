@@ -1,5 +1,5 @@
 /*
- * GLM-5, 5.1 and 5.2: DeepSeek-V3's layers with a sparse indexer (deepseek_v32.c), which in GLM-5.2
+ * GLM-5 to 5.3: DeepSeek-V3's layers with a sparse indexer (deepseek_v32.c), which since GLM-5.2
  * only some layers have; each of the other layers uses the indices of the last indexer before it.
  * Source: transformers' modeling_glm_moe_dsa.py.
  */
