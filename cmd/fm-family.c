@@ -466,14 +466,16 @@ static int add_inputs(struct family *f, struct fm_err *err)
     char what[80];
     f->data = cJSON_CreateObject();
     f->model = cJSON_CreateObject();
-    int rc = fm_ledger_digest(&f->ledger, f->model, "MODEL", f->cli.run.inputs.model, err);
-    if (!rc)
-        rc = fm_ledger_digest(&f->ledger, f->data, "MODEL", f->cli.run.inputs.model, err);
-    /* The last two are MODEL and standard input. */
+    int rc = FM_OK;
+    /* The last two are MODEL and standard input.  MODEL takes longer to read. */
     for (int i = 0; i + 2 < g->reads && !rc; i++) {
         snprintf(what, sizeof what, "%s (file %d)", g->read[i].what, i + 1);
         rc = fm_ledger_digest(&f->ledger, f->data, what, g->read[i].path, err);
     }
+    if (!rc)
+        rc = fm_ledger_digest(&f->ledger, f->model, "MODEL", f->cli.run.inputs.model, err);
+    if (!rc)
+        rc = fm_ledger_digest(&f->ledger, f->data, "MODEL", f->cli.run.inputs.model, err);
     return rc;
 }
 
@@ -634,8 +636,9 @@ static void show_plan(const struct family *f)
     }
     show_cost("all", &all);
     puts("Times of the last three are those of a disk with 1 GB/s.");
-    puts("For a first result in less time: --method saliency, --no-recover, a smaller "
-         "--max-tokens.");
+    printf("For a first result in less time:%s%s --measure-step 0.2, a smaller "
+           "--max-tokens.\n",
+           asked.method ? "" : " --method saliency", has(RECOVER) ? " --no-recover" : "");
 }
 
 /* Say how long recovery will take; it is the longest step unless masks are learned. */

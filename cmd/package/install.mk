@@ -23,6 +23,7 @@ install: all $(COMPLETIONS)
 	$(INSTALL) -m 644 $(BUILD)/completions/zsh/* $(DESTDIR)$(ZSHDIR)
 	$(INSTALL) -m 755 $(BUILD)/$(CLIP_SO) $(DESTDIR)$(LIBDIR)
 	ln -sf $(CLIP_SO) $(DESTDIR)$(LIBDIR)/libfm_clip.so
+	[ -n "$(DESTDIR)" ] || ! command -v ldconfig >/dev/null || ldconfig 2>/dev/null || :
 	$(INSTALL) -m 644 kernels/clip/clip.h $(DESTDIR)$(INCLUDEDIR)/fm_clip.h
 	sed $(FILLED) kernels/clip/fm_clip.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/fm_clip.pc
 	for m in $(MAN); do $(INSTALL) -m 644 $$m $(DESTDIR)$(MANDIR)/man$${m##*.} || exit 1; done

@@ -321,9 +321,8 @@ static void say_transformers(struct fm_text *t, const struct fm_exportplan *p)
     if (code)
         fm_text_printf(t, "`trust_remote_code` runs `modeling_fm.py` from this directory, which "
                           "supports experts of different\nwidths; fm-verify(1) tells whether it is "
-                          "the fm suite's file.  It is faster if the dynamic loader\nfinds "
-                          "`libfm_clip.so.1`, which `make install` of the fm suite installs "
-                          "(fm-clip(3)).\n\n");
+                          "the fm suite's file.  It is faster with `libfm_clip.so.1`,\nwhich "
+                          "`make install` or the wheel of the fm suite installs (fm-clip(3)).\n\n");
     if (p->coded == FM_CODED_EXPERTS)
         fm_text_printf(t,
                        "Quantised experts are decoded as they are loaded, so they take as much "
