@@ -109,8 +109,7 @@ MODULES = set("""
 formats/text/tokenizerparts.h formats/tensor/hfindex.h formats/quant/formats.h
 kernels/clip/clip_device.h
 lib/engine/sweeping.h lib/model/loading.h lib/learn/trainer.h lib/learn/recoverer.h
-lib/pack/packing.h lib/export/plan.h lib/verify/verifier.h
-lib/baseline/contest.h lib/bench/kernelcase.h
+lib/pack/packing.h lib/verify/verifier.h lib/baseline/contest.h lib/bench/kernelcase.h
 """.split())
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"')

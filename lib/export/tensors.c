@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "lib/export/plan.h"
+#include "lib/export/planned.h"
 #include "lib/model/checkpoint.h"
 #include "lib/model/stored.h"
 

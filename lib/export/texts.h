@@ -7,7 +7,7 @@
 #include "formats/file/text.h"
 #include "formats/json/jsonedit.h"
 #include "lib/export/filetable.h"
-#include "lib/export/plan.h"
+#include "lib/export/planned.h"
 
 /* Plan the texts as files: config.json, fm-export.json, README.md, the modelling file, the
  * carried files. */

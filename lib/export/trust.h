@@ -22,7 +22,7 @@
 #define FM_TRUST_H
 
 #include "formats/json/jsonedit.h"
-#include "lib/export/plan.h"
+#include "lib/export/planned.h"
 #include "lib/run/run.h"
 
 #define FM_CODE_NAMES_BYTES 640

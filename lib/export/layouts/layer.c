@@ -11,7 +11,7 @@
 #include <assert.h>
 #include <inttypes.h>
 
-#include "lib/export/plan.h"
+#include "lib/export/planned.h"
 #include "lib/export/texts.h"
 
 static void level_layers(struct fm_exportplan *p)

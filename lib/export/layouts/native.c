@@ -3,7 +3,7 @@
  * are copied unchanged: layers-NNNNN.safetensors has a layer's experts as two flat tensors, gate_up
  * (2 sum k, H) and down (sum k, H), and rest.safetensors has everything else.
  */
-#include "lib/export/plan.h"
+#include "lib/export/planned.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
  * padded: stock names, stock config.json, stock shapes.  Channels that the mask removes are zeros,
  * so any program that runs the original can run it, with the same amount of memory.
  */
-#include "lib/export/plan.h"
+#include "lib/export/planned.h"
 #include "lib/export/texts.h"
 
 /* Files have every channel. */

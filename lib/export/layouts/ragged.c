@@ -3,7 +3,7 @@
  * mask.  A layer's experts are two flat tensors, gate_up (2 sum k, H) and down (sum k, H), and
  * config.json has the widths as fm_widths.
  */
-#include "lib/export/plan.h"
+#include "lib/export/planned.h"
 #include "lib/export/texts.h"
 
 const struct fm_layout fm_layout_ragged = {

@@ -5,7 +5,7 @@
  * the shared expert as a number of experts, that number also changes, and zeros fill the rest of
  * the last expert.
  */
-#include "lib/export/plan.h"
+#include "lib/export/planned.h"
 #include "lib/export/texts.h"
 
 static void level_model(struct fm_exportplan *p)
