@@ -14,7 +14,6 @@
 #include "formats/file/digest.h"
 #include "formats/json/json.h"
 #include "formats/quant/quant.h"
-#include "lib/export/texts.h"
 #include "lib/export/trust.h"
 #include "lib/stage/stage.h"
 
@@ -65,8 +64,9 @@ static void say_front_matter(struct fm_text *t, const struct fm_exportplan *p)
 {
     fm_text_printf(t, "---\n");
     say(t, p->from->license);
-    if (fm_exportplan_base_model(p)[0])
-        fm_text_printf(t, "base_model: %s\n", fm_exportplan_base_model(p));
+    const char *base = p->options.base_model ? p->options.base_model : p->from->name;
+    if (base[0])
+        fm_text_printf(t, "base_model: %s\n", base);
     fm_text_printf(t, "library_name: %s\npipeline_tag: text-generation\n",
                    p->options.layout->config ? "transformers" : "fm");
     fm_text_printf(t, "tags:\n- moe\n- pruned\n- expert-pruning\n- safetensors\n---\n");
@@ -74,20 +74,17 @@ static void say_front_matter(struct fm_text *t, const struct fm_exportplan *p)
 
 /* ---- properties ---- */
 
-/* True if values of the bundle's codes are rounded to BF16: the mask was measured on the codes. */
-static bool rounds_codes(const struct fm_exportplan *p)
+const char *fm_card_rounding(const struct fm_exportplan *p)
 {
-    bool decoded = !p->codes;
-    if (!p->from->packed.storage ||
-        fm_storage_exact(&p->from->config.scheme, p->from->config.schemes))
-        return false;
+    bool decoded = !p->codes, exact = true;
+    if (p->from->packed.storage)
+        exact = fm_storage_exact(&p->from->config.scheme, p->from->config.schemes);
     for (size_t i = 0; i < p->tensors && !decoded; i++)
         decoded = p->tensor[i].decoded;
-    return decoded;
+    return decoded && !exact ? ", before decoded values were rounded to BF16" : "";
 }
 
-/* Say on which tokens, and with which products, the last tool that measures masks did so. */
-static void say_held_out(struct fm_text *t, const struct fm_bundle *b)
+void fm_card_held_out(struct fm_text *t, const struct fm_bundle *b)
 {
     const cJSON *recover = fm_stage_history_of(b, "fm-recover");
     const cJSON *entry = recover ? recover : fm_stage_history_of(b, "fm-train");
@@ -115,7 +112,7 @@ static void say_quality(struct fm_text *t, const struct fm_exportplan *p)
     double original;
     bool given = fm_stage_original_ce(&original, &p->from->bundle, mask);
     if (known || given)
-        say_held_out(t, &p->from->bundle);
+        fm_card_held_out(t, &p->from->bundle);
     if (given)
         fm_text_printf(t, "| held-out cross-entropy of the original | %.4f |\n", original);
     if (!known) {
@@ -127,8 +124,7 @@ static void say_quality(struct fm_text *t, const struct fm_exportplan *p)
     }
     char note[128];
     snprintf(note, sizeof note, "%s%s",
-             q.positions ? "" : ", interpolated between measured budgets",
-             rounds_codes(p) ? ", before decoded values were rounded to BF16" : "");
+             q.positions ? "" : ", interpolated between measured budgets", fm_card_rounding(p));
     fm_text_printf(t, "| held-out cross-entropy%s | %.4f |\n", note, q.ce);
     fm_text_printf(t, "| divergence from the full model%s | %.4f |\n", note, q.kl);
     fm_text_printf(t, "| same most probable token%s | %.4f |\n", note, q.agree);
@@ -210,57 +206,25 @@ static void say_stored(struct fm_text *t, const struct fm_exportplan *p)
                                                     "quantised tensors dequantised to BF16");
 }
 
-static void say_numbers(struct fm_text *t, const struct fm_exportplan *p)
+void fm_card_weights(struct fm_text *t, const struct fm_exportplan *p)
 {
+    say_stored(t, p);
+    say_extra(t, p);
+}
+
+static void say_member(struct fm_text *t, const struct fm_exportplan *p)
+{
+    double budget = p->from->budgets.budget[p->index].budget;
+    fm_text_printf(t, "\n# A pruned mixture-of-experts model, budget %.4f\n\n", budget);
+    fm_card_intro(t, p->options.layout->about);
     fm_text_printf(t, "| | |\n|---|---|\n");
-    fm_text_printf(t, "| member of the family | mask %d, budget %.4f |\n", p->index,
-                   p->from->budgets.budget[p->index].budget);
+    fm_text_printf(t, "| member of the family | mask %d, budget %.4f |\n", p->index, budget);
     say_widths(t, p);
     fm_text_printf(t, "| bytes of the weight files | %" PRIu64 " |\n",
                    fm_exportplan_weight_bytes(p));
     say_original(t, p);
-    say_stored(t, p);
-    say_extra(t, p);
+    fm_card_weights(t, p);
     say_quality(t, p);
-}
-
-/* Add a line for every budget. */
-static void say_family(struct fm_text *t, const struct fm_exportplan *p)
-{
-    fm_text_printf(t, "| bytes of the weight files | %" PRIu64 " |\n|---|---|\n",
-                   fm_exportplan_weight_bytes(p));
-    fm_text_printf(t, "| initial budget | %.4f |\n", p->from->budgets.budget[p->index].budget);
-    if (p->options.load_cap)
-        fm_text_printf(t,
-                       "| bytes of channels left out, which no budget here uses | %" PRIu64 " |\n",
-                       fm_exportplan_channel_bytes(p, fm_exportplan_freed(p)));
-    say_stored(t, p);
-    say_extra(t, p);
-    bool measured = fm_exportplan_as_measured(p), interpolated = false;
-    if (measured)
-        say_held_out(t, &p->from->bundle);
-    fm_text_printf(t,
-                   "\n| budget | mean width | active parameters | held-out cross-entropy%s | "
-                   "divergence | same token |\n|---|---|---|---|---|---|\n",
-                   rounds_codes(p) ? ", before decoded values were rounded to BF16" : "");
-    for (int b = p->first; b <= p->last; b++) {
-        struct fm_quality q;
-        bool known = measured && fm_masks_quality(&q, &p->from->budgets.masks, b);
-        interpolated = interpolated || (known && !q.positions);
-        const struct fm_budget *s = &p->from->budgets.budget[b];
-        fm_text_printf(t, "| %.4f | %.1f | %" PRIu64 " |", s->budget, s->width_mean,
-                       s->params_active);
-        if (known)
-            fm_text_printf(t, " %s%.4f | %.4f | %.4f |\n", q.positions ? "" : "~", q.ce, q.kl,
-                           q.agree);
-        else
-            fm_text_printf(t, " | | |\n");
-    }
-    if (interpolated)
-        fm_text_printf(t, "\n`~`: interpolated between measured budgets.\n");
-    if (!measured)
-        fm_text_printf(t, "\nLosses were not measured; `fm-bench quality` measures this "
-                          "directory.\n");
 }
 
 /* ---- use ---- */
@@ -268,7 +232,7 @@ static void say_family(struct fm_text *t, const struct fm_exportplan *p)
 static void say_servers(struct fm_text *t, const struct fm_exportplan *p)
 {
     const struct fm_layout *layout = p->options.layout;
-    const char *code = layout->code ? " --trust-remote-code" : "";
+    const char *code = fm_exportplan_ours(p) ? " --trust-remote-code" : "";
     fm_text_printf(t, "vLLM:\n\n    vllm serve .%s%s\n\nSGLang%s:\n\n", code,
                    layout->vllm_options ? layout->vllm_options : "",
                    layout->sglang_package ? ", with the suite's package" : "");
@@ -292,7 +256,7 @@ static bool has_tokenizer(const struct fm_exportplan *p)
  * for trust_remote_code if config.json names custom classes. */
 static void say_transformers(struct fm_text *t, const struct fm_exportplan *p)
 {
-    bool code = p->options.layout->code;
+    bool code = fm_exportplan_ours(p);
     const char *list, *config = p->coded == FM_CODED_ROUNDED ? fm_exportplan_format(p, &list) : "";
     bool package = strstr(config, "compressed-tensors") != NULL;
     const char *model = "AutoModelForCausalLM.from_pretrained(\".\", dtype=\"auto\"";
@@ -355,7 +319,7 @@ static void say_runtimes(struct fm_text *t, const struct fm_exportplan *p)
                        "Measuring it:\n\n    lm_eval --model hf --model_args "
                        "pretrained=.,dtype=auto%s \\\n        --tasks "
                        "arc_challenge,hellaswag,winogrande --batch_size auto\n\n",
-                       layout->code ? ",trust_remote_code=True" : "");
+                       fm_exportplan_ours(p) ? ",trust_remote_code=True" : "");
 }
 
 /* ---- provenance ---- */
@@ -408,10 +372,10 @@ static void say_command(struct fm_text *t, const struct fm_exportplan *p)
         fm_text_printf(t, " --weights bf16");
     fm_text_printf(t, " --budget %.4f", p->from->budgets.budget[p->index].budget);
     if (o->load_cap) {
-        fm_text_printf(t, " --load-cap ");
-        fm_texts_number(t, o->load_low);
-        fm_text_printf(t, ":");
-        fm_texts_number(t, o->load_high);
+        char low[FM_JSON_DOUBLE], high[FM_JSON_DOUBLE];
+        fm_json_double(low, o->load_low);
+        fm_json_double(high, o->load_high);
+        fm_text_printf(t, " --load-cap %s:%s", low, high);
     }
     if (o->pad_multiple > 1)
         fm_text_printf(t, " --pad-multiple %" PRIu32, o->pad_multiple);
@@ -440,40 +404,33 @@ static void say_code(struct fm_text *t, const struct fm_exportplan *p)
     fm_text_printf(t,
                    "\n## Code\n\n%sThese files and keys are code of the original's author, or "
                    "make programs load code or\nanother model:\n",
-                   p->options.layout->code ? "`" FM_EXPORT_MODELING "` is the fm suite's.  " : "");
+                   fm_exportplan_ours(p) ? "`" FM_EXPORT_MODELING "` is the fm suite's.  " : "");
     do
         fm_text_printf(t, "%s\n", names);
     while (fm_trust_names(p, FM_CODE_KEPT, &next, names));
 }
 
-int fm_card_plan(struct fm_exportplan *p, struct fm_err *err)
+void fm_card_intro(struct fm_text *t, const char *about)
 {
-    const struct fm_layout *layout = p->options.layout;
-    const struct fm_budget *b = p->from->budgets.budget;
-    struct fm_text t = {0};
-    say_front_matter(&t, p);
-    fm_text_printf(&t, "\n" MARK_BEGIN);
-    if (layout->all_members)
-        fm_text_printf(&t,
-                       "\n# A family of pruned mixture-of-experts models, budgets %.4g to %.4f\n\n",
-                       b[p->first].budget, b[p->last].budget);
-    else
-        fm_text_printf(&t, "\n# A pruned mixture-of-experts model, budget %.4f\n\n",
-                       b[p->index].budget);
-    fm_text_printf(&t,
+    fm_text_printf(t,
                    "The channels of every expert are ranked, and the least important ones are\n"
                    "removed.  The budget is the share of channels removed; a mask gives the number "
                    "that each\nexpert keeps.\n\n%s\n\n",
-                   p->options.load_cap ? layout->about_capped : layout->about);
-    if (layout->all_members)
-        say_family(&t, p);
-    else
-        say_numbers(&t, p);
+                   about);
+}
+
+int fm_card_plan(struct fm_exportplan *p, struct fm_err *err)
+{
+    const struct fm_layout *layout = p->options.layout;
+    struct fm_text t = {0};
+    say_front_matter(&t, p);
+    fm_text_printf(&t, "\n" MARK_BEGIN);
+    (layout->card ? layout->card : say_member)(&t, p);
     fm_text_printf(&t, "\n");
     say_runtimes(&t, p);
     say_data(&t, p);
     say_command(&t, p);
     say_code(&t, p);
     fm_text_printf(&t, "\n" MARK_END);
-    return fm_texts_add(p, FM_EXPORT_CARD, &t, err);
+    return fm_exportplan_add_text(p, FM_EXPORT_CARD, &t, err);
 }

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "formats/bundle/archive.h"
 #include "formats/file/file.h"
 #include "lib/base/clock.h"
 #include "lib/base/units.h"
@@ -40,10 +41,19 @@ static bool is_stream(const struct fm_run_options *run)
     return run->outputs.path && strcmp(run->outputs.path, "-") == 0;
 }
 
+/* Bytes of a tar stream of all files. */
+static uint64_t stream_bytes(const struct fm_exportplan *p)
+{
+    uint64_t bytes = FM_ARCHIVE_END_BYTES;
+    for (size_t i = 0; i < p->files; i++)
+        bytes += fm_archive_header_bytes(p->file[i].bytes) + fm_archive_padded(p->file[i].bytes);
+    return bytes;
+}
+
 /* Bytes of everything that the export would write. */
 static uint64_t bytes_out(const struct fm_exportplan *p, const struct fm_run_options *run)
 {
-    return is_stream(run) ? fm_exportplan_stream_bytes(p) : fm_exportplan_bytes(p);
+    return is_stream(run) ? stream_bytes(p) : fm_exportplan_bytes(p);
 }
 
 /* Members are in order of removed channels, so the first that fits is the largest. */
@@ -102,6 +112,14 @@ static void report_channels(struct fm_export_report *r, const struct fm_exportpl
     r->bytes_freed = fm_exportplan_channel_bytes(p, r->channels_freed);
 }
 
+/* True if the export holds every channel although the mask removes some, which is possible in
+ * layouts with one width for many experts. */
+static bool removes_nothing(const struct fm_exportplan *p)
+{
+    return !p->widths.full && p->from->budgets.masks.mask[p->index].removed > 0 &&
+           fm_exportplan_channels_all(p) == fm_masks_channels(&p->from->budgets.masks);
+}
+
 static int check_space(struct fm_export_report *r, const char *output, struct fm_err *err)
 {
     if (!output || strcmp(output, "-") == 0)
@@ -134,7 +152,7 @@ static int plan(struct fm_exportplan *p, const struct fm_run_options *run,
     r->codes = p->codes;
     r->extra = p->from->extra;
     report_channels(r, p);
-    r->removes_nothing = fm_exportplan_removes_nothing(p);
+    r->removes_nothing = removes_nothing(p);
     if (fm_stage_shard_bytes(&r->bytes_source, &p->from->bundle, err))
         return err->code;
     r->larger = fm_exportplan_larger(p, r->bytes_source);

@@ -11,14 +11,6 @@
 const struct fm_layout *const fm_layouts[] = {FM_LAYOUT_ROWS(POINT) NULL};
 _Static_assert(sizeof fm_layouts / sizeof *fm_layouts <= FM_LAYOUTS_MAX + 1, "FM_LAYOUTS_MAX");
 
-int fm_layouts_shared(const struct fm_config *c, uint32_t k)
-{
-    int width = (int)k;
-    if (!c->family->shared_key || width == 0)
-        return c->shared;
-    return (c->shared + width - 1) / width * width;
-}
-
 const struct fm_layout *fm_layouts_find(const char *name)
 {
     const struct fm_layout *const *layout = fm_layouts;

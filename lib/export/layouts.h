@@ -58,7 +58,7 @@ struct fm_layout {
     void (*level)(struct fm_exportplan *p);
     /* After these are rounded up: change the widths in the files, p->widths, if they are others. */
     void (*store)(struct fm_exportplan *p);
-    const char *leveled;     /* the reason: "one width per layer" */
+    const char *leveled;     /* the reason: "one width per layer"; NULL: it is not the layout */
     const char *granularity; /* of masks for it, when fm-family makes them; NULL: any */
 
     /* ---- tensors and files ---- */
@@ -71,13 +71,13 @@ struct fm_layout {
 
     /* ---- texts ---- */
 
-    bool code; /* it includes modeling_fm.py, so loading requires trust_remote_code; codes are those
-                  of experts */
     /* Edit the checkpoint's config.json; NULL: it is unchanged, because only the fm tools read the
      * export. */
     void (*config)(struct fm_texts_edit *edit, struct fm_exportplan *p);
-    const char *about;        /* description for the model card */
-    const char *about_capped; /* the same with a load cap */
+    const char *about; /* description for the model card */
+    /* Title, description and figures of the model card; NULL: those of a single member, with
+     * `about`. */
+    void (*card)(struct fm_text *t, const struct fm_exportplan *p);
     /* Further options for the servers' commands, with a leading blank; NULL: none. */
     const char *vllm_options, *sglang_options;
     bool sglang_package; /* SGLang needs the suite's package to run it */
@@ -107,11 +107,6 @@ FM_LAYOUT_ROWS(FM_LAYOUT_DECLARE)
 /* All layouts, in the order of output; the last is NULL. */
 extern const struct fm_layout *const fm_layouts[];
 #define FM_LAYOUTS_MAX 16
-
-/* Channels of the shared expert in files whose experts all have k.  If config.json gives its width
- * as a number of experts (shared_key of struct fm_model_family), its width becomes a multiple of k,
- * padded with zeros; k 0: it is unchanged. */
-int fm_layouts_shared(const struct fm_config *config, uint32_t k);
 
 /* NULL if no layout has that name. */
 const struct fm_layout *fm_layouts_find(const char *name);

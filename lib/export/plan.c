@@ -72,7 +72,7 @@ int fm_exportplan_check_parts(const struct fm_export_options *o, const struct fm
 
 int fm_exportplan_serve(struct fm_export_options *o, enum fm_server server, struct fm_err *err)
 {
-    bool widths = o->quantise && !o->layout->code;
+    bool widths = o->quantise && o->layout->names != FM_NAMING_RAGGED;
     o->server = widths ? server : FM_SERVER_ANY;
     if (widths || server == FM_SERVER_ANY)
         return FM_OK;
@@ -209,12 +209,12 @@ static int choose_codes(struct fm_exportplan *p, struct fm_err *err)
                        "several; use another layout, or --weights bf16",
                        layout->name, p->from->bundle.file.path);
     if (p->options.quantise) {
-        p->coded = layout->code ? FM_CODED_EXPERTS : FM_CODED_ROUNDED;
+        p->coded = fm_exportplan_ours(p) ? FM_CODED_EXPERTS : FM_CODED_ROUNDED;
         return choose_format(p, err);
     }
     p->codes = has && one && !cannot && p->options.weights != FM_WEIGHTS_BF16;
     if (p->codes)
-        p->coded = layout->code ? FM_CODED_EXPERTS : FM_CODED_ALL;
+        p->coded = fm_exportplan_ours(p) ? FM_CODED_EXPERTS : FM_CODED_ALL;
     p->packed = p->from->packed;
     if (!p->codes)
         fm_packed_plain(&p->packed, &p->from->config, p->from->dtype);
@@ -308,19 +308,6 @@ static uint64_t sum_of(const uint32_t *widths, size_t n)
     return sum;
 }
 
-/* Make every expert as wide as the widest of the members that are kept. */
-static void cover_members(struct fm_exportplan *p)
-{
-    size_t n = fm_opened_experts(p->from);
-    uint32_t *kept = p->widths.kept;
-    memset(kept, 0, n * sizeof *kept);
-    for (int b = p->first; b <= p->last; b++) {
-        const uint32_t *mask = fm_masks_widths(&p->from->budgets.masks, b);
-        for (size_t i = 0; i < n; i++)
-            kept[i] = mask[i] > kept[i] ? mask[i] : kept[i];
-    }
-}
-
 void fm_exportplan_widths(struct fm_exportplan *p, int index)
 {
     const struct fm_layout *layout = p->options.layout;
@@ -329,14 +316,11 @@ void fm_exportplan_widths(struct fm_exportplan *p, int index)
     uint32_t *kept = w->kept;
     assert(index >= 0 && index < p->from->budgets.masks.count);
     p->index = index;
-    if (p->options.load_cap)
-        cover_members(p);
-    else
-        memcpy(kept, fm_masks_widths(&p->from->budgets.masks, index), n * sizeof *kept);
+    memcpy(kept, fm_masks_widths(&p->from->budgets.masks, index), n * sizeof *kept);
     uint64_t before = sum_of(kept, n);
     if (layout->level)
         layout->level(p);
-    w->by_layout = sum_of(kept, n) - before;
+    w->by_layout = layout->leveled ? sum_of(kept, n) - before : 0;
     before = sum_of(kept, n);
     for (size_t i = 0; i < n; i++)
         kept[i] = round_width(p, kept[i]);

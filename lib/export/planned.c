@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "formats/bundle/archive.h"
 #include "formats/tensor/hftext.h"
 #include "lib/base/mem.h"
 
@@ -95,6 +94,19 @@ int fm_exportplan_add_file(struct fm_exportplan *p, const char *name, char *head
         .header = header, .header_bytes = header_bytes, .bytes = bytes, .weights = weights};
     memcpy(f->name, name, strlen(name) + 1);
     return FM_OK;
+}
+
+int fm_exportplan_add_text(struct fm_exportplan *p, const char *name, struct fm_text *t,
+                           struct fm_err *err)
+{
+    size_t size = t->size;
+    char *data = t->data;
+    bool failed = t->failed;
+    *t = (struct fm_text){0};
+    if (!failed)
+        return fm_exportplan_add_file(p, name, data, size, size, false, err);
+    free(data);
+    return fm_fail(err, FM_ENOMEM, "no memory for %s", name);
 }
 
 static int compare_with_name(const void *name, const void *tensor)
@@ -202,14 +214,6 @@ uint64_t fm_exportplan_bytes(const struct fm_exportplan *p)
     return bytes;
 }
 
-uint64_t fm_exportplan_stream_bytes(const struct fm_exportplan *p)
-{
-    uint64_t bytes = FM_ARCHIVE_END_BYTES;
-    for (size_t i = 0; i < p->files; i++)
-        bytes += fm_archive_header_bytes(p->file[i].bytes) + fm_archive_padded(p->file[i].bytes);
-    return bytes;
-}
-
 uint64_t fm_exportplan_unit_bytes(const struct fm_exportplan *p, const struct fm_planned_block *b,
                                   uint64_t channels)
 {
@@ -294,12 +298,6 @@ uint64_t fm_exportplan_freed(const struct fm_exportplan *p)
     return freed;
 }
 
-bool fm_exportplan_removes_nothing(const struct fm_exportplan *p)
-{
-    return !p->widths.full && p->from->budgets.masks.mask[p->index].removed > 0 &&
-           fm_exportplan_channels_all(p) == fm_masks_channels(&p->from->budgets.masks);
-}
-
 bool fm_exportplan_as_measured(const struct fm_exportplan *p)
 {
     const uint32_t *mask = fm_masks_widths(&p->from->budgets.masks, p->index);
@@ -330,9 +328,4 @@ const char *fm_exportplan_format(const struct fm_exportplan *p, const char **lis
     bool fused = fm_families_fused(p->from->config.family);
     *list = fused ? q->fused_list : q->list;
     return p->from->config.fused ? NULL : fused ? q->fused : q->config;
-}
-
-const char *fm_exportplan_base_model(const struct fm_exportplan *p)
-{
-    return p->options.base_model ? p->options.base_model : p->from->name;
 }

@@ -165,10 +165,15 @@ bool fm_exportplan_sane(const struct fm_exportplan *p);
 
 /* ---- properties ---- */
 
-/* Bytes of all weight files; of all files; and of a tar stream of them. */
+/* Whether it includes our modelling file, so that loading it requires trust_remote_code. */
+static inline bool fm_exportplan_ours(const struct fm_exportplan *p)
+{
+    return p->options.layout->names == FM_NAMING_RAGGED;
+}
+
+/* Bytes of all weight files; of all files. */
 uint64_t fm_exportplan_weight_bytes(const struct fm_exportplan *p);
 uint64_t fm_exportplan_bytes(const struct fm_exportplan *p);
-uint64_t fm_exportplan_stream_bytes(const struct fm_exportplan *p);
 /* Bytes of `channels` channels in a block, whole channel groups if it has codes. */
 uint64_t fm_exportplan_unit_bytes(const struct fm_exportplan *p, const struct fm_planned_block *b,
                                   uint64_t channels);
@@ -189,9 +194,6 @@ uint64_t fm_exportplan_layer_channels(const struct fm_exportplan *p, int m);
 uint64_t fm_exportplan_channels_all(const struct fm_exportplan *p);
 /* Number of channels of the model that are not kept. */
 uint64_t fm_exportplan_freed(const struct fm_exportplan *p);
-/* True if the export holds every channel although the mask removes some, which is possible in
- * layouts with one width for many experts. */
-bool fm_exportplan_removes_nothing(const struct fm_exportplan *p);
 /* True if the export computes what the masks do, so that their figures are those of the export:
  * every expert has the mask's width, and no expert is rounded. */
 bool fm_exportplan_as_measured(const struct fm_exportplan *p);
@@ -205,8 +207,6 @@ double fm_exportplan_break_even(const struct fm_exportplan *p, uint64_t source);
  * of modules that are not quantised; and the key of that list.  NULL: the format does not support
  * the family's experts. */
 const char *fm_exportplan_format(const struct fm_exportplan *p, const char **list);
-/* org/name of the original, from the options or the checkpoint; "" if unknown. */
-const char *fm_exportplan_base_model(const struct fm_exportplan *p);
 
 /* *header: the bytes of file i before its tensors, file[i].header_bytes of them.  Those of a
  * carried file are read from the bundle and checked; free(*owned), which is NULL for all others. */
@@ -246,6 +246,9 @@ int fm_exportplan_add_experts(struct fm_exportplan *p, const struct fm_planned_t
 /* Add a file; takes ownership of header, even on failure. */
 int fm_exportplan_add_file(struct fm_exportplan *p, const char *name, char *header,
                            uint64_t header_bytes, uint64_t bytes, bool weights, struct fm_err *err);
+/* Add a text as a file; releases it. */
+int fm_exportplan_add_text(struct fm_exportplan *p, const char *name, struct fm_text *t,
+                           struct fm_err *err);
 /* Put the tensor named placed->name into file `file`, with the offset and size of `placed`; the
  * tensors of the plan must be in order of name. */
 void fm_exportplan_place(struct fm_exportplan *p, const struct fm_tensor *placed, size_t file);

@@ -17,6 +17,7 @@
 #include "formats/tensor/hftext.h"
 #include "formats/tensor/hfwriter.h"
 #include "lib/base/mem.h"
+#include "lib/export/card.h"
 #include "lib/export/trust.h"
 #include "lib/stage/stage.h"
 
@@ -48,18 +49,6 @@ void fm_texts_cap(struct fm_text *t, const struct fm_export_options *o)
     fm_text_printf(t, ", ");
     fm_texts_number(t, o->load_high);
     fm_text_printf(t, "]");
-}
-
-int fm_texts_add(struct fm_exportplan *p, const char *name, struct fm_text *t, struct fm_err *err)
-{
-    size_t size = t->size;
-    char *data = t->data;
-    bool failed = t->failed;
-    *t = (struct fm_text){0};
-    if (!failed)
-        return fm_exportplan_add_file(p, name, data, size, size, false, err);
-    free(data);
-    return fm_fail(err, FM_ENOMEM, "no memory for %s", name);
 }
 
 /* ---- config.json ---- */
@@ -471,7 +460,7 @@ static int add_export_json(struct fm_exportplan *p, struct fm_err *err)
     uint64_t bytes = 0;
     int rc = size_with_files(&bytes, p, &t, err);
     if (!rc)
-        rc = fm_texts_add(p, FM_EXPORT_JSON, &t, err);
+        rc = fm_exportplan_add_text(p, FM_EXPORT_JSON, &t, err);
     free(t.data);
     if (rc)
         return rc;
@@ -518,7 +507,7 @@ static int add_modeling(struct fm_exportplan *p, struct fm_err *err)
     size_t size;
     const char *text = fm_modeling_text(&size);
     fm_text_add(&t, text, size);
-    return fm_texts_add(p, FM_EXPORT_MODELING, &t, err);
+    return fm_exportplan_add_text(p, FM_EXPORT_MODELING, &t, err);
 }
 
 int fm_texts_plan(struct fm_exportplan *p, struct fm_err *err)
@@ -526,7 +515,7 @@ int fm_texts_plan(struct fm_exportplan *p, struct fm_err *err)
     int rc = fm_trust_begin(p, err);
     if (!rc)
         rc = add_config(p, err);
-    if (!rc && p->options.layout->code)
+    if (!rc && fm_exportplan_ours(p))
         rc = add_modeling(p, err);
     for (size_t i = 0; i < p->from->bundle.members && !rc; i++)
         if (strncmp(p->from->bundle.member[i].name, FM_MEMBER_CARRIED, strlen(FM_MEMBER_CARRIED)) ==

@@ -12,12 +12,8 @@
 /* Plan the texts as files: config.json, fm-export.json, README.md, the modelling file, the
  * carried files. */
 int fm_texts_plan(struct fm_exportplan *p, struct fm_err *err);
-/* Add a text as a file; releases it. */
-int fm_texts_add(struct fm_exportplan *p, const char *name, struct fm_text *t, struct fm_err *err);
 /* The table of all planned files except fm-export.json, without digests. */
 int fm_texts_files(struct fm_filetable *t, const struct fm_exportplan *p, struct fm_err *err);
-/* README.md: lib/export/card.c. */
-int fm_card_plan(struct fm_exportplan *p, struct fm_err *err);
 
 /* ---- config.json ---- */
 

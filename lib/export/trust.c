@@ -150,7 +150,7 @@ int fm_trust_config(struct fm_exportplan *p, char **text, size_t *size,
 {
     struct reading r = {.plan = p,
                         .file = "config.json",
-                        .listed = p->options.layout->code,
+                        .listed = fm_exportplan_ours(p),
                         .edit = edit,
                         .edits = n,
                         .err = err};
@@ -235,7 +235,7 @@ int fm_trust_begin(struct fm_exportplan *p, struct fm_err *err)
 {
     p->code.items = 0;
     p->code.tokenizer = false;
-    return p->options.layout->code ? note(p, FM_CODE_OURS, FM_EXPORT_MODELING, NULL, err) : FM_OK;
+    return fm_exportplan_ours(p) ? note(p, FM_CODE_OURS, FM_EXPORT_MODELING, NULL, err) : FM_OK;
 }
 
 int fm_trust_carried(struct fm_exportplan *p, const struct fm_member *m, struct fm_err *err)

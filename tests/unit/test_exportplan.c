@@ -13,20 +13,6 @@ static int open_family(void **unused)
     return rc;
 }
 
-/* If config.json gives the shared expert's width as a number of experts and these become narrower,
- * a shared expert of 96 channels is stored as three experts of 40, with 24 zeros. */
-TEST(shared_experts_are_as_wide_as_whole_experts)
-{
-    struct fm_config c = {.family = &fm_glm4_moe, .shared = 96},
-                     own = {.family = &fm_qwen2_moe, .shared = 96};
-    assert_int_equal(fm_layouts_shared(&c, 40), 120);
-    assert_int_equal(fm_layouts_shared(&c, 48), 96);
-    assert_int_equal(fm_layouts_shared(&c, 0), 96);
-    assert_int_equal(fm_layouts_shared(&own, 40), 96);
-    c.shared = 0;
-    assert_int_equal(fm_layouts_shared(&c, 40), 0);
-}
-
 static int close_family(void **unused)
 {
     (void)unused;

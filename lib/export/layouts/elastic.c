@@ -8,15 +8,28 @@
  * the largest of its widths in these members, and config.json has fm_load_cap.
  */
 #include <assert.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "lib/export/card.h"
 #include "lib/export/plan.h"
 #include "lib/export/texts.h"
 #include "lib/model/checkpoint.h"
 
 /* ---- widths ---- */
+
+/* With a load cap, make every expert as wide as the widest of the members that are kept. */
+static void cover_members(struct fm_exportplan *p)
+{
+    uint32_t *kept = p->widths.kept;
+    for (int b = p->first; b <= p->last && p->options.load_cap; b++) {
+        const uint32_t *mask = fm_masks_widths(&p->from->budgets.masks, b);
+        for (size_t i = 0; i < fm_opened_experts(p->from); i++)
+            kept[i] = b == p->first || mask[i] > kept[i] ? mask[i] : kept[i];
+    }
+}
 
 /* Without a load cap, files have every channel: the full model is a member of every family. */
 static void store_all(struct fm_exportplan *p)
@@ -114,6 +127,58 @@ static void set_config(struct fm_texts_edit *edit, struct fm_exportplan *p)
     fm_texts_set(edit, "fm_family", &t);
 }
 
+/* ---- card ---- */
+
+static const char about[] =
+    "Layout `elastic`: the whole family in one directory.  Experts have full width and\n"
+    "their channels in ranked order; a budget uses a prefix of each, and is chosen when "
+    "the\nmodel is loaded or while it is served.";
+static const char about_capped[] =
+    "Layout `elastic`, capped: some budgets of the family in one directory.  Experts have the\n"
+    "largest width that these budgets use and their channels in ranked order; a budget uses a\n"
+    "prefix of each, and is chosen when the model is loaded or while it is served.";
+
+/* Title, description, and a table with a line for every budget. */
+static void say_card(struct fm_text *t, const struct fm_exportplan *p)
+{
+    const struct fm_budget *budget = p->from->budgets.budget;
+    bool measured = fm_exportplan_as_measured(p), interpolated = false;
+    fm_text_printf(t, "\n# A family of pruned mixture-of-experts models, budgets %.4g to %.4f\n\n",
+                   budget[p->first].budget, budget[p->last].budget);
+    fm_card_intro(t, p->options.load_cap ? about_capped : about);
+    fm_text_printf(t, "| bytes of the weight files | %" PRIu64 " |\n|---|---|\n",
+                   fm_exportplan_weight_bytes(p));
+    fm_text_printf(t, "| initial budget | %.4f |\n", budget[p->index].budget);
+    if (p->options.load_cap)
+        fm_text_printf(t,
+                       "| bytes of channels left out, which no budget here uses | %" PRIu64 " |\n",
+                       fm_exportplan_channel_bytes(p, fm_exportplan_freed(p)));
+    fm_card_weights(t, p);
+    if (measured)
+        fm_card_held_out(t, &p->from->bundle);
+    fm_text_printf(t,
+                   "\n| budget | mean width | active parameters | held-out cross-entropy%s | "
+                   "divergence | same token |\n|---|---|---|---|---|---|\n",
+                   fm_card_rounding(p));
+    for (int b = p->first; b <= p->last; b++) {
+        struct fm_quality q;
+        bool known = measured && fm_masks_quality(&q, &p->from->budgets.masks, b);
+        interpolated = interpolated || (known && !q.positions);
+        fm_text_printf(t, "| %.4f | %.1f | %" PRIu64 " |", budget[b].budget, budget[b].width_mean,
+                       budget[b].params_active);
+        if (known)
+            fm_text_printf(t, " %s%.4f | %.4f | %.4f |\n", q.positions ? "" : "~", q.ce, q.kl,
+                           q.agree);
+        else
+            fm_text_printf(t, " | | |\n");
+    }
+    if (interpolated)
+        fm_text_printf(t, "\n`~`: interpolated between measured budgets.\n");
+    if (!measured)
+        fm_text_printf(t, "\nLosses were not measured; `fm-bench quality` measures this "
+                          "directory.\n");
+}
+
 const struct fm_layout fm_layout_elastic = {
     .name = "elastic",
     .cannot = {[FM_WITH_FIT] = "has all members",
@@ -121,18 +186,12 @@ const struct fm_layout fm_layout_elastic = {
                [FM_WITH_EXTRA] = FM_WHY_NARROW},
     .all_members = true,
     .capped = "load-cap",
+    .level = cover_members,
     .store = store_all,
     .names = FM_NAMING_RAGGED,
     .experts = plan_experts,
-    .code = true,
     .config = set_config,
-    .about = "Layout `elastic`: the whole family in one directory.  Experts have full width and\n"
-             "their channels in ranked order; a budget uses a prefix of each, and is chosen when "
-             "the\nmodel is loaded or while it is served.",
-    .about_capped =
-        "Layout `elastic`, capped: some budgets of the family in one directory.  Experts have the\n"
-        "largest width that these budgets use and their channels in ranked order; a budget uses a\n"
-        "prefix of each, and is chosen when the model is loaded or while it is served.",
+    .card = say_card,
     .vllm_options = " --no-enable-prefix-caching",
     .sglang_options = " --disable-radix-cache",
     .running =

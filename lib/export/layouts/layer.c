@@ -85,7 +85,6 @@ static const struct fm_layout fused = {
     .granularity = "layer",
     .names = FM_NAMING_RAGGED,
     .experts = plan_fused,
-    .code = true,
     .config = set_config,
     .about =
         "Layout `layer` for vLLM: all experts of a layer have the same width, in the form that\n"
@@ -105,7 +104,6 @@ const struct fm_layout fm_layout_layer = {
     .granularity = "layer",
     .names = FM_NAMING_RAGGED,
     .experts = fm_exportplan_flat,
-    .code = true,
     .config = fm_texts_ours,
     .about = "Layout `layer`: all experts of a layer have the same width (`fm_widths` in "
              "config.json).",

@@ -13,7 +13,6 @@ const struct fm_layout fm_layout_ragged = {
                [FM_WITH_EXTRA] = FM_WHY_NARROW},
     .names = FM_NAMING_RAGGED,
     .experts = fm_exportplan_flat,
-    .code = true,
     .config = fm_texts_ours,
     .about = "Layout `ragged`: every expert has its own width (`fm_widths` in config.json).",
 };

@@ -17,9 +17,13 @@ static void level_model(struct fm_exportplan *p)
         p->widths.kept[i] = k;
 }
 
+/* If config.json gives the width of the shared expert as a number of experts, make it a multiple of
+ * theirs. */
 static void widen_shared(struct fm_exportplan *p)
 {
-    p->widths.shared = fm_layouts_shared(&p->from->config, p->widths.stored[0]);
+    int width = (int)p->widths.stored[0], shared = p->widths.shared;
+    if (p->from->config.family->shared_key && width > 0)
+        p->widths.shared = (shared + width - 1) / width * width;
 }
 
 /* If every expert is removed, the width of the shared expert cannot be a multiple of theirs. */
