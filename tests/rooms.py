@@ -92,11 +92,10 @@ formats/text/tokenizerparts.h formats/quant/formats.h
 kernels/cpu/cpu.h kernels/cpu/cpu_tile.h kernels/cpu/dnnl.h
 kernels/clip/clip_avx512.h kernels/clip/clip_choose.h kernels/clip/clip_plan.h
 kernels/clip/clip_pool.h kernels/clip/clip_tile.h
-lib/engine/sweeping.h lib/engine/actcache.h
+lib/engine/sweeping.h
 lib/model/loading.h
 lib/pack/packing.h
 lib/verify/verifier.h lib/verify/verify_parts.h lib/verify/verify_contents.h
-lib/baseline/contest.h
 lib/bench/kernelcase.h
 """.split(), "")
 PRIVATE |= {"kernels/ops/ops.h": "kernels/cpu", "kernels/clip/clip_device.h": "kernels/clip/cuda",
@@ -106,10 +105,10 @@ PRIVATE |= dict.fromkeys(("lib/learn/trainer.h lib/learn/recoverer.h lib/learn/t
 
 # Headers of modules of several files, which may include each other in a cycle.
 MODULES = set("""
-formats/text/tokenizerparts.h formats/tensor/hfindex.h formats/quant/formats.h
+formats/tensor/hfindex.h formats/quant/formats.h
 kernels/clip/clip_device.h
 lib/engine/sweeping.h lib/model/loading.h lib/learn/trainer.h lib/learn/recoverer.h
-lib/pack/packing.h lib/verify/verifier.h lib/baseline/contest.h lib/bench/kernelcase.h
+lib/verify/verifier.h lib/bench/kernelcase.h
 """.split())
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"')

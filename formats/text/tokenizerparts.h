@@ -5,10 +5,10 @@
 #ifndef FM_TOKENIZERPARTS_H
 #define FM_TOKENIZERPARTS_H
 
+#include "formats/file/digest.h"
 #include "formats/json/json.h"
 #include "formats/text/bpe.h"
 #include "formats/text/pretoken.h"
-#include "formats/text/tokenizer.h"
 
 #define FM_TOKENIZER_WORD_MAX 4096 /* bytes of a token */
 #define FM_NORMAL_STEPS_MAX 4

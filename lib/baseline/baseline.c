@@ -1,5 +1,7 @@
 /*
- * Chooses the budgets of the table from the options.  contest.c calibrates and measures.
+ * First calibrations run one after another with nothing else in memory, so that time and peak
+ * memory are measured for each.  Then one model is open, and every rule is measured on the same
+ * tokens against the same full model, by closing experts in the router.
  */
 #include "lib/baseline/baseline.h"
 
@@ -7,12 +9,21 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lib/base/clock.h"
+#include "lib/base/mem.h"
 #include "lib/block/experts.h"
+#include "lib/baseline/expertdrop.h"
+#include "lib/learn/quality.h"
 #include "lib/learn/task.h"
 #include "lib/masks/decimal.h"
-#include "lib/baseline/contest.h"
-#include "lib/baseline/expertdrop.h"
 #include "lib/stage/stage.h"
+
+struct contest {
+    const struct fm_run_options *run;
+    struct fm_baseline_table *table;
+    struct fm_config config;           /* of the checkpoint */
+    double *score[FM_BASELINE_RANDOM]; /* (M, E) of reap and frequency */
+};
 
 const char *fm_baseline_name(enum fm_baseline baseline)
 {
@@ -71,11 +82,196 @@ static int choose_budgets(struct fm_baseline_table *t, const struct fm_config *c
     return t->budgets ? FM_OK : fm_fail(err, FM_EUSAGE, "--budgets names no budget");
 }
 
+/* --- calibration --- */
+
+/* Set the largest resident size of this process to the current one, so that memory which earlier
+ * work has already freed does not count. */
+static void reset_peak(void)
+{
+    FILE *f = fopen("/proc/self/clear_refs", "w"); /* 5: reset the peak */
+    if (f) {
+        fputs("5\n", f);
+        fclose(f);
+    }
+}
+
+/* Bytes of the largest resident size; 0: not available on this system. */
+static uint64_t peak(void)
+{
+    char line[128];
+    long kib = 0;
+    FILE *f = fopen("/proc/self/status", "r");
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "VmHWM: %ld", &kib) == 1)
+            break;
+    if (f)
+        fclose(f);
+    return kib > 0 ? (uint64_t)kib * 1024 : 0;
+}
+
+/* Compute the scores of a rule; a random choice needs none. */
+static int calibrate_row(struct contest *c, struct fm_baseline_row *row, struct fm_err *err)
+{
+    size_t X = (size_t)c->config.M * (size_t)c->config.E;
+    row->measured = row->baseline != FM_BASELINE_RANDOM;
+    if (!row->measured)
+        return FM_OK;
+    double **score = &c->score[row->baseline], began;
+    *score = fm_alloc(X, sizeof **score, "scores of experts", err);
+    if (!*score)
+        return FM_ENOMEM;
+    reset_peak();
+    began = fm_clock_now();
+    int rc = fm_expertdrop_score(*score, c->run, row->baseline == FM_BASELINE_REAP, err);
+    row->seconds = fm_clock_now() - began;
+    row->memory = peak();
+    return rc;
+}
+
+static int calibrate(struct contest *c, struct fm_err *err)
+{
+    int rc = FM_OK;
+    for (int i = 0; !rc && i < FM_BASELINES; i++) {
+        rc = calibrate_row(c, &c->table->row[i], err);
+        if (rc)
+            fm_within(err, "%s", fm_baseline_name(c->table->row[i].baseline));
+    }
+    return rc;
+}
+
+/* --- figures --- */
+
+/* State of measuring: the current model, and the masks of the current row of the table. */
+struct match {
+    struct contest *contest;
+    struct fm_model *model;
+    struct fm_calib held;
+    int masks;        /* of the current row */
+    int *cell;        /* (budgets FM_BASELINE_DRAWS) the cell of each mask */
+    uint32_t *widths; /* (as many masks, M, E) */
+    float *closed;    /* (as many masks, M, E) */
+    struct fm_quality *quality;
+};
+
+static size_t experts_of(const struct match *s)
+{
+    return (size_t)s->contest->config.M * (size_t)s->contest->config.E;
+}
+
+/* Append a mask at full width to the row. */
+static void add_mask(struct match *s, int cell)
+{
+    uint32_t *w = s->widths + (size_t)s->masks * experts_of(s);
+    for (size_t x = 0; x < experts_of(s); x++)
+        w[x] = (uint32_t)s->contest->config.I;
+    s->cell[s->masks++] = cell;
+}
+
+/* Average over the masks of each cell. */
+static void settle(struct match *s, struct fm_baseline_row *row)
+{
+    const struct fm_baseline_table *t = s->contest->table;
+    for (int i = 0; i < s->masks; i++) {
+        struct fm_baseline_cell *cell = &row->cell[s->cell[i]];
+        const struct fm_quality *q = &s->quality[i];
+        double share = row->baseline == FM_BASELINE_RANDOM ? 1.0 / FM_BASELINE_DRAWS : 1;
+        cell->budget = (double)t->dropped[s->cell[i]] / t->experts;
+        cell->quality.ce += share * q->ce;
+        cell->quality.kl += share * q->kl;
+        cell->quality.agree += share * q->agree;
+        cell->quality.positions = q->positions;
+    }
+}
+
+/* Measure the masks that were added; FM_EUSAGE if that takes too much memory. */
+static int measure(const struct match *s, struct fm_err *err)
+{
+    const struct fm_run_options *run = s->contest->run;
+    struct fm_estimate estimate;
+    struct fm_quality_subject subject = {.model = s->model,
+                                         .held = &s->held,
+                                         .masks = s->masks,
+                                         .widths = s->widths,
+                                         .closed = s->closed,
+                                         .kept = 1};
+    fm_quality_plan(&estimate, &subject, run);
+    int rc = fm_estimate_fits(&estimate, run, err);
+    return rc ? rc : fm_quality_measure(s->quality, &subject, run, err);
+}
+
+static int measure_row(struct match *s, struct fm_baseline_row *row, struct fm_err *err)
+{
+    const struct contest *c = s->contest;
+    bool random = row->baseline == FM_BASELINE_RANDOM;
+    s->masks = 0;
+    double *drawn = fm_alloc(experts_of(s), sizeof *drawn, "scores of experts", err);
+    if (!drawn)
+        return FM_ENOMEM;
+    for (int b = 0; b < c->table->budgets; b++)
+        for (int n = 0; n < (random ? FM_BASELINE_DRAWS : 1); n++) {
+            if (random)
+                fm_expertdrop_draw(drawn, &c->config, c->run->inputs.seed, n);
+            fm_expertdrop_close(s->closed + (size_t)s->masks * experts_of(s),
+                                random ? drawn : c->score[row->baseline], &c->config,
+                                c->table->dropped[b]);
+            add_mask(s, b);
+        }
+    free(drawn);
+    int rc = measure(s, err);
+    if (!rc)
+        settle(s, row);
+    return rc;
+}
+
+static int open_match(struct match *s, struct fm_err *err)
+{
+    struct contest *c = s->contest;
+    const struct fm_ops *ops;
+    size_t masks = (size_t)c->table->budgets * FM_BASELINE_DRAWS, X = experts_of(s);
+    s->cell = fm_alloc(masks, sizeof *s->cell, "masks", err);
+    s->widths = fm_alloc(masks * X, sizeof *s->widths, "widths", err);
+    s->closed = fm_alloc(masks * X, sizeof *s->closed, "closed experts", err);
+    s->quality = fm_alloc(masks, sizeof *s->quality, "measures", err);
+    if (!s->cell || !s->widths || !s->closed || !s->quality)
+        return FM_ENOMEM;
+    if (fm_model_open(&s->model, c->run->inputs.model, fm_machine_memory(&c->run->machine) / 2,
+                      err) ||
+        fm_machine_ops(&ops, &c->run->machine, fm_model_dtype(s->model), err))
+        return err->code;
+    fm_model_use(s->model, ops);
+    return fm_calib_open(&s->held, c->run, &c->config, true, err);
+}
+
+static int measure_rows(struct contest *c, struct fm_err *err)
+{
+    struct match s = {.contest = c};
+    int rc = open_match(&s, err);
+    if (!rc) {
+        add_mask(&s, 0);
+        rc = measure(&s, err);
+        c->table->full = s.quality[0];
+    }
+    for (int i = 0; !rc && i < FM_BASELINES; i++) {
+        fm_run_report(c->run, "measure", (uint64_t)i, FM_BASELINES, "rows");
+        rc = measure_row(&s, &c->table->row[i], err);
+        if (rc)
+            fm_within(err, "%s", fm_baseline_name(c->table->row[i].baseline));
+    }
+    fm_run_report(c->run, "measure", FM_BASELINES, FM_BASELINES, "rows");
+    fm_calib_close(&s.held);
+    fm_model_close(s.model);
+    free(s.cell);
+    free(s.widths);
+    free(s.closed);
+    free(s.quality);
+    return rc;
+}
+
 /* --- the run --- */
 
 /* Open the model and all tokens once at the start, so that an incomplete input is reported before
  * any lengthy work. */
-static int open_config(struct fm_contest *c, struct fm_err *err)
+static int open_config(struct contest *c, struct fm_err *err)
 {
     struct fm_task task = {0};
     struct fm_calib held = {0};
@@ -97,7 +293,7 @@ static int open_config(struct fm_contest *c, struct fm_err *err)
     return rc;
 }
 
-static void release(struct fm_contest *c)
+static void release(struct contest *c)
 {
     for (int i = 0; i < FM_BASELINE_RANDOM; i++)
         free(c->score[i]);
@@ -107,7 +303,7 @@ static void release(struct fm_contest *c)
 int fm_baseline_run(const struct fm_run_options *run, const struct fm_decimals *budgets, bool plan,
                     struct fm_baseline_table *table, struct fm_err *err)
 {
-    struct fm_contest c = {.run = run, .table = table};
+    struct contest c = {.run = run, .table = table};
     *table = (struct fm_baseline_table){0};
     int rc = FM_OK;
     for (int i = 0; i < FM_BASELINES; i++)
@@ -115,9 +311,9 @@ int fm_baseline_run(const struct fm_run_options *run, const struct fm_decimals *
     if (open_config(&c, err) || choose_budgets(table, &c.config, budgets, err))
         rc = err->code;
     if (!rc && !plan)
-        rc = fm_contest_calibrate(&c, err);
+        rc = calibrate(&c, err);
     if (!rc && !plan)
-        rc = fm_contest_measure(&c, err);
+        rc = measure_rows(&c, err);
     release(&c);
     return rc;
 }

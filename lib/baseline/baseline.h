@@ -1,8 +1,8 @@
 /*
  * This room, lib/baseline: measures rules that remove whole experts, for comparison with a family's
  * masks on the same tokens (fm-bench quality).  It may include all other rooms of lib, and only cmd
- * includes it.  In reading order: this header; expertdrop (the rules), contest (measuring all of
- * them), baseline.c (from options to the table).
+ * includes it.  In reading order: this header; expertdrop (the rules); baseline.c (measuring all of
+ * them).
  *
  * A budget is a number of experts in every layer, k of E.
  */

@@ -1,16 +1,14 @@
 /*
- * Memory for inner values of a layer between its forward and its backward.  The memory that the
- * boundaries do not use is divided into records.  The last layers of the model get records first,
- * because their backward comes first.  Without a record the backward computes the values again and
- * gets the same bytes.
+ * Memory for inner values of a layer (struct fm_actcache).  It is what the boundaries do not use,
+ * divided into records.  Without a record the backward computes the values again and gets the same
+ * bytes.
  */
-#include "lib/engine/actcache.h"
+#include "lib/engine/sweeping.h"
 
 #include <stdlib.h>
 
 #include "lib/base/mem.h"
 #include "lib/engine/layer.h"
-#include "lib/engine/sweeping.h"
 
 void fm_actcache_release(struct fm_actcache *cache)
 {

@@ -11,9 +11,24 @@
 
 #include <pthread.h>
 
-#include "lib/engine/actcache.h"
-#include "lib/engine/layer.h"
+#include "lib/engine/sweep.h"
 #include "lib/state/store.h"
+
+/*
+ * Inner values of layers, kept from the forward to the backward if memory is left, so that they
+ * need not be computed again.  There is one record, always of the same size, for each combination
+ * of a block of micro-batches, a lane with a gradient and a layer.  If not all fit, the last layers
+ * get them, because the backward starts with these.
+ */
+struct fm_actcache {
+    size_t record; /* bytes of a record, a multiple of FM_ALIGN */
+    size_t count;  /* records that this run may use */
+    size_t held;   /* records that fit into block */
+    char *block;
+    int32_t *first; /* (held, E P + 1), P micro-batches in a block: first row of each expert and
+                       micro-batch */
+    size_t firsts;  /* entries per record */
+};
 
 struct fm_block {
     int first, count; /* micro-batches [first, first + count) */
@@ -117,6 +132,7 @@ void fm_sweeping_did_head(struct fm_sweeping *r, int rows);
 /* Allocate memory for inner values of this run, in the memory that the boundaries do not use; find
  * the record of a block and lane in the current layer (none if the values are not kept). */
 void fm_actcache_prepare(struct fm_sweeping *r);
+void fm_actcache_release(struct fm_actcache *cache); /* zeroed struct is fine */
 void fm_actcache_find(const struct fm_sweeping *r, int block, int lane, struct fm_pass *pass);
 
 /* Final norm, logits and losses of every batch and lane; gradients replace boundary L. */

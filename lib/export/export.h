@@ -17,7 +17,7 @@
  *   5. export.c chooses the member whose budget is nearest;
  *   6. plan.c plans its export.  The mask and the layout determine the widths, the widths determine
  *      the tensors of experts (tensors.c), and the layout distributes all tensors over files;
- *      texts.c and card.c write the texts;
+ *      texts.c and card.c write the texts; planned.h has the lists;
  *   7. export.c computes the size of the output and the free space;
  *   8. exportwriter.c makes the directory: pieces of all files in parallel, each filled from ranges
  *      of the bundle.
@@ -27,8 +27,8 @@
  * filetable (sizes and digests of files); ownexport (what --force may replace).
  *
  * Lists (list.h; kept.h has what members keep of a kind of text) do steps 3, 4 and 6 for every
- * member; fm-verify (lib/verify/verify_export.c) does
- * them for the member that a directory's fm-export.json names.
+ * member; fm-verify (lib/verify/verify_export.c) does them for the member that a directory's
+ * fm-export.json names.
  *
  * Every directory holds config.json, the carried files, README.md (a model card) and
  * fm-export.json: {"schema": 1, "suite": "fm", "layout", "for" ("any", "vllm" or "sglang"),

@@ -59,8 +59,6 @@ static int add_block(struct fm_exportplan *p, const struct fm_planned_block *lik
     return FM_OK;
 }
 
-/* Add a tensor of experts [first, first + n): from each, the cuts of `part`, in a plane of codes or
- * as values (-1).  Blocks that have no channels are equal shares of the tensor. */
 int fm_exportplan_add_experts(struct fm_exportplan *p, const struct fm_planned_tensor *t, int first,
                               int n, enum fm_weight_part part, int plane, struct fm_err *err)
 {

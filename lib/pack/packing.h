@@ -13,7 +13,6 @@
 #include "formats/tensor/safetensors.h"
 #include "lib/engine/adapter.h"
 #include "lib/model/checkpoint.h"
-#include "lib/pack/pack.h"
 #include "lib/run/taskgroup.h"
 #include "lib/stage/budgets.h"
 #include "lib/stage/ranking.h"

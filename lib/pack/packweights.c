@@ -14,6 +14,7 @@
 #include "formats/quant/quant.h"
 #include "lib/base/pool.h"
 #include "lib/model/reading.h"
+#include "lib/pack/pack.h"
 
 /* A range of experts of one tensor, made in parallel and appended in order. */
 struct run {

@@ -1,6 +1,7 @@
 /* Fuzz the reader of tokenizer.json, and use it to encode the same bytes. */
 #include "tests/fuzz/fuzz.h"
 
+#include "formats/text/tokenizer.h"
 #include "formats/text/tokenizerparts.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

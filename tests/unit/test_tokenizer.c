@@ -2,6 +2,7 @@
  * Compare the encoder with the ids of the tokenizers library: golden/text/NAME.json is a tokenizer,
  * and NAME.ids has strings and their ids (tests/judge/textjudge.py).
  */
+#include "formats/text/tokenizer.h"
 #include "formats/text/tokenizerparts.h"
 #include "formats/text/unicode.h"
 #include "tests/unit/test.h"
