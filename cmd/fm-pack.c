@@ -10,7 +10,7 @@
 #include "lib/base/printable.h"
 #include "lib/base/units.h"
 #include "lib/export/plan.h"
-#include "lib/pack/pack.h"
+#include "lib/stage/pack.h"
 #include "lib/run/report.h"
 
 struct packed {

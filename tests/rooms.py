@@ -62,8 +62,6 @@ ROOMS = {
     "lib/learn": "lib/base formats/file formats/json formats/quant formats/tensor formats/bundle"
             " lib/comm lib/state lib/masks lib/run lib/block lib/model lib/engine lib/data lib/stage",
     "lib/methods": "lib/base formats/json lib/masks lib/learn",
-    "lib/pack": "lib/base formats/json formats/quant formats/tensor formats/bundle lib/run lib/family"
-            " lib/model lib/engine lib/stage",
     "lib/export": "lib/base formats/file formats/json formats/quant formats/tensor formats/bundle"
             " formats/sign formats/runtime lib/masks lib/run lib/block lib/move lib/family lib/model"
             " lib/stage",
@@ -71,12 +69,12 @@ ROOMS = {
     "lib/page": "lib/base formats/file formats/json formats/quant lib/stage lib/export",
     "lib/publish": "lib/base formats/file formats/tensor formats/bundle formats/sign lib/run",
     "lib/verify": "lib/base formats/file formats/json formats/tensor formats/bundle lib/masks lib/run"
-            " lib/move lib/model lib/engine lib/data lib/stage lib/pack lib/export formats/sign",
+            " lib/move lib/model lib/engine lib/data lib/stage lib/export formats/sign",
     "lib/bench": "lib/base formats/file formats/json formats/tensor formats/bundle formats/text"
             " kernels/ops kernels/clip lib/masks lib/run lib/engine lib/data lib/stage lib/learn"
             " lib/export",
     "lib/baseline": "lib/base lib/masks lib/run lib/block lib/stage lib/learn",
-    "cmd": "lib/base lib/masks lib/run lib/family lib/stage lib/learn lib/pack lib/export lib/publish"
+    "cmd": "lib/base lib/masks lib/run lib/family lib/stage lib/learn lib/export lib/publish"
             " lib/verify lib/bench lib/baseline lib/page",
     "tests/unit": "*",
     "tests/fuzz": "*",
@@ -94,7 +92,7 @@ kernels/clip/clip_avx512.h kernels/clip/clip_choose.h kernels/clip/clip_plan.h
 kernels/clip/clip_pool.h kernels/clip/clip_tile.h
 lib/engine/sweeping.h
 lib/model/loading.h
-lib/pack/packing.h
+lib/stage/packing.h
 lib/verify/verifier.h lib/verify/verify_parts.h lib/verify/verify_contents.h
 lib/bench/kernelcase.h
 """.split(), "")

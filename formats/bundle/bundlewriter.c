@@ -6,7 +6,7 @@
  * The digests of parts that are still being made are not known then.  In a file they are written
  * into the manifest at the end, over zeros of the same length.  A pipe cannot go back, so there
  * every digest that the manifest states must be known at the beginning (for that of
- * segments.safetensors, lib/pack reads the weights twice).
+ * segments.safetensors, lib/stage/pack.c reads the weights twice).
  *
  * A slot is a member with its tar header h and its padding:
  *

@@ -3,7 +3,7 @@
  * name and bytes; here it is a ranking, a family of masks, an adapter or checksums, and everything
  * in it is checked before it is used.  In reading order: this header with stage.c and identity.c,
  * stbytes (small safetensors in memory), ranking, budgets, lorafile, segments, volumes, nonexpert
- * (tensors that are not routed experts).
+ * (tensors that are not routed experts); pack with packing.h and packweights (the bundle).
  *
  * Functions that the stages of the pipeline share: every stage reads a stream (except fm-rank),
  * adds or replaces its own members, extends the history, and writes a stream.

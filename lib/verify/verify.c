@@ -17,7 +17,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
 #include "lib/base/pool.h"
-#include "lib/pack/pack.h"
+#include "lib/stage/pack.h"
 #include "lib/verify/verifier.h"
 
 /* fits the L2 cache, from which the digests and the checks of values then read */

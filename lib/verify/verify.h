@@ -13,7 +13,8 @@
  * to the end, so one run lists everything.
  *
  * With run->inputs.model and without `function`, the weights of the bundle, or of the export's
- * bundle, are also packed again from that checkpoint, and their checksums are compared (lib/pack).
+ * bundle, are also packed again from that checkpoint, and their checksums are compared
+ * (lib/stage/pack.h).
  *
  * Result: FM_OK; FM_EDIFF if bytes differ from a checksum; FM_EFORMAT if the checksums match but
  * the content is invalid (an order that is not a permutation, a width that is not an action, a

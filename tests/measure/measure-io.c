@@ -13,7 +13,7 @@
 #include "tests/measure/synth.h"
 #include "lib/export/export.h"
 #include "lib/export/list.h"
-#include "lib/pack/pack.h"
+#include "lib/stage/pack.h"
 #include "lib/verify/verify.h"
 #include "tests/measure/measure.h"
 #include "tests/measure/workdir.h"

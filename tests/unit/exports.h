@@ -8,7 +8,7 @@
 #include "formats/json/json.h"
 #include "lib/export/export.h"
 #include "lib/export/list.h"
-#include "lib/pack/pack.h"
+#include "lib/stage/pack.h"
 #include "lib/verify/verify.h"
 #include "tests/unit/given.h"
 #include "tests/unit/test.h"

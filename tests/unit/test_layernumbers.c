@@ -5,7 +5,7 @@
 #include "lib/learn/rank.h"
 #include "lib/learn/recover.h"
 #include "lib/learn/train.h"
-#include "lib/pack/pack.h"
+#include "lib/stage/pack.h"
 #include "lib/stage/lorafile.h"
 #include "lib/stage/stage.h"
 #include "tests/unit/runs.h"

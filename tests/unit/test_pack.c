@@ -4,7 +4,7 @@
 #include "lib/base/pool.h"
 #include "lib/export/export.h"
 #include "lib/export/list.h"
-#include "lib/pack/pack.h"
+#include "lib/stage/pack.h"
 #include "tests/unit/given.h"
 #include "tests/unit/test.h"
 

@@ -6,7 +6,7 @@
 #define FM_TESTS_VERIFY_H
 
 #include "lib/export/export.h"
-#include "lib/pack/pack.h"
+#include "lib/stage/pack.h"
 #include "lib/verify/verify.h"
 #include "tests/unit/given.h"
 #include "tests/unit/test.h"

@@ -5,7 +5,7 @@
  * checkpoint is read twice, and the two passes are compared, so that a checkpoint that changes in
  * between does not become a bundle.
  */
-#include "lib/pack/pack.h"
+#include "lib/stage/pack.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -21,7 +21,7 @@
 #include "lib/base/pool.h"
 #include "lib/base/units.h"
 #include "lib/model/stored.h"
-#include "lib/pack/packing.h"
+#include "lib/stage/packing.h"
 #include "lib/stage/lorafile.h"
 
 /* ---- plans ---- */

@@ -1,7 +1,7 @@
 /*
- * This room, lib/pack: makes a bundle from a stage stream and a checkpoint.  No other room changes
- * the order of channels on disk.  In reading order: this header, packing.h, pack.c (the members and
- * their order), packweights.c (the bytes of experts).
+ * Makes a bundle from a stage stream and a checkpoint.  No other code changes the order of channels
+ * on disk.  In reading order: this header, packing.h, pack.c (the members and their order),
+ * packweights.c (the bytes of experts).
  *
  * A bundle is a stage stream (ranking, masks, perhaps an adapter) together with the weights of the
  * checkpoint that it was made from.

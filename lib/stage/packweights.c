@@ -5,7 +5,7 @@
  * the values of codes, are computed in float32 and rounded once.  An expert is hashed, and checked
  * for NaN and Inf, while it is in the cache.
  */
-#include "lib/pack/packing.h"
+#include "lib/stage/packing.h"
 
 #include <assert.h>
 #include <pthread.h>
@@ -14,7 +14,7 @@
 #include "formats/quant/quant.h"
 #include "lib/base/pool.h"
 #include "lib/model/reading.h"
-#include "lib/pack/pack.h"
+#include "lib/stage/pack.h"
 
 /* A range of experts of one tensor, made in parallel and appended in order. */
 struct run {

@@ -1,6 +1,6 @@
 /*
- * State of packing, shared by lib/pack/pack.c, which plans the bundle and writes its members, and
- * lib/pack/packweights.c, which copies the weights from the checkpoint.
+ * State of packing, shared by lib/stage/pack.c, which plans the bundle and writes its members, and
+ * lib/stage/packweights.c, which copies the weights from the checkpoint.
  */
 #ifndef FM_PACKING_H
 #define FM_PACKING_H
