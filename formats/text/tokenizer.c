@@ -162,53 +162,6 @@ void fm_encoder_free(struct fm_encoder *e)
     free(e);
 }
 
-/* --- normalisation --- */
-
-static void replace(struct fm_text *out, const char *text, size_t size, const char *from,
-                    const char *to)
-{
-    size_t n = strlen(from), done = 0;
-    for (const char *hit; size > done && (hit = memmem(text + done, size - done, from, n));) {
-        fm_text_add(out, text + done, (size_t)(hit - text) - done);
-        fm_text_add(out, to, strlen(to));
-        done = (size_t)(hit - text) + n;
-    }
-    fm_text_add(out, text + done, size - done);
-}
-
-static void apply_step(const struct fm_normal *step, struct fm_text *out, const char *text,
-                       size_t size)
-{
-    if (step->kind == FM_NORMAL_NFC) {
-        fm_unicode_nfc(out, text, size);
-    } else if (step->kind == FM_NORMAL_PREPEND) {
-        if (size > 0)
-            fm_text_add(out, step->to, strlen(step->to));
-        fm_text_add(out, text, size);
-    } else {
-        replace(out, text, size, step->from, step->to);
-    }
-}
-
-void fm_tokenizer_normalise(const struct fm_tokenizer *t, struct fm_text *out,
-                            struct fm_text *other, const char *text, size_t size)
-{
-    if (t->normals == 0)
-        fm_text_add(out, text, size);
-    for (int i = 0; i < t->normals; i++) {
-        bool last = i == t->normals - 1;
-        /* The buffers alternate, so that the last step writes to *out. */
-        struct fm_text *to = (t->normals - 1 - i) % 2 == 0 ? out : other;
-        to->size = 0;
-        apply_step(&t->normal[i], to, text, size);
-        if (!last) {
-            text = to->data ? to->data : "";
-            size = to->size;
-        }
-        out->failed = out->failed || to->failed;
-    }
-}
-
 /* --- words --- */
 
 /* Split before each replacement character. */
@@ -292,7 +245,7 @@ static void encode_plain(struct fm_encoder *e, const char *text, size_t size, bo
         if (!there &&
             (t->metaspace == FM_METASPACE_ALWAYS || (t->metaspace == FM_METASPACE_FIRST && first)))
             fm_text_add(piece, t->replacement, strlen(t->replacement));
-        replace(piece, text, size, " ", t->replacement);
+        fm_tokenizer_replace(piece, text, size, " ", t->replacement);
     }
     e->work.failed = e->work.failed || piece->failed;
     if (!piece->failed)

@@ -1,7 +1,8 @@
 /*
  * The reader of tokenizer.json.  The vocabulary and the merges, which are large, go straight into
  * the model; the small components become trees.  Every key that affects ids is checked, and an
- * unsupported value is an error that names it.
+ * unsupported value is an error that names it.  Normalisation is here because added tokens are
+ * normalised when they are read.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -9,17 +10,59 @@
 
 #include "formats/json/jsonparts.h"
 #include "formats/text/tokenizerparts.h"
+#include "formats/text/unicode.h"
 #include "lib/base/mem.h"
 
 #define WORD_MAX FM_TOKENIZER_WORD_MAX
 
-/* --- helpers --- */
+/* --- normalisation --- */
 
-int fm_tokenizer_refuse(struct fm_err *err, const char *what, const char *name)
+void fm_tokenizer_replace(struct fm_text *out, const char *text, size_t size, const char *from,
+                          const char *to)
 {
-    fm_fail(err, FM_ECONFIG, "%s '%.200s' is not supported", what, name);
-    return fm_advise(err, FM_ADVISE_OTHER_TOKENIZER);
+    size_t n = strlen(from), done = 0;
+    for (const char *hit; size > done && (hit = memmem(text + done, size - done, from, n));) {
+        fm_text_add(out, text + done, (size_t)(hit - text) - done);
+        fm_text_add(out, to, strlen(to));
+        done = (size_t)(hit - text) + n;
+    }
+    fm_text_add(out, text + done, size - done);
 }
+
+static void apply_step(const struct fm_normal *step, struct fm_text *out, const char *text,
+                       size_t size)
+{
+    if (step->kind == FM_NORMAL_NFC) {
+        fm_unicode_nfc(out, text, size);
+    } else if (step->kind == FM_NORMAL_PREPEND) {
+        if (size > 0)
+            fm_text_add(out, step->to, strlen(step->to));
+        fm_text_add(out, text, size);
+    } else {
+        fm_tokenizer_replace(out, text, size, step->from, step->to);
+    }
+}
+
+void fm_tokenizer_normalise(const struct fm_tokenizer *t, struct fm_text *out,
+                            struct fm_text *other, const char *text, size_t size)
+{
+    if (t->normals == 0)
+        fm_text_add(out, text, size);
+    for (int i = 0; i < t->normals; i++) {
+        bool last = i == t->normals - 1;
+        /* The buffers alternate, so that the last step writes to *out. */
+        struct fm_text *to = (t->normals - 1 - i) % 2 == 0 ? out : other;
+        to->size = 0;
+        apply_step(&t->normal[i], to, text, size);
+        if (!last) {
+            text = to->data ? to->data : "";
+            size = to->size;
+        }
+        out->failed = out->failed || to->failed;
+    }
+}
+
+/* --- helpers --- */
 
 /* The component's "type", or "". */
 static const char *type_of(const cJSON *component)

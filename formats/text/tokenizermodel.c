@@ -9,6 +9,12 @@
 
 #define WORD_MAX FM_TOKENIZER_WORD_MAX
 
+int fm_tokenizer_refuse(struct fm_err *err, const char *what, const char *name)
+{
+    fm_fail(err, FM_ECONFIG, "%s '%.200s' is not supported", what, name);
+    return fm_advise(err, FM_ADVISE_OTHER_TOKENIZER);
+}
+
 static int read_vocabulary(struct fm_bpe *bpe, struct fm_json j, struct fm_err *err)
 {
     char word[WORD_MAX];

@@ -71,6 +71,10 @@ int fm_tokenizer_read_model(struct fm_tokenizer *t, struct fm_json whole, struct
 /* FM_ECONFIG: "normalizer 'Lowercase' is not supported; ...". */
 int fm_tokenizer_refuse(struct fm_err *err, const char *what, const char *name);
 
+/* Append text with every `from` replaced. */
+void fm_tokenizer_replace(struct fm_text *out, const char *text, size_t size, const char *from,
+                          const char *to);
+
 /* Write text after all steps of normalisation to *out, which must be empty; `other` holds
  * intermediate results. */
 void fm_tokenizer_normalise(const struct fm_tokenizer *t, struct fm_text *out,

@@ -57,35 +57,6 @@ int fm_sweep_micro(int batch, int T)
     return best;
 }
 
-void fm_sweeping_fail(struct fm_sweeping *r, int task, const struct fm_err *err)
-{
-    pthread_mutex_lock(&r->lock);
-    if (task < r->failed) {
-        r->failed = task;
-        r->err = *err;
-    }
-    pthread_mutex_unlock(&r->lock);
-}
-
-int fm_sweeping_settle(const struct fm_sweeping *r, struct fm_err *err)
-{
-    if (r->failed == INT_MAX)
-        return FM_OK;
-    *err = r->err;
-    return err->code;
-}
-
-/* The records that are used most often have the lowest numbers and stay in memory. */
-size_t fm_sweeping_record(const struct fm_sweeping *r, int block, int lane, int l)
-{
-    int L = r->sweep->config->L, nth = r->nth[lane];
-    if (nth < 0 || l == L)
-        return (size_t)block * (size_t)r->lanes + (size_t)lane;
-    assert(l < L && block < r->blocks); /* invariant 6 */
-    size_t above = (size_t)(L - 1 - l) * (size_t)r->blocks + (size_t)block;
-    return (size_t)r->blocks * (size_t)r->lanes + above * (size_t)r->backs + (size_t)nth;
-}
-
 /* Floats of one micro-batch at a boundary. */
 static size_t boundary_count(const struct fm_sweeping *r, int b)
 {

@@ -1,10 +1,42 @@
 /*
- * The progress of a sweep, in operations.  Layers, directions and the LM head take different times,
- * so tasks are weighed by their floating-point operations.  These are estimates: of an expert's
- * width, the mean counts, whatever the routing.
+ * What all tasks of a sweep use: the first error, the records of boundaries, and progress.  Layers,
+ * directions and the LM head take different times, so tasks are weighed by their floating-point
+ * operations.  These are estimates: of an expert's width, the mean counts, whatever the routing.
  */
+#include <assert.h>
+#include <limits.h>
+
 #include "lib/block/cost.h"
 #include "lib/engine/sweeping.h"
+
+void fm_sweeping_fail(struct fm_sweeping *r, int task, const struct fm_err *err)
+{
+    pthread_mutex_lock(&r->lock);
+    if (task < r->failed) {
+        r->failed = task;
+        r->err = *err;
+    }
+    pthread_mutex_unlock(&r->lock);
+}
+
+int fm_sweeping_settle(const struct fm_sweeping *r, struct fm_err *err)
+{
+    if (r->failed == INT_MAX)
+        return FM_OK;
+    *err = r->err;
+    return err->code;
+}
+
+/* The records that are used most often have the lowest numbers and stay in memory. */
+size_t fm_sweeping_record(const struct fm_sweeping *r, int block, int lane, int l)
+{
+    int L = r->sweep->config->L, nth = r->nth[lane];
+    if (nth < 0 || l == L)
+        return (size_t)block * (size_t)r->lanes + (size_t)lane;
+    assert(l < L && block < r->blocks); /* invariant 6 of sweep.c */
+    size_t above = (size_t)(L - 1 - l) * (size_t)r->blocks + (size_t)block;
+    return (size_t)r->blocks * (size_t)r->lanes + above * (size_t)r->backs + (size_t)nth;
+}
 
 /* Operations of a token in layer l of a lane. */
 static double layer_work(const struct fm_sweeping *r, int l, int lane, bool backward)
