@@ -141,11 +141,6 @@ bool fm_pretoken_parse(struct fm_pretoken *p, const char *pattern)
     return parse_run(p, pattern);
 }
 
-bool fm_pretoken_covers(const struct fm_pretoken *p)
-{
-    return p->kind < FM_PRETOKEN_DEEPSEEK;
-}
-
 /* --- scanning --- */
 
 #define NO_SIGN (FM_LETTER | FM_NUMBER | FM_SPACE)

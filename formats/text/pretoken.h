@@ -39,9 +39,6 @@ struct fm_pretoken {
 /* Parse a pattern; false if it is not supported. */
 bool fm_pretoken_parse(struct fm_pretoken *p, const char *pattern);
 
-/* Whether its matches cover any text completely. */
-bool fm_pretoken_covers(const struct fm_pretoken *p);
-
 /* Bytes of the first piece of text, which is UTF-8 and not empty: a match, or the text before the
  * next match. */
 size_t fm_pretoken_next(const struct fm_pretoken *p, const char *text, size_t size);

@@ -209,8 +209,8 @@ static int read_split(struct fm_tokenizer *t, const cJSON *o, struct fm_err *err
         return fm_tokenizer_refuse(err, "pre_tokenizer", "Split of a plain string");
     if ((rc = add_pretoken(t, regex->valuestring, err)))
         return rc;
-    if (invert && strcmp(name, "Removed") == 0 &&
-        fm_pretoken_covers(&t->pretoken[t->pretokens - 1]))
+    bool covers = t->pretoken[t->pretokens - 1].kind < FM_PRETOKEN_DEEPSEEK; /* any text, wholly */
+    if (invert && strcmp(name, "Removed") == 0 && covers)
         return FM_OK;
     if (strcmp(name, "Isolated") != 0)
         return fm_tokenizer_refuse(err, "Split behavior", name);

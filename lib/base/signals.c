@@ -218,22 +218,3 @@ void fm_signals_forked(void)
     sigemptyset(&none);
     pthread_sigmask(SIG_SETMASK, &none, NULL);
 }
-
-int fm_signals_spawn(pid_t *pid, const posix_spawn_file_actions_t *actions, char *const argv[])
-{
-    posix_spawnattr_t attr;
-    sigset_t none, defaults;
-    int failed = posix_spawnattr_init(&attr);
-    if (failed)
-        return failed;
-    sigemptyset(&none);
-    sigemptyset(&defaults);
-    for (int i = 0; i < IGNORED; i++)
-        sigaddset(&defaults, ignored[i]);
-    posix_spawnattr_setsigmask(&attr, &none);
-    posix_spawnattr_setsigdefault(&attr, &defaults);
-    posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-    failed = posix_spawnp(pid, argv[0], actions, &attr, argv, environ);
-    posix_spawnattr_destroy(&attr);
-    return failed;
-}

@@ -9,7 +9,6 @@
  *
  *     fm_signals_install(abandon, &err);   the main thread, before it makes any other
  *     fm_signals_thread(&t, body, arg);    instead of pthread_create
- *     fm_signals_spawn(&pid, ...);         instead of posix_spawnp
  *     fm_signals_await(fd, POLLIN, -1);    before a read that may block for long, because no signal
  *                                          interrupts it
  */
@@ -17,7 +16,6 @@
 #define FM_BASE_SIGNALS_H
 
 #include <pthread.h>
-#include <spawn.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 
@@ -66,8 +64,7 @@ int fm_signals_follow(pid_t child);
 bool fm_signals_stops(int sig);
 
 /* Between fork and exec: unblock all signals and restore the default action of those that we catch
- * or ignore.  fm_signals_spawn is posix_spawnp with the same effect. */
+ * or ignore. */
 void fm_signals_forked(void);
-int fm_signals_spawn(pid_t *pid, const posix_spawn_file_actions_t *actions, char *const argv[]);
 
 #endif

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "formats/bundle/archive.h"
 #include "formats/file/file.h"
@@ -171,6 +172,32 @@ static void read_as(struct fm_model *model, const struct fm_exportplan *p)
                     p->options.quantise, &p->rounded.scheme);
 }
 
+/* FM_EUSAGE if the layout does not support keep_extra, FM_ECONFIG if it requires it. */
+static int check_parts(const struct fm_export_options *o, const struct fm_opened *from,
+                       struct fm_err *err)
+{
+    bool whole = from->config.family->wrapper_form && !from->config.fused &&
+                 o->layout->names == FM_NAMING_STOCK;
+    const char *cannot = o->layout->cannot[FM_WITH_EXTRA];
+    if (o->keep_extra && cannot && !whole)
+        return fm_fail(err, FM_EUSAGE, "--keep-extra: layout %s %s; use another layout",
+                       o->layout->name, cannot);
+    if (!o->keep_extra && whole)
+        return fm_fail(
+            err, FM_ECONFIG,
+            "layout %s: transformers loads the text part of %s under other tensor names "
+            "than the whole model; use --keep-extra, or a layout with our modelling file",
+            o->layout->name, from->config.family->name);
+    return FM_OK;
+}
+
+/* True if the path is a directory, so that it cannot be a bundle. */
+static bool is_checkpoint(const char *path)
+{
+    struct stat st;
+    return path && stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
 /* Plan the export; then write it, or if `model` is not NULL, call read_as. */
 static int export(const struct fm_run_options *run, const struct fm_export_options *options,
                   bool write, struct fm_model *model, struct fm_export_report *report,
@@ -181,12 +208,12 @@ static int export(const struct fm_run_options *run, const struct fm_export_optio
     struct fm_exportplan p = {0};
     const char *path = run->inputs.stream ? run->inputs.stream : "-";
     int rc = FM_OK, needs = FM_OPENED_WEIGHTS | (options->no_check ? 0 : FM_OPENED_CHECKSUMS);
-    bool foreseen = !write && fm_opened_is_checkpoint(path);
+    bool foreseen = !write && is_checkpoint(path);
     if (fm_exportplan_check(options, err) ||
         (foreseen ? fm_opened_foresee(&opened, &cp, path, options->weights, err)
                   : fm_opened_open(&opened, path, (unsigned)needs, err)) ||
-        fm_exportplan_check_parts(options, &opened, err) ||
-        fm_exportplan_begin(&p, &opened, options, err) || plan(&p, run, report, err))
+        check_parts(options, &opened, err) || fm_exportplan_begin(&p, &opened, options, err) ||
+        plan(&p, run, report, err))
         rc = err->code;
     if (!rc && model)
         read_as(model, &p);

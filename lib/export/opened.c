@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "formats/json/json.h"
 #include "formats/tensor/hfcache.h"
@@ -196,12 +195,6 @@ int fm_opened_open(struct fm_opened *o, const char *path, unsigned needs, struct
 /* ---- a checkpoint instead of a family ---- */
 
 enum { BUDGETS = 100 };
-
-bool fm_opened_is_checkpoint(const char *path)
-{
-    struct stat st;
-    return path && stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-}
 
 /* The full mask, and uniform ones of budgets 0.01 to 1, with widths rounded down. */
 static int make_masks(struct fm_opened *o, struct fm_err *err)

@@ -69,8 +69,6 @@ void fm_opened_release(struct fm_opened *o); /* zeroed struct is fine */
  */
 int fm_opened_foresee(struct fm_opened *o, struct fm_checkpoint *cp, const char *path,
                       enum fm_weights_as weights, struct fm_err *err);
-/* True if the path is a directory, so that it cannot be a bundle. */
-bool fm_opened_is_checkpoint(const char *path);
 
 /* The tensor outside the experts with that name in the bundle, or NULL. */
 const struct fm_opened_tensor *fm_opened_find(const struct fm_opened *o, const char *name);

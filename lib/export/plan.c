@@ -52,24 +52,6 @@ int fm_exportplan_check(const struct fm_export_options *o, struct fm_err *err)
     return fm_trust_check(o, err);
 }
 
-int fm_exportplan_check_parts(const struct fm_export_options *o, const struct fm_opened *from,
-                              struct fm_err *err)
-{
-    bool whole = from->config.family->wrapper_form && !from->config.fused &&
-                 o->layout->names == FM_NAMING_STOCK;
-    const char *cannot = o->layout->cannot[FM_WITH_EXTRA];
-    if (o->keep_extra && cannot && !whole)
-        return fm_fail(err, FM_EUSAGE, "--keep-extra: layout %s %s; use another layout",
-                       o->layout->name, cannot);
-    if (!o->keep_extra && whole)
-        return fm_fail(
-            err, FM_ECONFIG,
-            "layout %s: transformers loads the text part of %s under other tensor names "
-            "than the whole model; use --keep-extra, or a layout with our modelling file",
-            o->layout->name, from->config.family->name);
-    return FM_OK;
-}
-
 int fm_exportplan_serve(struct fm_export_options *o, enum fm_server server, struct fm_err *err)
 {
     bool widths = o->quantise && o->layout->names != FM_NAMING_RAGGED;

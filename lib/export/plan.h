@@ -22,11 +22,6 @@
 /* FM_EUSAGE for options that exclude each other. */
 int fm_exportplan_check(const struct fm_export_options *options, struct fm_err *err);
 
-/* As fm_exportplan_check, for an opened family: FM_EUSAGE if the layout does not support
- * keep_extra, FM_ECONFIG if it requires it. */
-int fm_exportplan_check_parts(const struct fm_export_options *options, const struct fm_opened *from,
-                              struct fm_err *err);
-
 /* --for: replace the layout with its form for that server, or set the rules for widths of rounded
  * experts.  FM_EUSAGE if the server makes no difference to the export. */
 int fm_exportplan_serve(struct fm_export_options *options, enum fm_server server,

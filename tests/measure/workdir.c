@@ -9,7 +9,6 @@
 #include <ftw.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -83,18 +82,17 @@ static bool await_end(pid_t pid, int *status)
 
 int fm_workdir_run(char *const argv[], double *seconds, struct fm_err *err)
 {
-    pid_t pid;
     int status = 0;
-    posix_spawn_file_actions_t actions;
     double begin = fm_clock_now();
-    if (posix_spawn_file_actions_init(&actions) != 0)
-        return fm_fail(err, FM_ENOMEM, "no memory to run '%s'", argv[0]);
-    posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
-    int failed = fm_signals_spawn(&pid, &actions, argv);
-    posix_spawn_file_actions_destroy(&actions);
-    if (failed)
-        return fm_fail(err, FM_ENOENT, "cannot run '%s': %s; install it", argv[0],
-                       strerror(failed));
+    pid_t pid = fork();
+    if (pid == 0) {
+        fm_signals_forked();
+        if (freopen("/dev/null", "w", stdout))
+            execvp(argv[0], argv);
+        _exit(127);
+    }
+    if (pid < 0)
+        return fm_fail(err, FM_ENOMEM, "cannot run '%s': %s", argv[0], strerror(errno));
     if (!await_end(pid, &status))
         return fm_fail(err, FM_ESAVED, "stopped while '%s' ran", argv[0]);
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
