@@ -26,3 +26,21 @@ for layout in ragged uniform elastic native; do
     echo "status $?"
     [ ! -e out ] || echo "incomplete output"
 done
+echo "-- of an expert's scales that belong to no channel"
+rm ranked trained family.fm
+odd=$GOLDEN/packed/fp8-channel
+family saliency
+cp family.fm t.fm
+flip t.fm "$(python3 -c '
+import tarfile
+from tensors import span
+with tarfile.open("family.fm") as tar:
+    rest = tar.getmember("weights/rest.safetensors")
+    name = "model.layers.0.mlp.experts.1.down_proj.weight_scale"
+    print(rest.offset_data + span(tar.extractfile(rest).read(), name)[0])')"
+for export in "ragged" "uniform" "uniform --weights bf16"; do
+    # shellcheck disable=SC2086 # a list of words
+    fm-pack -q --export out --budget 0.4 --layout $export t.fm 2>&1
+    echo "status $?"
+    [ ! -e out ] || echo "incomplete output"
+done
