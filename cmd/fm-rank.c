@@ -39,6 +39,9 @@ static void describe_text(FILE *out, const struct fm_rank_report *r)
         fprintf(out, "blended  %d rankings\n", r->blended);
     fprintf(out, "tokens   %d sequences of %d in %d batches, mean loss %.4f\n", r->sequences, r->T,
             r->batches, r->ce);
+    if (r->ahead)
+        fprintf(out, "extra    layer %d, for multi-token prediction, mean loss %.4f\n", r->L,
+                r->ahead_ce);
     if (r->held_out)
         fprintf(out, "held out %d other sequence%s, on which fm-train and fm-recover measure\n",
                 r->held_out, r->held_out == 1 ? "" : "s");
@@ -70,6 +73,12 @@ static void describe(const struct fm_result *out, const void *report)
         fm_json_add_uint(o, "blended", (uint64_t)r->blended);
     fm_json_add_uint(o, "held_out", (uint64_t)r->held_out);
     fm_json_add_double(o, "ce", r->ce);
+    if (r->ahead) {
+        cJSON *extra = fm_json_add_object(o, "extra");
+        fm_json_add_uint(extra, "layer", (uint64_t)r->L);
+        fm_json_add_double(extra, "ce", r->ahead_ce);
+        fm_json_add_uint(extra, "unreached", (uint64_t)r->ahead_unreached);
+    }
     cJSON *list = fm_json_add_array(o, "unreached");
     for (int i = 0; i < r->coverage.unreached; i++) {
         int at[2] = {r->coverage.unreached_at[2 * i], r->coverage.unreached_at[2 * i + 1]};
@@ -120,6 +129,8 @@ int fm_rank_main(int argc, char **argv)
          "rank groups of N neighbouring channels (default: the group of the checkpoint's codes, or "
          "1)",
          1, 1 << 20, SCORE},
+        {"keep-extra", 0, FM_CLI_FLAG, &options.keep_extra, NULL,
+         "also rank the layer for multi-token prediction, for fm-pack --keep-extra", 0, 0, SCORE},
         {"carry", 0, FM_CLI_LIST, options.carry, "PATTERN",
          "also copy the files of the checkpoint that match", 0, 0, SCORE},
         {"blend", 0, FM_CLI_SOURCES, parts, "FILE[:W]",

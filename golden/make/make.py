@@ -7,6 +7,7 @@ Commands; without arguments, all except `trained` and `real` are run in this ord
     make.py train      tiny-mixtral: tokenizer, tokens, weights (minutes; the log goes to stdout)
     make.py tiny       tiny-mixtral: goldens of the existing model
     make.py baselines  baselines/: results of other pruners' rules on some odd models
+    make.py ahead      ahead/: layers for multi-token prediction
     make.py study      print the losses of tiny-mixtral at several budgets
     make.py trained    the models of trained.py, and test.npy of tiny-mixtral, into build/trained
     make.py real       the models of realtext.py, into build/trained
@@ -21,6 +22,7 @@ from pathlib import Path
 
 import torch
 
+import ahead
 import check
 import families
 import odd
@@ -55,6 +57,11 @@ def make_baselines():
     baselines.make_all(HERE)
 
 
+def make_ahead():
+    for name in ahead.ROWS:
+        ahead.make(HERE / name, HERE / "ahead")
+
+
 def study_tiny():
     study.study(HERE / "tiny-mixtral", tiny.T)
 
@@ -78,7 +85,7 @@ def check_all():
 
 def renew_digests():
     """Write README's last section again: xxhsum's line for each file in the model folders."""
-    folders = [*MODELS, "baselines"]
+    folders = [*MODELS, "baselines", "ahead"]
     files = sorted(str(p.relative_to(HERE)) for d in folders for p in (HERE / d).iterdir())
     digests = subprocess.run(
         ["xxhsum", "-H2", *files], cwd=HERE, check=True, capture_output=True, text=True
@@ -93,6 +100,7 @@ COMMANDS = {
     "train": train_tiny,
     "tiny": make_tiny,
     "baselines": make_baselines,
+    "ahead": make_ahead,
     "study": study_tiny,
     "trained": train_others,
     "real": train_real,

@@ -54,7 +54,7 @@ void fm_actcache_prepare(struct fm_sweeping *r)
     const struct fm_store *store = &r->sweep->store;
     uint64_t memory = r->sweep->options.memory, taken = (uint64_t)store->record * store->count;
     size_t want = (size_t)r->blocks * (size_t)r->backs;
-    want *= (size_t)(r->sweep->config->L - r->lowest);
+    want *= (size_t)(r->sweep->end - r->lowest);
     size_t record = record_bytes(r);
     uint64_t fit = memory > taken ? (memory - taken) / record : 0;
     size_t count = fit < want ? (size_t)fit : want;
@@ -74,7 +74,7 @@ void fm_actcache_find(const struct fm_sweeping *r, int block, int lane, struct f
     const struct fm_actcache *k = &r->sweep->cache;
     if (r->nth[lane] < 0)
         return;
-    size_t above = (size_t)(r->sweep->config->L - 1 - r->l) * (size_t)r->blocks + (size_t)block;
+    size_t above = (size_t)(r->sweep->end - 1 - r->l) * (size_t)r->blocks + (size_t)block;
     size_t i = above * (size_t)r->backs + (size_t)r->nth[lane];
     if (i >= k->count)
         return;

@@ -190,7 +190,7 @@ static int check_going(struct fm_err *err)
     return fm_pool_ending() ? fm_fail(err, FM_ESAVED, "interrupted in the LM head") : FM_OK;
 }
 
-/* Final norm, logits and losses of one lane; its gradient at boundary L if it has one. */
+/* Final norm, logits and losses of one lane; its gradient at the last boundary if it has one. */
 static int head_lane(const struct fm_sweeping *r, struct chunk *k, int lane, struct fm_measure *sum,
                      struct fm_err *err)
 {
@@ -199,7 +199,7 @@ static int head_lane(const struct fm_sweeping *r, struct chunk *k, int lane, str
     const struct fm_lane *own = &r->lane[lane];
     const struct fm_batch *batch = &r->batch[k->b];
     size_t row = (size_t)c->H * sizeof(float), size = (size_t)k->n * row;
-    size_t record = fm_sweeping_record(r, s->block_of[k->b], lane, c->L);
+    size_t record = fm_sweeping_record(r, s->block_of[k->b], lane, s->end);
     size_t offset = offset_of(r, k, row);
     bool tapped = k->b == 0 && s->taps.lane == lane;
     void *x = NULL;
@@ -237,6 +237,7 @@ static int head_lane(const struct fm_sweeping *r, struct chunk *k, int lane, str
                  r->nonlayer->lm_head, c->H, 0, k->dxn, c->H);
     c->norm->backward(s->ops, k->dx, k->dxn, x, r->nonlayer->norm, r->nonlayer->norm_bias, k->rstd,
                       k->n, c->H);
+    record = fm_sweeping_gradient(r, s->block_of[k->b], lane);
     return fm_store_put(&s->store, record, offset, size, k->dx, err);
 }
 

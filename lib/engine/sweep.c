@@ -28,8 +28,9 @@
  *      waits, and the layer makes progress.
  *   5. When the tasks of the layer are done, all turns are committed, even after an error: then the
  *      visitor is no longer called, but turns are counted.
- *   6. A boundary has one record.  For lanes with a gradient the record of boundary L is reused
- *      for the gradient; it is read and written only by the tasks of its own block and lane.
+ *   6. A boundary has one record.  For lanes with a gradient the record of the last boundary is
+ *      reused for the gradient, or it has one more record, after all others, with
+ *      options.keep_last; it is read and written only by the tasks of its own block and lane.
  */
 #include "lib/engine/sweep.h"
 
@@ -125,6 +126,48 @@ static void embed_block(const struct fm_sweeping *r, int block, float *x)
     }
 }
 
+/* Read the decoder's last boundary for sequence i of a block, without its last row, into `spare`
+ * or where it is. */
+static int read_decoded(void **h, const struct fm_sweeping *r, int block, int i, float *spare,
+                        struct fm_err *err)
+{
+    const struct fm_sweep *s = r->sweep, *decoder = s->options.draft->decoder;
+    size_t row = (size_t)s->config->H * sizeof(float), T = (size_t)r->batch->T + 1;
+    assert(decoder->together == s->together && decoder->block_of[s->block[block].first] == block);
+    return fm_store_get(&decoder->store, (size_t)block, (size_t)i * T * row, (T - 1) * row, h,
+                        spare, err);
+}
+
+/* The input of a layer for multi-token prediction, instead of the embeddings x. */
+static int join_block(const struct fm_sweeping *r, int block, float *x, struct fm_err *err)
+{
+    const struct fm_sweep *s = r->sweep;
+    const struct fm_config *c = s->config;
+    const struct fm_model_joint *joint = s->options.draft->joint;
+    int T = r->batch->T, sequences = s->block[block].count * r->batch->S, rc = FM_OK;
+    size_t H = (size_t)c->H, one = (size_t)T * H;
+    struct fm_mark mark = fm_scratch_mark();
+    float *rstd = fm_scratch_floats((size_t)T), *spare = fm_scratch_floats(one);
+    float *part[2] = {fm_scratch_floats(one), fm_scratch_floats(one)};
+    float *both = fm_scratch_floats(2 * one);
+    for (int i = 0; i < sequences && !rc; i++) {
+        float *own = x + (size_t)i * one;
+        void *h = NULL;
+        rc = read_decoded(&h, r, block, i, spare, err);
+        if (rc)
+            break;
+        c->norm->forward(s->ops, part[0], rstd, own, joint->enorm, NULL, T, c->H, c->eps);
+        c->norm->forward(s->ops, both, rstd, h, r->taught->norm, NULL, T, c->H, c->eps);
+        c->norm->forward(s->ops, part[1], rstd, both, joint->hnorm, NULL, T, c->H, c->eps);
+        for (size_t t = 0; t < 2 * (size_t)T; t++)
+            memcpy(both + t * H, part[t % 2] + t / 2 * H, H * sizeof *both);
+        s->ops->gemm(false, true, T, c->H, 2 * c->H, 1, fm_f32(both), 2 * c->H, joint->proj,
+                     2 * c->H, 0, own, c->H);
+    }
+    fm_scratch_release(mark);
+    return rc;
+}
+
 /* Set the views of the block's micro-batches in a lane, for the forward. */
 static void place_forward(const struct fm_sweeping *r, int block, int lane,
                           struct fm_expert_view *where)
@@ -157,10 +200,12 @@ static int forward_one(const struct fm_sweeping *r, int task, struct fm_expert_v
     float *spare = fm_scratch(bytes), *spare_out = fm_scratch(bytes);
     void *x = NULL;
     int rc = FM_OK;
-    if (r->l == 0) {
+    if (r->l == s->first) {
         x = fm_store_place(&s->store, in, spare);
         embed_block(r, block, x);
-        if (in != out)
+        if (s->options.draft)
+            rc = join_block(r, block, x, err);
+        if (!rc && in != out)
             rc = fm_store_put(&s->store, in, 0, bytes, x, err);
     } else {
         rc = fm_store_get(&s->store, in, 0, bytes, &x, spare, err);
@@ -206,7 +251,7 @@ static int backward_one(const struct fm_sweeping *r, int block, int lane,
     size_t one = boundary_count(r, k->first), count = (size_t)k->count * one;
     size_t bytes = count * sizeof(float);
     size_t in = fm_sweeping_record(r, block, lane, r->l);
-    size_t out = fm_sweeping_record(r, block, lane, s->config->L);
+    size_t out = fm_sweeping_gradient(r, block, lane);
     float *spare = fm_scratch(bytes), *spare_out = fm_scratch(bytes);
     void *x = NULL, *dx = NULL;
     int rc = fm_store_get(&s->store, in, 0, bytes, &x, spare, err);
@@ -221,7 +266,7 @@ static int backward_one(const struct fm_sweeping *r, int block, int lane,
                                     .batch = r->base + k->first + i,
                                     .slot = turn_of(r, k->first + i, r->nth[lane]) % s->slots};
     float *tap = block == 0 && s->taps.lane == lane ? s->taps.dx : NULL;
-    if (r->l == s->config->L - 1) {
+    if (r->l == s->end - 1) {
         if (s->scale[lane] != 1) /* set by the visitor */
             s->ops->scale(dx, s->scale[lane], (int64_t)count);
         if (tap)
@@ -336,15 +381,15 @@ static int commit_forward(struct fm_sweeping *r, const struct fm_visitor *v, str
 static int run_forward(struct fm_sweeping *r, int64_t *counts, struct fm_err *err)
 {
     struct fm_sweep *s = r->sweep;
-    int L = s->config->L, E = s->config->E, n = r->blocks * r->lanes;
+    int E = s->config->E, n = r->blocks * r->lanes;
     size_t M = (size_t)s->config->M;
-    for (int l = 0; l < L; l++) {
-        if (enter_layer(r, l, l + 1 < L ? l + 1 : -1, err))
+    for (int l = s->first; l < s->end; l++) {
+        if (enter_layer(r, l, l + 1 < s->end ? l + 1 : -1, err))
             return err->code;
         const struct fm_visitor *v = forward_visitor(r);
         if (v && v->layer_begin && v->layer_begin(v->self, r->m, err))
             return err->code;
-        FM_TRACE(FM_TRACE_SWEEP, "layer %d of %d forward, %d tasks", l, L, n);
+        FM_TRACE(FM_TRACE_SWEEP, "layer %d of %d forward, %d tasks", l, s->config->L, n);
         fm_pool_for(n, forward_task, r);
         if (fm_sweeping_settle(r, err) || (v && commit_forward(r, v, err)))
             return err->code;
@@ -361,7 +406,7 @@ static int run_backward(struct fm_sweeping *r, struct fm_err *err)
 {
     struct fm_sweep *s = r->sweep;
     const struct fm_visitor *v = r->visitor;
-    for (int l = s->config->L - 1; l >= r->lowest; l--) {
+    for (int l = s->end - 1; l >= r->lowest; l--) {
         if (enter_layer(r, l, l > r->lowest ? l - 1 : -1, err))
             return err->code;
         bool seen = v && r->m >= 0;
@@ -402,7 +447,8 @@ static int prepare_store(struct fm_sweeping *r, struct fm_err *err)
 {
     struct fm_sweep *s = r->sweep;
     size_t blocks = (size_t)r->blocks, row = (size_t)s->config->H * sizeof(float), bytes = 0;
-    size_t want = blocks * ((size_t)r->lanes + (size_t)r->backs * (size_t)s->config->L);
+    size_t below = (size_t)(s->end - s->first + s->options.keep_last);
+    size_t want = blocks * ((size_t)r->lanes + (size_t)r->backs * below);
     if (want <= s->store.count)
         return FM_OK;
     if (!fm_mul(&bytes, (size_t)s->together * (size_t)s->rows, row))
@@ -425,8 +471,10 @@ static int measure_own(struct fm_sweeping *r, struct fm_measure *measure, int64_
     fm_sweeping_plan(r);
     double began = fm_clock_now();
     int rc = fm_model_nonlayer(r->sweep->model, &r->nonlayer, err);
-    if (!rc && r->sweep->options.teacher)
-        rc = fm_model_nonlayer(r->sweep->options.teacher->model, &r->taught, err);
+    const struct fm_sweep_options *o = &r->sweep->options;
+    const struct fm_sweep *other = o->draft ? o->draft->decoder : o->teacher;
+    if (!rc && other)
+        rc = fm_model_nonlayer(other->model, &r->taught, err);
     fm_comm_tally(comm)->reading += fm_clock_now() - began;
     if (!rc)
         rc = run_forward(r, counts, err);
@@ -477,7 +525,7 @@ int fm_sweep_run(struct fm_sweep *s, const struct fm_batch *batch, int batches,
                             .committed = PTHREAD_COND_INITIALIZER};
     sort_lanes(&r);
     fm_sweeping_share(&r);
-    r.lowest = s->taps.dx ? 0 : c->moe[0];
+    r.lowest = s->taps.dx || s->first > 0 ? s->first : c->moe[0];
     if (counts)
         memset(counts, 0, (size_t)lanes * (size_t)c->M * (size_t)c->E * sizeof *counts);
     for (int i = 0; i < lanes; i++)
@@ -558,6 +606,8 @@ int fm_sweep_new(struct fm_sweep **sweep, struct fm_model *model, const struct f
                            .rows = rows,
                            .T = T,
                            .lanes = lanes,
+                           .first = options->draft ? fm_extra_twin_layer(c) : 0,
+                           .end = options->draft ? fm_extra_twin_layer(c) + 1 : c->L,
                            .together = fm_sweep_together(batches, rows, options->cut)};
     s->slots = fm_sweep_turns(batches, rows, options->cut, lanes);
     int rc = take_buffers(s, err);

@@ -164,6 +164,18 @@ int fm_sweep_micro(int batch, int T);
 
 struct fm_sweep;
 
+/*
+ * For a sweep through a layer for multi-token prediction (lib/family/extra.h) only, of a model of
+ * fm_model_open_draft.  Its micro-batches are those of the last run of `decoder`, without the first
+ * token of each sequence: row t is made of token t + 1 and the decoder's output for token t, and
+ * predicts token t + 2.
+ */
+struct fm_sweep_draft {
+    const struct fm_sweep *decoder; /* with options.keep_last, one lane, and the same `batches`,
+                                       `rows` and `cut` as this sweep */
+    const struct fm_model_joint *joint;
+};
+
 struct fm_sweep_options {
     uint64_t memory; /* bytes for boundaries, then inner values */
     /* Called by any thread, one at a time, when a task is done: `share` of the run's operations. */
@@ -184,6 +196,8 @@ struct fm_sweep_options {
      * micro-batches, whose last run had the same micro-batches and one lane, without a gradient.
      * Lanes without a teacher are compared with that lane. */
     const struct fm_sweep *teacher;
+    bool keep_last; /* keep the last boundary after the run, for fm_sweep_draft */
+    const struct fm_sweep_draft *draft; /* NULL: a sweep through all layers */
 };
 
 /* Buffers for up to `batches` micro-batches of up to `rows` tokens and T positions, `lanes` lanes.

@@ -51,6 +51,7 @@ struct fm_sweep {
     struct fm_sweep_options options;
     struct fm_sweep_taps taps;
     int batches, rows, T, lanes, slots;
+    int first, end;   /* the layers it goes through: [first, end) */
     int together;     /* largest number of micro-batches in a block */
     float *cos, *sin; /* (T, angles) */
     struct fm_store store;
@@ -75,8 +76,8 @@ struct fm_sweeping {
     const struct fm_lane *lane;
     int lanes;
     const struct fm_visitor *visitor;
-    const struct fm_nonlayer *nonlayer,
-        *taught; /* of this model; of the model of options.teacher */
+    const struct fm_nonlayer *nonlayer, *taught; /* of this model; of the model of options.teacher
+                                                    or the decoder of options.draft */
     const struct fm_layer *layer;
     int l, m;            /* the current layer; its index among those with experts, or -1 */
     int lowest;          /* last layer of the backward: gradients below it are not needed */
@@ -115,11 +116,12 @@ void fm_sweeping_fail(struct fm_sweeping *r, int task, const struct fm_err *err)
 int fm_sweeping_settle(const struct fm_sweeping *r, struct fm_err *err);
 
 /*
- * Record of boundary l (the input of layer l; L: of the LM head) of a block and lane, rows of its
- * micro-batches one after another.  Lanes without a gradient need only the newest boundary.  For
- * the others, the gradient replaces boundary L.
+ * Record of boundary l (the input of layer l; `end` of the sweep: of the LM head) of a block and
+ * lane, rows of its micro-batches one after another.  Lanes without a gradient need only the newest
+ * boundary.  For the others, the gradient replaces boundary `end`, unless that is kept.
  */
 size_t fm_sweeping_record(const struct fm_sweeping *r, int block, int lane, int l);
+size_t fm_sweeping_gradient(const struct fm_sweeping *r, int block, int lane);
 
 /*
  * Progress: set r->work, when the blocks and the activation cache are known; count a task, of a
@@ -135,7 +137,7 @@ void fm_actcache_prepare(struct fm_sweeping *r);
 void fm_actcache_release(struct fm_actcache *cache); /* zeroed struct is fine */
 void fm_actcache_find(const struct fm_sweeping *r, int block, int lane, struct fm_pass *pass);
 
-/* Final norm, logits and losses of every batch and lane; gradients replace boundary L. */
+/* Final norm, logits and losses of every batch and lane; gradients go to fm_sweeping_gradient. */
 int fm_lm_head_run(struct fm_sweeping *r, struct fm_measure *measure, struct fm_err *err);
 
 /* Allocate one merged copy for each adapter and rounding that the lanes name, to be reused by the

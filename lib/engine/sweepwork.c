@@ -30,12 +30,19 @@ int fm_sweeping_settle(const struct fm_sweeping *r, struct fm_err *err)
 /* The records that are used most often have the lowest numbers and stay in memory. */
 size_t fm_sweeping_record(const struct fm_sweeping *r, int block, int lane, int l)
 {
-    int L = r->sweep->config->L, nth = r->nth[lane];
-    if (nth < 0 || l == L)
+    int end = r->sweep->end, nth = r->nth[lane];
+    if (nth < 0 || l == end)
         return (size_t)block * (size_t)r->lanes + (size_t)lane;
-    assert(l < L && block < r->blocks); /* invariant 6 of sweep.c */
-    size_t above = (size_t)(L - 1 - l) * (size_t)r->blocks + (size_t)block;
+    assert(l < end && block < r->blocks); /* sweep.c, invariant 6 */
+    size_t above = (size_t)(end - 1 - l) * (size_t)r->blocks + (size_t)block;
     return (size_t)r->blocks * (size_t)r->lanes + above * (size_t)r->backs + (size_t)nth;
+}
+
+/* With keep_last, as if it were the boundary below the first. */
+size_t fm_sweeping_gradient(const struct fm_sweeping *r, int block, int lane)
+{
+    const struct fm_sweep *s = r->sweep;
+    return fm_sweeping_record(r, block, lane, s->options.keep_last ? s->first - 1 : s->end);
 }
 
 /* Operations of a token in layer l of a lane. */
@@ -52,7 +59,7 @@ static double layer_work(const struct fm_sweeping *r, int l, int lane, bool back
         experts *= kept / ((double)c->E * c->I);
     if (!backward)
         return fixed + experts;
-    size_t record = (size_t)(c->L - 1 - l) * (size_t)r->blocks * (size_t)r->backs;
+    size_t record = (size_t)(r->sweep->end - 1 - l) * (size_t)r->blocks * (size_t)r->backs;
     bool cached = record < r->sweep->cache.count;
     bool scored = r->visitor && r->visitor->expert && !widths;
     double gate_up =
@@ -76,7 +83,7 @@ static int block_tokens(const struct fm_sweeping *r, int block)
 void fm_sweeping_plan(struct fm_sweeping *r)
 {
     double token = head_work(r);
-    for (int l = 0; l < r->sweep->config->L; l++) {
+    for (int l = r->sweep->first; l < r->sweep->end; l++) {
         for (int lane = 0; lane < r->lanes; lane++)
             token += layer_work(r, l, lane, false);
         for (int i = 0; i < r->backs && l >= r->lowest; i++)

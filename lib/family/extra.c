@@ -14,16 +14,35 @@
 static const char *const nextn_names[] = {FM_EXTRA_BEHIND, NULL};
 static const char *const nextn_counts[] = {"num_nextn_predict_layers", NULL};
 
+static const struct fm_extra_draft nextn_draft = {
+    .block = FM_EXTRA_BEHIND,
+    .enorm = FM_EXTRA_BEHIND "enorm.weight",
+    .hnorm = FM_EXTRA_BEHIND "hnorm.weight",
+    .proj = FM_EXTRA_BEHIND_MARK,
+    .norm = FM_EXTRA_BEHIND "shared_head.norm.weight",
+    .head = FM_EXTRA_BEHIND "shared_head.head.weight",
+    .embed = FM_EXTRA_BEHIND "embed_tokens.weight",
+};
+
 const struct fm_extra_form fm_extra_nextn = {
     .name = nextn_names,
     .mark = FM_EXTRA_BEHIND_MARK,
     .behind = true,
     .count = nextn_counts,
+    .draft = &nextn_draft,
 };
 
 static const char *const mtp_names[] = {"mtp.", NULL};
 
-const struct fm_extra_form fm_extra_mtp = {.name = mtp_names};
+static const struct fm_extra_draft mtp_draft = {
+    .block = "mtp.layers.0.",
+    .enorm = "mtp.pre_fc_norm_embedding.weight",
+    .hnorm = "mtp.pre_fc_norm_hidden.weight",
+    .proj = "mtp.fc.weight",
+    .norm = "mtp.norm.weight",
+};
+
+const struct fm_extra_form fm_extra_mtp = {.name = mtp_names, .draft = &mtp_draft};
 
 static int first_of(const struct fm_config *c)
 {
@@ -68,25 +87,34 @@ int fm_extra_read(struct fm_config *c, const struct fm_keys *keys, struct fm_err
     return rc;
 }
 
-/* Whether the name begins with the pattern, or equals it if `whole`.  Sets *layer if the pattern
- * has a number. */
-static bool match(const struct fm_config *c, const char *pattern, const char *name, bool whole,
-                  int *layer)
+/* What follows the pattern in the name; NULL if the name does not begin with it.  Sets *layer if
+ * the pattern has a number. */
+static const char *follow(const struct fm_config *c, const char *pattern, const char *name,
+                          int *layer)
 {
     const char *number = strchr(pattern, '{');
     size_t before = number ? (size_t)(number - pattern) : strlen(pattern);
     int value;
     if (strncmp(name, pattern, before) != 0)
-        return false;
+        return NULL;
     name += before;
     if (!number)
-        return (*name == '\0') == whole;
+        return name;
     if (!fm_weights_number(&value, &name, FM_LAYERS_MAX + FM_EXTRA_LAYERS_MAX))
-        return false;
+        return NULL;
     const char *behind = strchr(number, '}') + 1;
     size_t after = strlen(behind);
     *layer = fm_extra_index(c, value);
-    return *layer >= 0 && strncmp(name, behind, after) == 0 && (name[after] == '\0') == whole;
+    return *layer >= 0 && strncmp(name, behind, after) == 0 ? name + after : NULL;
+}
+
+/* Whether the name begins with the pattern, or equals it if `whole`.  Sets *layer if the pattern
+ * has a number. */
+static bool match(const struct fm_config *c, const char *pattern, const char *name, bool whole,
+                  int *layer)
+{
+    const char *rest = follow(c, pattern, name, layer);
+    return rest && (*rest == '\0') == whole;
 }
 
 /* Whether the name is in the module of the pattern, a child of "model" or of the whole model. */
@@ -116,6 +144,79 @@ int fm_extra_layer(const struct fm_config *c, const char *name)
             return layer;
     }
     return c->part && is_outside(c, name) ? FM_EXTRA_PARTS : -1;
+}
+
+int fm_extra_number(const struct fm_config *c)
+{
+    return first_of(c);
+}
+
+int fm_extra_twin_layer(const struct fm_config *c)
+{
+    int m = c->M - 1;
+    while (m > 0 && fm_attention_of(c, c->moe[m])->full)
+        m--;
+    return c->moe[m];
+}
+
+bool fm_extra_twin(char twin[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *c, const char *name)
+{
+    const struct fm_extra_draft *d = c->family->extra ? c->family->extra->draft : NULL;
+    int layer = 0;
+    if (!d)
+        return false;
+    const struct {
+        const char *from, *to;
+    } end[] = {{d->norm, "model.norm.weight"},
+               {d->head, "lm_head.weight"},
+               {d->embed, "model.embed_tokens.weight"}};
+    for (size_t i = 0; i < sizeof end / sizeof *end; i++)
+        if (end[i].from && match(c, end[i].from, name, true, &layer) && layer == 0)
+            return snprintf(twin, FM_ST_NAME_BYTES_MAX + 1, "%s", end[i].to) > 0;
+    const char *rest = follow(c, d->block, name, &layer);
+    return rest && layer == 0 &&
+           snprintf(twin, FM_ST_NAME_BYTES_MAX + 1, "model.layers.%d.%s", fm_extra_twin_layer(c),
+                    rest) <= FM_ST_NAME_BYTES_MAX;
+}
+
+const char *fm_extra_of_twin(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *c,
+                             const char *twin)
+{
+    char block[FM_WEIGHT_NAME_BYTES], layer[FM_WEIGHT_NAME_BYTES];
+    fm_weights_name(block, c->family->extra->draft->block, -1, fm_extra_number(c));
+    fm_weights_name(layer, "model.layers.{l}.", fm_extra_twin_layer(c), -1);
+    snprintf(name, FM_ST_NAME_BYTES_MAX + 1, "%s%s", block, twin + strlen(layer));
+    return name;
+}
+
+const struct fm_weight *fm_extra_expert(const struct fm_config *c, const char *name, int *e)
+{
+    char twin[FM_ST_NAME_BYTES_MAX + 1];
+    int l;
+    const struct fm_weight *w =
+        fm_extra_twin(twin, c, name) ? fm_weights_find(c, FM_NAMING_STOCK, twin, &l, e) : NULL;
+    return w && fm_weights_is_expert(w) ? w : NULL;
+}
+
+int fm_extra_can_draft(const struct fm_extra *x, const struct fm_config *c, struct fm_err *err)
+{
+    int layers = 0;
+    for (unsigned seen = x->seen & ~(1u << FM_EXTRA_PARTS); seen; seen &= seen - 1)
+        layers++;
+    if (layers == 0)
+        return fm_fail(err, FM_ECONFIG,
+                       "the model has no layer for multi-token prediction; omit the option");
+    if (!x->form->draft)
+        return fm_fail(err, FM_ECONFIG,
+                       "layers for multi-token prediction of family '%s' are not computed, so they "
+                       "cannot be ranked; omit the option",
+                       c->family->name);
+    if (layers > 1)
+        return fm_fail(err, FM_ECONFIG,
+                       "the model has %d layers for multi-token prediction, and only a single one "
+                       "can be ranked; omit the option",
+                       layers);
+    return FM_OK;
 }
 
 bool fm_extra_add(struct fm_extra *x, const struct fm_config *c, const struct fm_tensor *t)

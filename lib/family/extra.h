@@ -1,9 +1,10 @@
 /*
  * Extra tensors of a checkpoint, which the decoder does not use: layers for multi-token prediction,
  * which predict the token after the next one, and parts of a multimodal model for images and the
- * like.  No tool computes with them, so they are not ranked, masked or trained, and do not
- * contribute to any loss.  A bundle keeps them byte for byte as they are stored; exports leave them
- * out unless --keep-extra is given.
+ * like.  No tool computes with them, except that fm-rank --keep-extra ranks the experts of a layer
+ * for multi-token prediction; they are not masked or trained, and contribute to no loss of the
+ * model.  A bundle keeps them byte for byte as they are stored; exports leave them out unless
+ * --keep-extra is given.
  *
  * A family defines their names; whether a tensor is extra follows from its name and the number of
  * decoder layers, not from the number of extra layers in config.json.  If the model is the text
@@ -28,6 +29,21 @@
 /* The index of tensors of a wrapper's other parts whose names are in no family's list. */
 #define FM_EXTRA_PARTS FM_EXTRA_LAYERS_MAX
 
+/* The tensors of a layer for multi-token prediction, as patterns with {x}.  Its decoder layer is
+ * one with experts and full attention, and it computes (fm_extra_twin_layer says which)
+ *
+ *     y = layer(proj [norm(embed[next token]; enorm), norm(norm(h; the model's); hnorm)])
+ *
+ * from the last boundary h of the decoder; norm and head give its prediction of the token after the
+ * next one. */
+struct fm_extra_draft {
+    const char *block;               /* prefix of the decoder layer's tensors */
+    const char *enorm, *hnorm;       /* (H) */
+    const char *proj;                /* (H, 2 H) */
+    const char *norm, *head, *embed; /* used instead of the model's; head and embed may be missing
+                                        in a checkpoint, or NULL: then they are the model's */
+};
+
 /* Extra tensors of a family; lists end with NULL. */
 struct fm_extra_form {
     const char *const *name; /* prefixes of their names; {x} is the layer's number; without {x} it
@@ -41,6 +57,7 @@ struct fm_extra_form {
     const char *const *list; /* keys of lists with an entry for every decoder layer, which may have
                                 others for such layers; NULL: none */
     const char *const *object; /* keys of objects that describe other parts; NULL: none */
+    const struct fm_extra_draft *draft; /* how layer 0 of them is computed; NULL: it is not */
 };
 
 /* Names of layers that are numbered after the last decoder layer.  They are recognised by the
@@ -68,6 +85,31 @@ int fm_extra_read(struct fm_config *config, const struct fm_keys *keys, struct f
 
 /* Index of the layer that has the tensor of that name, from 0, or FM_EXTRA_PARTS; -1: none. */
 int fm_extra_layer(const struct fm_config *config, const char *name);
+
+/* The decoder layer whose blocks and sizes a layer for multi-token prediction has: the last one
+ * with experts and full attention. */
+int fm_extra_twin_layer(const struct fm_config *config);
+
+/* The number in names of a layer for multi-token prediction that is computed: the first. */
+int fm_extra_number(const struct fm_config *config);
+
+/* Whether an extra tensor is used in place of a tensor of the decoder: of that layer, or the last
+ * norm, the head or the embedding.  Then `twin` is that tensor's name. */
+bool fm_extra_twin(char twin[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *config,
+                   const char *name);
+
+/* The reverse, for a tensor of that layer: the extra tensor's name. */
+const char *fm_extra_of_twin(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *config,
+                             const char *twin);
+
+/* The row of the family's table for an extra tensor that is a weight of an expert, and its expert;
+ * else NULL. */
+const struct fm_weight *fm_extra_expert(const struct fm_config *config, const char *name, int *e);
+
+/* Whether the extra tensors are one layer for multi-token prediction, which can be computed.
+ * FM_ECONFIG, with the reason, if they are not. */
+int fm_extra_can_draft(const struct fm_extra *extra, const struct fm_config *config,
+                       struct fm_err *err);
 
 /* Count the tensor; false if it is not extra. */
 bool fm_extra_add(struct fm_extra *extra, const struct fm_config *config,

@@ -67,7 +67,7 @@ static int check_options(const struct part *first, const struct part *p, struct 
         const char *object, *key;
     } same[] = {{"options", "criterion"}, {"options", "channel_group"}, {"options", "order"},
                 {"options", "batch"},     {"tokens", "seq_len"},        {"options", "precision"},
-                {"options", "device"}};
+                {"options", "device"},    {"options", "keep_extra"}};
     for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
         const cJSON *a = field(first, same[i].object, same[i].key);
         const cJSON *b = field(p, same[i].object, same[i].key);
@@ -110,6 +110,12 @@ static int open_part(struct blend *b, const struct fm_source *from, struct fm_er
     return check_options(&b->part[0], p, err);
 }
 
+/* Whether the ranking has a layer for multi-token prediction, as all others then have. */
+static int ahead_of(const struct part *p)
+{
+    return cJSON_IsTrue(field(p, "options", "keep_extra"));
+}
+
 static int open_parts(struct blend *b, const struct fm_source *from, struct fm_err *err)
 {
     for (; from->path; from++)
@@ -120,7 +126,7 @@ static int open_parts(struct blend *b, const struct fm_source *from, struct fm_e
     struct fm_stage_model *m = &b->model;
     return fm_criterion_read(&b->criterion, &b->part[0].stream, err) ||
                    fm_stage_model_read(m, &b->part[0].stream, err) ||
-                   fm_ranking_init(&b->ranking, m->M, m->E, m->I, err)
+                   fm_ranking_init(&b->ranking, m->M, ahead_of(&b->part[0]), m->E, m->I, err)
                ? err->code
                : FM_OK;
 }
@@ -145,9 +151,12 @@ static int add_part(struct blend *b, const struct part *p, struct fm_err *err)
     const cJSON *ce = field(p, "result", "ce");
     if (fm_ranking_open(&r, &p->stream, err))
         return err->code;
-    size_t experts = (size_t)r.M * (size_t)r.E, channels = experts * (size_t)r.I;
+    int rc = r.ahead == to->ahead
+                 ? FM_OK
+                 : fm_fail(err, FM_EFORMAT, "%s: its history of fm-rank is not that of its %s",
+                           p->path, FM_MEMBER_RANKING);
+    size_t experts = (size_t)(r.M + r.ahead) * (size_t)r.E, channels = experts * (size_t)r.I;
     to->group = r.group;
-    int rc = FM_OK;
     for (size_t i = 0; i < channels && !rc; i++) {
         double sum =
             b->criterion->sum ? b->criterion->sum(r.scores[i], (int)p->batches) : r.scores[i];
@@ -170,7 +179,7 @@ static int blend_scores(struct blend *b, struct fm_err *err)
     for (int i = 0; i < b->parts; i++)
         if (add_part(b, &b->part[i], err))
             return err->code;
-    size_t channels = (size_t)r->M * (size_t)r->E * (size_t)r->I;
+    size_t channels = (size_t)(r->M + r->ahead) * (size_t)r->E * (size_t)r->I;
     for (size_t i = 0; b->criterion->score && i < channels; i++)
         r->scores[i] = b->criterion->score(r->scores[i], (int)b->batches);
     if (!order || strcmp(order, "original") != 0)
@@ -272,7 +281,7 @@ static int write_blend(const struct blend *b, const struct fm_run_options *run,
         return fm_fail(err, FM_ECONFIG,
                        "--blend: blends of blends are nested too deeply; blend the first rankings");
     }
-    if (fm_ranking_pack(&b->ranking, b->model.moe, &data, &member.size, err)) {
+    if (fm_ranking_pack(&b->ranking, b->model.moe, b->model.L, &data, &member.size, err)) {
         cJSON_Delete(manifest);
         return err->code;
     }

@@ -6,6 +6,10 @@
  * layer, until they are saved or the run ends.  Ranks exchange their contributions once per group
  * if the contributions of all layers fit into memory, because each exchange waits for the slowest
  * rank; otherwise once per layer.
+ *
+ * A layer for multi-token prediction is ranked after each group by a sweep of its own, which begins
+ * at the last boundary of the group's sweep and goes through that layer only.  So nothing of the
+ * other layers depends on it.
  */
 #include "lib/learn/rank.h"
 
@@ -52,6 +56,14 @@ struct scorer {
     struct fm_batch *batch;     /* of the group */
     struct fm_measure *measure; /* of the group */
     double ce;                  /* sum over batches of the mean loss */
+    /* With options->keep_extra: the layer for multi-token prediction. */
+    struct fm_model *draft;
+    struct fm_model_joint joint;
+    struct fm_sweep_draft ahead;
+    struct fm_sweep *ahead_sweep;
+    struct fm_reduction ahead_reduction;
+    int32_t *ahead_ids; /* of the group, without each sequence's first */
+    double ahead_ce;
 };
 
 void fm_rank_defaults(struct fm_rank_options *options)
@@ -84,6 +96,12 @@ static void score_expert(void *self, const struct fm_expert_view *v)
     double *slot = s->slot + (size_t)v->slot * layer_size(s);
     assert(v->width == (int)I && v->cap == (int)I);
     s->criterion->add(slot + e * I, v, s->task.ops, (int)I, s->task.config->H);
+}
+
+/* All ranked layers. */
+static size_t layers_of(const struct scorer *s)
+{
+    return (size_t)(s->ranking.M + s->ranking.ahead);
 }
 
 /* Number of values in one reduction. */
@@ -123,7 +141,8 @@ static int check_sums(const struct scorer *s, int m, const double *sums, size_t 
 {
     size_t I = (size_t)s->ranking.I, layer = layer_size(s);
     for (size_t i = 0; i < n; i++) {
-        int l = s->task.config->moe[m + (int)(i / layer)];
+        int at_m = m + (int)(i / layer);
+        int l = at_m < s->ranking.M ? s->task.config->moe[at_m] : s->task.config->L;
         size_t at = i % layer;
         if (isfinite(sums[i]))
             continue;
@@ -149,14 +168,78 @@ static int end_layer(void *self, int m, struct fm_err *err)
     return check_sums(s, m, sums, n, err);
 }
 
+/* ---- the layer for multi-token prediction: the last of the ranking ---- */
+
+static double *ahead_sums(const struct scorer *s)
+{
+    return s->ranking.scores + (size_t)s->ranking.M * layer_size(s);
+}
+
+static int begin_ahead(void *self, int m, struct fm_err *err)
+{
+    (void)m, (void)err;
+    struct scorer *s = self;
+    memcpy(s->ahead_reduction.sum, ahead_sums(s), layer_size(s) * sizeof(double));
+    fm_reduction_layer(&s->ahead_reduction);
+    return FM_OK;
+}
+
+static void add_ahead(void *self, int m, int batch, int lane, int slot)
+{
+    (void)m, (void)batch, (void)lane;
+    struct scorer *s = self;
+    size_t n = layer_size(s);
+    fm_reduction_add(&s->ahead_reduction, s->slot + (size_t)slot * n, 0, n);
+}
+
+static int end_ahead(void *self, int m, struct fm_err *err)
+{
+    (void)m;
+    struct scorer *s = self;
+    size_t n = layer_size(s);
+    int rc = fm_reduction_end(&s->ahead_reduction, n, err);
+    if (rc)
+        return rc;
+    memcpy(ahead_sums(s), s->ahead_reduction.sum, n * sizeof(double));
+    return check_sums(s, s->ranking.M, ahead_sums(s), n, err);
+}
+
+/* Score the layer on the group of n batches that was just swept; counts (M, E) is scratch. */
+static int score_ahead(struct scorer *s, int n, const struct fm_lane *lane,
+                       const struct fm_visitor *like, int64_t *counts, struct fm_err *err)
+{
+    struct fm_visitor visitor = *like;
+    int batch = s->task.batch, T = s->task.calib.T, E = s->ranking.E;
+    int m = fm_config_moe(s->task.config, fm_extra_twin_layer(s->task.config));
+    size_t sequences = (size_t)n * (size_t)batch, ids = (size_t)T - 1;
+    visitor.layer_begin = begin_ahead;
+    visitor.commit = add_ahead;
+    visitor.layer_end = end_ahead;
+    for (size_t i = 0; i < sequences; i++)
+        memcpy(s->ahead_ids + i * ids, s->ids + i * (size_t)T + 1, ids * sizeof *s->ids);
+    for (int i = 0; i < n; i++)
+        s->batch[i] =
+            (struct fm_batch){s->ahead_ids + (size_t)i * (size_t)batch * ids, batch, T - 1};
+    fm_reduction_begin(&s->ahead_reduction, 1);
+    if (fm_sweep_run(s->ahead_sweep, s->batch, n, lane, 1, &visitor, s->measure, counts, err))
+        return fm_within(err, "layer for multi-token prediction");
+    for (int i = 0; i < n; i++)
+        s->ahead_ce += s->measure[i].ce / (double)s->measure[i].n;
+    for (int e = 0; e < E; e++)
+        s->ranking.tokens[s->ranking.M * E + e] += counts[m * E + e];
+    return FM_OK;
+}
+
 static size_t list_state(void *self, struct fm_journal_item *item)
 {
     struct scorer *s = self;
     struct fm_ranking *r = &s->ranking;
     size_t n = 0;
-    fm_runner_item(item, &n, "scores", FM_F64, (uint64_t)r->M * layer_size(s), r->scores);
-    fm_runner_item(item, &n, "tokens", FM_I64, (uint64_t)r->M * (uint64_t)r->E, r->tokens);
+    fm_runner_item(item, &n, "scores", FM_F64, layers_of(s) * layer_size(s), r->scores);
+    fm_runner_item(item, &n, "tokens", FM_I64, layers_of(s) * (uint64_t)r->E, r->tokens);
     fm_runner_item(item, &n, "ce", FM_F64, 1, &s->ce);
+    if (r->ahead)
+        fm_runner_item(item, &n, "ahead_ce", FM_F64, 1, &s->ahead_ce);
     fm_runner_item(item, &n, "next", FM_I64, 1, &s->runner.taken);
     return n;
 }
@@ -169,6 +252,9 @@ static int gather(void *self, struct fm_err *err)
     int rc = FM_OK;
     for (size_t at = 0; !rc && at < all; at += n)
         rc = fm_comm_gather(s->task.run->machine.comm, s->ranking.scores + at, sizeof(double), n,
+                            err);
+    if (!rc && s->ranking.ahead)
+        rc = fm_comm_gather(s->task.run->machine.comm, ahead_sums(s), sizeof(double), layer_size(s),
                             err);
     return rc;
 }
@@ -224,13 +310,21 @@ static int score_group(void *self, bool *done, struct fm_err *err)
         return rc;
     }
     fm_reduction_begin(&s->reduction, 1);
-    size_t sums = (size_t)s->ranking.M * layer_size(s) * sizeof *s->ranking.scores;
+    size_t sums = layers_of(s) * layer_size(s) * sizeof *s->ranking.scores;
     memcpy(s->before, s->ranking.scores, sums);
+    const double ce = s->ce;
     rc = fm_sweep_run(s->sweep, s->batch, n, &lane, 1, &visitor, s->measure, counts, err);
-    if (rc)
-        memcpy(s->ranking.scores, s->before, sums);
     for (int i = 0; !rc && i < n; i++)
         s->ce += s->measure[i].ce / (double)s->measure[i].n;
+    int64_t *ahead =
+        !rc && s->ranking.ahead ? fm_alloc(X, sizeof *ahead, "token counts", err) : NULL;
+    if (!rc && s->ranking.ahead)
+        rc = ahead ? score_ahead(s, n, &lane, &visitor, ahead, err) : err->code;
+    free(ahead);
+    if (rc) {
+        memcpy(s->ranking.scores, s->before, sums);
+        s->ce = ce;
+    }
     for (size_t x = 0; !rc && x < X; x++)
         s->ranking.tokens[x] += counts[x];
     s->runner.taken += !rc ? n : 0;
@@ -270,7 +364,7 @@ static int take_sums(struct scorer *s, struct fm_err *err)
            slots = layer * (size_t)(s->criterion->backward ? fm_sweep_slots(s->sweep)
                                                            : fm_sweep_slots_forward(s->sweep));
     s->slot = fm_alloc_large(slots, "scores of batches", err);
-    s->before = s->slot ? fm_alloc((size_t)s->ranking.M, layer, "scores", err) : NULL;
+    s->before = s->slot ? fm_alloc(layers_of(s), layer, "scores", err) : NULL;
     if (s->slot)
         ops->zero(s->slot, slots);
     return s->before ? fm_reduction_init(&s->reduction, s->sweep, ops, FM_F64, 1, reduction_size(s),
@@ -285,6 +379,43 @@ static int take_group(struct scorer *s, struct fm_err *err)
     s->batch = fm_alloc(n, sizeof *s->batch, "batches", err);
     s->measure = fm_alloc(n, sizeof *s->measure, "measures", err);
     return s->ids && s->batch && s->measure ? FM_OK : FM_ENOMEM;
+}
+
+/* Bytes that the layer for multi-token prediction takes in addition: its weights, the last boundary
+ * of a group's sweep, which that keeps, and its own boundaries and scratch. */
+static uint64_t ahead_bytes(const struct scorer *s, int group)
+{
+    const struct fm_config *c = s->task.config;
+    int rows = s->task.batch * s->task.calib.T;
+    if (!s->draft)
+        return 0;
+    return fm_model_resident_bytes(s->draft) + fm_model_joint_bytes(c) +
+           3 * (uint64_t)group * (uint64_t)rows * (uint64_t)c->H * sizeof(float) +
+           fm_sweep_scratch_bytes(c, group, rows, 0, 1);
+}
+
+/* Prepare the sweep through that layer. */
+static int take_ahead(struct scorer *s, struct fm_err *err)
+{
+    const struct fm_task *task = &s->task;
+    int rows = task->batch * task->calib.T;
+    size_t sequences = (size_t)s->group * (size_t)task->batch;
+    s->ahead = (struct fm_sweep_draft){s->sweep, &s->joint};
+    const struct fm_sweep_options options = {.memory = 3 * (uint64_t)s->group * (uint64_t)rows *
+                                                       (uint64_t)task->config->H * sizeof(float),
+                                             .stop = task->run->stop,
+                                             .comm = task->run->machine.comm,
+                                             .cut = task->cut,
+                                             .draft = &s->ahead};
+    s->ahead_ids = fm_alloc(sequences, (size_t)task->calib.T * sizeof *s->ids, "tokens", err);
+    if (!s->ahead_ids ||
+        fm_sweep_new(&s->ahead_sweep, s->draft, task->ops, s->group, rows, task->calib.T, 1,
+                     &options, err) ||
+        fm_model_joint(&s->joint, s->draft, err) ||
+        fm_reduction_init(&s->ahead_reduction, s->ahead_sweep, task->ops, FM_F64, 1, layer_size(s),
+                          1, err))
+        return err->code;
+    return FM_OK;
 }
 
 /* Templates beside the default one, which tokenizers save in a directory. */
@@ -311,12 +442,13 @@ static int begin(void *self, struct fm_err *err)
     if (note[0])
         fm_run_warn(task->run, "%s", note);
     warn_templates(task);
-    if (fm_ranking_init(&s->ranking, c->M, c->E, c->I, err))
+    if (fm_ranking_init(&s->ranking, c->M, s->ranking.ahead, c->E, c->I, err))
         return err->code;
     s->ranking.group = group;
-    uint64_t sums = sums_bytes(s, s->group), kept;
+    uint64_t sums = sums_bytes(s, s->group) + ahead_bytes(s, s->group), kept;
     task->memory = task->memory > sums ? task->memory - sums : 0;
     task->cut = group_of(task, s->batches);
+    task->keep_last = s->ranking.ahead;
     if (kept_bytes(&kept, s, err))
         return err->code;
     task->memory -= kept;
@@ -325,7 +457,7 @@ static int begin(void *self, struct fm_err *err)
                       err) ||
         take_sums(s, err) || take_group(s, err))
         return err->code;
-    return FM_OK;
+    return s->ranking.ahead ? take_ahead(s, err) : FM_OK;
 }
 
 static int finish(void *self, struct fm_err *err)
@@ -340,7 +472,7 @@ static int finish(void *self, struct fm_err *err)
 static int finish_scores(struct scorer *s, struct fm_err *err)
 {
     struct fm_ranking *r = &s->ranking;
-    size_t n = (size_t)r->M * layer_size(s);
+    size_t n = layers_of(s) * layer_size(s);
     for (size_t i = 0; s->criterion->score && i < n; i++)
         r->scores[i] = s->criterion->score(r->scores[i], s->batches);
     if (s->options->order == FM_ORDER_SCORE)
@@ -357,6 +489,8 @@ static void print_params(void *self, struct fm_text *text)
         fm_text_printf(text, " criterion %s", s->criterion->name);
     if (s->ranking.group > 1)
         fm_text_printf(text, " group %d", s->ranking.group);
+    if (s->ranking.ahead)
+        fm_text_printf(text, " keep-extra");
 }
 
 static void record(void *self, cJSON *options)
@@ -367,6 +501,8 @@ static void record(void *self, cJSON *options)
         fm_json_add_string(options, "criterion", s->criterion->name);
     if (s->ranking.group > 1)
         fm_json_add_uint(options, "channel_group", (uint64_t)s->ranking.group);
+    if (s->ranking.ahead)
+        fm_json_add_bool(options, "keep_extra", true);
 }
 
 static void record_result(void *self, cJSON *result)
@@ -375,6 +511,8 @@ static void record_result(void *self, cJSON *result)
     fm_json_add_uint(result, "batches", (uint64_t)s->report->batches);
     fm_json_add_double(result, "ce", s->report->ce);
     fm_json_add_uint(result, "experts_without_tokens", (uint64_t)s->report->coverage.unreached);
+    if (s->report->ahead)
+        fm_json_add_double(result, "extra_ce", s->report->ahead_ce);
 }
 
 static int make_members(void *self, cJSON *manifest, struct fm_stage_member *member,
@@ -384,7 +522,8 @@ static int make_members(void *self, cJSON *manifest, struct fm_stage_member *mem
     struct scorer *s = self;
     void *data = NULL;
     member->name = FM_MEMBER_RANKING;
-    int rc = fm_ranking_pack(&s->ranking, s->task.config->moe, &data, &member->size, err);
+    const struct fm_config *c = s->task.config;
+    int rc = fm_ranking_pack(&s->ranking, c->moe, c->L, &data, &member->size, err);
     member->data = data;
     *members = 1;
     return rc;
@@ -464,7 +603,7 @@ static int estimate_stream(struct scorer *s, struct fm_err *err)
     cJSON *manifest = fm_runner_manifest(&s->runner, model);
     s->report = report;
     int rc = FM_OK;
-    if (fm_ranking_size(&s->ranking, c->moe, &member.size, err) ||
+    if (fm_ranking_size(&s->ranking, c->moe, c->L, &member.size, err) ||
         fm_stage_parts_collect(&parts, FM_STAGE_RANK, NULL, &task->dir, &member, 1, err) ||
         fm_bundle_size(&sizes, 0, manifest, parts.part, parts.parts, err))
         rc = err->code;
@@ -510,7 +649,8 @@ static void estimate_scores(struct fm_estimate *estimate, struct fm_task *task, 
     for (int i = 0; i < task->calib.inputs; i++)
         estimate->held += task->calib.input[i].tokens;
     estimate->used = (uint64_t)batches * (uint64_t)batch * (uint64_t)task->calib.T;
-    uint64_t sums = sums_bytes(s, group), memory = task->memory > sums ? task->memory - sums : 0;
+    uint64_t sums = sums_bytes(s, group) + ahead_bytes(s, group),
+             memory = task->memory > sums ? task->memory - sums : 0;
     fm_estimate_add(estimate, task->model, &sweep, memory);
     int rest = batches % group; /* the batches of a last group that is not full */
     if (rest > 0) {
@@ -598,12 +738,21 @@ static int fill_report(void *self, struct fm_err *err)
         .dropped = task->calib.count - used,
         .held_out = fm_inputs_evaluate(&task->run->inputs) ? 0 : task->held.count,
         .ce = s->ce / s->batches,
+        .ahead = s->ranking.ahead,
+        .ahead_ce = s->ahead_ce / s->batches,
         .resumed = s->runner.resumed,
         .seconds = s->runner.seconds};
     memcpy(s->report->moe, c->moe, sizeof s->report->moe);
     if (fm_comm_rank(task->run->machine.comm) != 0)
         return FM_OK; /* it has no scores */
     int rc = finish_scores(s, err);
+    for (int e = 0; s->ranking.ahead && e < c->E; e++)
+        s->report->ahead_unreached += s->ranking.tokens[c->M * c->E + e] == 0;
+    if (s->report->ahead_unreached)
+        fm_run_warn(task->run,
+                    "%d of %d experts of layer %d, for multi-token prediction, received no token; "
+                    "their order is kept: give more text or tokens",
+                    s->report->ahead_unreached, c->E, c->L);
     return rc ? rc : fm_rank_cover(&s->report->coverage, &s->ranking, c->moe, task->run, err);
 }
 
@@ -635,6 +784,25 @@ static int list_carried(struct fm_task *task, const char *const *pattern, struct
     return rc;
 }
 
+/* Open the layer for multi-token prediction, if it is to be ranked. */
+static int open_ahead(struct scorer *s, struct fm_err *err)
+{
+    const struct fm_task *task = &s->task;
+    if (!s->options->keep_extra)
+        return FM_OK;
+    if (fm_extra_can_draft(fm_model_extra(task->model), task->config, err))
+        return fm_within(err, "--keep-extra");
+    if (task->calib.T < 3)
+        return fm_fail(err, FM_EUSAGE,
+                       "--keep-extra: sequences have %d tokens, and to predict the token after the "
+                       "next one they need 3; use a larger --seq-len",
+                       task->calib.T);
+    if (fm_model_open_draft(&s->draft, &task->dir, err))
+        return fm_within(err, "--keep-extra");
+    fm_model_use(s->draft, task->ops);
+    return FM_OK;
+}
+
 /* Choose the channel group and the number of batches, and list the files to carry. */
 static int open_inputs(void *self, struct fm_err *err)
 {
@@ -646,7 +814,10 @@ static int open_inputs(void *self, struct fm_err *err)
         choose_group(&group, s->options->group, task->model, err) ||
         count_batches(&s->batches, task, err))
         return err->code;
-    s->ranking = (struct fm_ranking){.M = c->M, .E = c->E, .I = c->I, .group = group};
+    if (open_ahead(s, err))
+        return err->code;
+    s->ranking = (struct fm_ranking){
+        .M = c->M, .ahead = s->draft != NULL, .E = c->E, .I = c->I, .group = group};
     s->group = groups_of(task, s->batches);
     s->runner.steps = s->batches;
     return fm_comm_rank(task->run->machine.comm) == 0 ? estimate_stream(s, err) : FM_OK;
@@ -698,6 +869,11 @@ static const struct fm_work work = {
 
 static void release(struct scorer *s)
 {
+    fm_sweep_free(s->ahead_sweep);
+    fm_reduction_release(&s->ahead_reduction);
+    fm_model_joint_release(&s->joint);
+    fm_model_close(s->draft);
+    free(s->ahead_ids);
     fm_sweep_free(s->sweep);
     free(s->slot);
     fm_reduction_release(&s->reduction);

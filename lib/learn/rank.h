@@ -25,6 +25,8 @@ enum fm_rank_order {
 struct fm_rank_options {
     enum fm_rank_order order;
     const struct fm_criterion *criterion; /* taylor */
+    bool keep_extra; /* also rank the layer for multi-token prediction, by the loss of its own
+                        prediction, of the token after the next one */
     int group; /* channels that are ranked together, a divisor of I; 0: the smallest that keeps
                   codes, or 1 */
     const char *carry[FM_CARRY_PATTERNS_MAX + 1]; /* --carry PATTERN, NULL after the last */
@@ -47,6 +49,10 @@ struct fm_rank_report {
     int dropped;                /* sequences at the end that do not fill a batch */
     int held_out; /* sequences at the end, held out for measuring (lib/learn/quality.h) */
     double ce;    /* mean loss of the full model over the batches */
+    bool ahead;   /* layer L, for multi-token prediction, was ranked as well; then its mean loss,
+                     and its experts without tokens */
+    double ahead_ce;
+    int ahead_unreached;
     struct fm_coverage coverage; /* tokens per expert */
     int blended;                 /* rankings that were blended (blend.c); 0: it was computed */
     int resumed;                 /* number of batches restored from the state file */

@@ -223,7 +223,8 @@ int fm_task_sweep(struct fm_sweep **sweep, struct fm_task *task, int batches, in
         .progress_self = task,
         .stop = task->run->stop,
         .comm = task->run->machine.comm,
-        .cut = task->cut};
+        .cut = task->cut,
+        .keep_last = task->keep_last};
     return fm_sweep_new(sweep, task->model, task->ops, batches, rows, task->calib.T, lanes,
                         &options, err);
 }

@@ -49,7 +49,8 @@ struct fm_task {
     struct fm_lock lock;         /* on run->outputs.state */
     uint64_t memory;             /* bytes for everything; resident layers take at most half */
     int batch;                   /* sequences of a step; the runner sets it */
-    int cut;                     /* see struct fm_sweep_options */
+    int cut;                     /* see struct fm_sweep_options, as is keep_last */
+    bool keep_last;
     double units;                /* of the stage that is reported: what the current sweep completes;
                                     0: one */
     double began;                /* fm_clock_now() at open */

@@ -55,6 +55,7 @@ struct fm_prefetch {
 struct fm_model {
     char *path;
     const struct fm_ops *ops; /* for converting the weights */
+    bool draft;               /* opened by fm_model_open_draft */
     struct fm_tensors tensors;
     struct fm_config config;
     struct fm_packed_layers packed; /* the forms of a bundle or an export of codes */

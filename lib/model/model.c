@@ -160,7 +160,9 @@ static int find_packed(struct fm_model *m, struct fm_model_tensor *p, const stru
 static int fail_missing(const struct fm_model *m, const struct fm_weight *w, int l, int e,
                         const char *name, struct fm_err *err)
 {
-    char codes[FM_ST_NAME_BYTES_MAX + 1];
+    char codes[FM_ST_NAME_BYTES_MAX + 1], own[FM_ST_NAME_BYTES_MAX + 1];
+    if (m->draft && l == fm_extra_twin_layer(&m->config))
+        name = fm_extra_of_twin(own, &m->config, name);
     const struct fm_stored *scale = fm_source_weight(&m->tensors, FM_STORED_SCALE, w, l, e);
     const struct fm_storage *storage = scale ? scale->scheme.storage : NULL;
     if (storage) {
@@ -465,15 +467,16 @@ static void find_fused(struct fm_model *m)
         m->config.fused = fm_source_find(&m->tensors, name) != NULL;
 }
 
-/* Open the model at `path`, or in `dir` if that is open. */
+/* Open the model at `path`, or in `dir` if that is open; `draft`: fm_model_open_draft. */
 static int open_model(struct fm_model **model, const char *path, const struct fm_hfdir *dir,
-                      uint64_t memory, struct fm_err *err)
+                      bool draft, uint64_t memory, struct fm_err *err)
 {
     *model = NULL;
     struct fm_model *m = fm_alloc(1, sizeof *m, "a model", err);
     if (!m)
         return err->code;
     m->ops = fm_ops_ref();
+    m->draft = draft;
     m->memory = memory;
     m->path = fm_strdup(path, err);
     if (!m->path ||
@@ -496,6 +499,8 @@ static int open_model(struct fm_model **model, const char *path, const struct fm
             NULL; /* the config of the source checkpoint describes how that was stored */
     if (fm_source_resolve(&m->tensors, &m->config, err))
         goto fail;
+    if (draft)
+        fm_source_draft(&m->tensors, &m->config);
     if (find_caps(m, err) || check_groups(m, err))
         goto fail;
     m->layer = fm_alloc((size_t)m->config.L, sizeof *m->layer, "layer plans", err);
@@ -505,7 +510,7 @@ static int open_model(struct fm_model **model, const char *path, const struct fm
     for (int l = 0; l < m->config.L; l++)
         if (plan_layer(m, l, err))
             goto fail;
-    if (refuse_strays(m, err) || plan_slots(m, err))
+    if ((!draft && refuse_strays(m, err)) || plan_slots(m, err))
         goto fail;
     *model = m;
     return FM_OK;
@@ -633,13 +638,96 @@ void fm_model_want(struct fm_model *m, const struct fm_weightsum *wanted)
 
 int fm_model_open(struct fm_model **model, const char *path, uint64_t memory, struct fm_err *err)
 {
-    return open_model(model, path, NULL, memory, err);
+    return open_model(model, path, NULL, false, memory, err);
 }
 
 int fm_model_open_dir(struct fm_model **model, const struct fm_hfdir *dir, uint64_t memory,
                       struct fm_err *err)
 {
-    return open_model(model, dir->path, dir, memory, err);
+    return open_model(model, dir->path, dir, false, memory, err);
+}
+
+int fm_model_open_draft(struct fm_model **model, const struct fm_hfdir *dir, struct fm_err *err)
+{
+    return open_model(model, dir->path, dir, true, 0, err);
+}
+
+/* The tensor of a pattern of struct fm_extra_draft; NULL with FM_EFORMAT. */
+static const struct fm_stored *find_joint(const struct fm_model *m, const char *pattern,
+                                          struct fm_err *err)
+{
+    char name[FM_WEIGHT_NAME_BYTES];
+    fm_weights_name(name, pattern, -1, fm_extra_number(&m->config));
+    const struct fm_stored *s = fm_source_find(&m->tensors, name);
+    if (!s)
+        fm_fail(err, FM_EFORMAT, "%s: tensor '%s' is missing", m->path, name);
+    return s;
+}
+
+/* Read a tensor (H) or, unless columns is 0, (H, columns). */
+static int read_joint(struct fm_out to, const struct fm_model *m, const char *pattern,
+                      uint64_t columns, struct fm_err *err)
+{
+    char has[192], needs[64];
+    const uint64_t want[2] = {(uint64_t)m->config.H, columns};
+    int dims = columns ? 2 : 1;
+    const struct fm_stored *s = find_joint(m, pattern, err);
+    if (!s)
+        return err->code;
+    const struct fm_tensor *t = s->tensor;
+    fm_weights_print_shape(has, sizeof has, t->shape, t->dims);
+    fm_weights_print_shape(needs, sizeof needs, want, dims);
+    if (strcmp(has, needs) != 0)
+        return fm_fail(err, FM_EFORMAT, "%s: tensor '%s' has shape %s, but config.json requires %s",
+                       m->path, t->name, has, needs);
+    if (!fm_dtype_is_weight(t->dtype))
+        return fm_fail(err, FM_ECONFIG, "%s: tensor '%s' is %s; it must be BF16, F16 or F32",
+                       m->path, t->name, fm_dtype_name(t->dtype));
+    struct fm_mark mark = fm_scratch_mark();
+    size_t n = (size_t)fm_tensor_count(t);
+    void *raw = fm_scratch((size_t)t->size);
+    int rc = fm_tensor_read(t, s->file, 0, raw, (size_t)t->size, err);
+    if (!rc && fm_stored_finite(s, raw, 0, n, err))
+        rc = fm_within(err, "%s", m->path);
+    if (!rc) {
+        float *wide = to.dtype == FM_F32 ? to.data : fm_scratch_floats(n);
+        fm_dtype_to_f32(wide, raw, t->dtype, n);
+        if (to.dtype != FM_F32)
+            fm_dtype_from_f32(to.data, wide, to.dtype, n);
+    }
+    fm_scratch_release(mark);
+    return rc;
+}
+
+uint64_t fm_model_joint_bytes(const struct fm_config *c)
+{
+    return (uint64_t)c->H * (2 + 2 * (uint64_t)c->H) * sizeof(float);
+}
+
+int fm_model_joint(struct fm_model_joint *j, const struct fm_model *m, struct fm_err *err)
+{
+    const struct fm_extra_draft *d = m->config.family->extra->draft;
+    size_t H = (size_t)m->config.H;
+    *j = (struct fm_model_joint){0};
+    float *all = fm_alloc_large((size_t)fm_model_joint_bytes(&m->config), d->proj, err);
+    if (!all || !find_joint(m, d->norm, err)) {
+        free(all);
+        return err->code;
+    }
+    j->owned = j->enorm = all;
+    j->hnorm = all + H;
+    j->proj = (struct fm_in){all + 2 * H, m->ops->operand, NULL};
+    if (read_joint((struct fm_out){j->enorm, FM_F32}, m, d->enorm, 0, err) ||
+        read_joint((struct fm_out){j->hnorm, FM_F32}, m, d->hnorm, 0, err) ||
+        read_joint((struct fm_out){all + 2 * H, j->proj.dtype}, m, d->proj, 2 * H, err))
+        return err->code;
+    return FM_OK;
+}
+
+void fm_model_joint_release(struct fm_model_joint *j)
+{
+    free(j->owned);
+    *j = (struct fm_model_joint){0};
 }
 
 void fm_model_close(struct fm_model *m)

@@ -51,6 +51,28 @@ int fm_model_open(struct fm_model **model, const char *path, uint64_t memory, st
  * all information about it comes from the same files.  Borrows dir until close. */
 int fm_model_open_dir(struct fm_model **model, const struct fm_hfdir *dir, uint64_t memory,
                       struct fm_err *err);
+
+/*
+ * Open a checkpoint as fm_model_open_dir does, with its layer for multi-token prediction in the
+ * place of fm_extra_twin_layer, and likewise the last norm, head and embedding that it has.  To be
+ * called for a directory that fm_model_open_dir accepts and whose layer fm_extra_can_draft allows.
+ */
+int fm_model_open_draft(struct fm_model **model, const struct fm_hfdir *dir, struct fm_err *err);
+
+/* The tensors that combine the next token's embedding with the decoder's output; `proj` has the
+ * operand type of the model's ops. */
+struct fm_model_joint {
+    float *enorm, *hnorm; /* (H) */
+    struct fm_in proj;    /* (H, 2 H) */
+    void *owned;
+};
+
+/* Read them for a model of fm_model_open_draft; release takes a zeroed struct too.  FM_EFORMAT if
+ * one is missing, has another shape or a value that is not finite; FM_ECONFIG for a dtype that is
+ * no weight's. */
+int fm_model_joint(struct fm_model_joint *joint, const struct fm_model *model, struct fm_err *err);
+void fm_model_joint_release(struct fm_model_joint *joint);
+uint64_t fm_model_joint_bytes(const struct fm_config *config);
 void fm_model_close(struct fm_model *model); /* NULL is fine */
 
 const struct fm_config *fm_model_config(const struct fm_model *model);

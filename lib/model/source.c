@@ -13,6 +13,7 @@
 #include "formats/json/json.h"
 #include "lib/base/mem.h"
 #include "lib/base/modules.h"
+#include "lib/family/extra.h"
 
 #define EXPORT_BYTES_MAX ((size_t)64 << 20)
 #define CONFIG_BYTES_MAX ((size_t)16 << 20)
@@ -324,6 +325,37 @@ int fm_source_resolve(struct fm_tensors *t, const struct fm_config *config, stru
     }
     qsort(t->of, t->ofs, sizeof(*t->of), compare_weights);
     return FM_OK;
+}
+
+/* Whether a tensor of the layer for multi-token prediction, among the first n of `t->of`, is used
+ * in place of this one. */
+static bool is_replaced(const struct fm_tensors *t, size_t n, const struct fm_stored *s, int twin)
+{
+    bool found = s->l == twin;
+    for (size_t i = 0; i < n && s->l < 0 && !found; i++)
+        found = t->of[i]->l < 0 && t->of[i]->weight == s->weight;
+    return found;
+}
+
+void fm_source_draft(struct fm_tensors *t, const struct fm_config *c)
+{
+    int twin = fm_extra_twin_layer(c);
+    size_t drafts;
+    t->ofs = 0;
+    for (size_t i = 0; i < t->entries; i++)
+        if (t->entry[i].extra && fm_stored_see_twin(&t->entry[i], c))
+            t->of[t->ofs++] = &t->entry[i];
+    drafts = t->ofs;
+    for (size_t i = 0; i < t->entries; i++) {
+        struct fm_stored *s = &t->entry[i];
+        if (s->extra || !s->weight)
+            continue;
+        if (is_replaced(t, drafts, s, twin))
+            s->weight = NULL;
+        else
+            t->of[t->ofs++] = s;
+    }
+    qsort(t->of, t->ofs, sizeof(*t->of), compare_weights);
 }
 
 const struct fm_stored *fm_source_weight(const struct fm_tensors *t, enum fm_stored_role role,

@@ -56,6 +56,11 @@ int fm_source_borrow(struct fm_tensors *t, const struct fm_hfdir *dir, struct fm
 /* Determine what each tensor is, with the config in t->config as parsed; borrows it. */
 int fm_source_resolve(struct fm_tensors *t, const struct fm_config *config, struct fm_err *err);
 
+/* After that: from now on the tensors of the layer for multi-token prediction are those of its twin
+ * (lib/family/extra.h), whose own have no weight any more; the same for the last norm, the head and
+ * the embedding that it has. */
+void fm_source_draft(struct fm_tensors *t, const struct fm_config *config);
+
 /* The tensor of that name, or NULL; `t` is a struct fm_tensors (fm_stored_find). */
 const struct fm_stored *fm_source_find(const void *t, const char *name);
 

@@ -68,6 +68,18 @@ void fm_stored_see(struct fm_stored *s, const struct fm_config *c, enum fm_namin
     s->extra = fm_extra_layer(c, s->tensor->name) >= 0;
 }
 
+bool fm_stored_see_twin(struct fm_stored *s, const struct fm_config *c)
+{
+    char name[FM_ST_NAME_BYTES_MAX + 1], twin[FM_ST_NAME_BYTES_MAX + 1];
+    const char *end;
+    role_of(&end, s->scheme.storage, s->tensor);
+    turn(name, s->tensor->name, end, *end ? s->scheme.storage->weight : "");
+    if (!fm_extra_twin(twin, c, name))
+        return false;
+    s->weight = fm_weights_find(c, FM_NAMING_STOCK, twin, &s->l, &s->e);
+    return s->weight;
+}
+
 /* Find the tensor that has the name of codes with a different suffix. */
 static const struct fm_tensor *find_end(const struct fm_file **file, const struct fm_stored *s,
                                         const char *end, fm_stored_find *find, const void *in)

@@ -16,10 +16,16 @@
 #include "lib/stage/stage.h"
 #include "lib/stage/stbytes.h"
 
-int fm_ranking_init(struct fm_ranking *r, int M, int E, int I, struct fm_err *err)
+/* The number of experts in all ranked layers. */
+static int experts_of(const struct fm_ranking *r)
 {
-    size_t experts = (size_t)M * (size_t)E, channels;
-    *r = (struct fm_ranking){.M = M, .E = E, .I = I, .group = 1};
+    return (r->M + r->ahead) * r->E;
+}
+
+int fm_ranking_init(struct fm_ranking *r, int M, int ahead, int E, int I, struct fm_err *err)
+{
+    *r = (struct fm_ranking){.M = M, .ahead = ahead, .E = E, .I = I, .group = 1};
+    size_t experts = (size_t)experts_of(r), channels;
     if (!fm_mul(&channels, experts, (size_t)I))
         return fm_fail(err, FM_ENOMEM, "no memory for %zu x %d scores", experts, I);
     r->scores = fm_alloc(channels, sizeof *r->scores, "channel scores", err);
@@ -59,7 +65,7 @@ static int compare_groups(const void *a, const void *b, void *scores)
 
 void fm_ranking_original(struct fm_ranking *r)
 {
-    for (int i = 0; i < r->M * r->E; i++)
+    for (int i = 0; i < experts_of(r); i++)
         for (int j = 0; j < r->I; j++)
             r->order[(size_t)i * (size_t)r->I + (size_t)j] = j;
 }
@@ -79,7 +85,7 @@ int fm_ranking_sort(struct fm_ranking *r, struct fm_err *err)
     int groups = r->I / r->group;
     double *sums = fm_alloc((size_t)groups, sizeof *sums, "scores of channel groups", err);
     int32_t *first = fm_alloc((size_t)groups, sizeof *first, "channel groups", err);
-    for (int i = 0; sums && first && i < r->M * r->E; i++) {
+    for (int i = 0; sums && first && i < experts_of(r); i++) {
         int32_t *order = r->order + (size_t)i * (size_t)r->I;
         add_groups(sums, r->scores + (size_t)i * (size_t)r->I, r->I, r->group);
         for (int g = 0; g < groups; g++)
@@ -116,41 +122,47 @@ enum fm_reach fm_ranking_reach(const struct fm_ranking *r, int m, int e, double 
 
 static const char *const metadata[] = {"fm.kind", "ranking", NULL};
 
-static int list_tensors(struct fm_stbytes *s, const struct fm_ranking *r, const int16_t *moe,
+/* The number of layer m, of which those of the decoder are in moe. */
+static int layer_of(int m, int M, const int16_t *moe, int L)
+{
+    return m < M ? moe[m] : L;
+}
+
+static int list_tensors(struct fm_stbytes *s, const struct fm_ranking *r, const int16_t *moe, int L,
                         struct fm_err *err)
 {
     const uint64_t shape[2] = {(uint64_t)r->E, (uint64_t)r->I};
     size_t experts = (size_t)r->E, channels = experts * (size_t)r->I;
-    if (fm_stbytes_init(s, TENSORS * (size_t)r->M, err))
+    if (fm_stbytes_init(s, TENSORS * (size_t)(r->M + r->ahead), err))
         return err->code;
-    for (int m = 0; m < r->M; m++) {
+    for (int m = 0; m < r->M + r->ahead; m++) {
         size_t at = (size_t)m * channels;
+        int l = layer_of(m, r->M, moe, L);
         fm_stbytes_add(s, FM_F64, 2, shape, r->scores ? r->scores + at : NULL, "layers.%d.scores",
-                       moe[m]);
-        fm_stbytes_add(s, FM_I32, 2, shape, r->order ? r->order + at : NULL, "layers.%d.order",
-                       moe[m]);
+                       l);
+        fm_stbytes_add(s, FM_I32, 2, shape, r->order ? r->order + at : NULL, "layers.%d.order", l);
         fm_stbytes_add(s, FM_I64, 1, shape, r->tokens ? r->tokens + (size_t)m * experts : NULL,
-                       "layers.%d.tokens", moe[m]);
+                       "layers.%d.tokens", l);
     }
     return FM_OK;
 }
 
-int fm_ranking_size(const struct fm_ranking *r, const int16_t *moe, size_t *size,
+int fm_ranking_size(const struct fm_ranking *r, const int16_t *moe, int L, size_t *size,
                     struct fm_err *err)
 {
     struct fm_stbytes s = {0};
-    int rc = list_tensors(&s, r, moe, err);
+    int rc = list_tensors(&s, r, moe, L, err);
     if (!rc)
         rc = fm_stbytes_size(&s, metadata, size, err);
     fm_stbytes_release(&s);
     return rc;
 }
 
-int fm_ranking_pack(const struct fm_ranking *r, const int16_t *moe, void **data, size_t *size,
-                    struct fm_err *err)
+int fm_ranking_pack(const struct fm_ranking *r, const int16_t *moe, int L, void **data,
+                    size_t *size, struct fm_err *err)
 {
     struct fm_stbytes s = {0};
-    int rc = list_tensors(&s, r, moe, err);
+    int rc = list_tensors(&s, r, moe, L, err);
     if (!rc)
         rc = fm_stbytes_pack(&s, metadata, data, size, err);
     fm_stbytes_release(&s);
@@ -176,17 +188,20 @@ static int find_layer(struct layer_tensors *t, const struct fm_stmember *m, int 
     return t->scores && t->order && t->tokens ? FM_OK : err->code;
 }
 
-/* Check that every tensor exists, before memory is allocated for the manifest's sizes. */
-static int check_tensors(const struct fm_stmember *member, const struct fm_stage_model *model,
-                         struct fm_err *err)
+/* Check that every tensor exists, before memory is allocated for the manifest's sizes.  *ahead is
+ * set to whether a layer for multi-token prediction is ranked, which the manifest must have. */
+static int check_tensors(int *ahead, const struct fm_stmember *member,
+                         const struct fm_stage_model *model, struct fm_err *err)
 {
     struct layer_tensors t;
     size_t need = TENSORS * (size_t)model->M;
-    if (member->st.count != need)
+    *ahead = fm_extra_layers(&model->extra) > 0 && member->st.count == need + TENSORS;
+    if (!*ahead && member->st.count != need)
         return fm_fail(err, FM_EFORMAT, "has %zu tensors where %d layers need %zu",
                        member->st.count, model->M, need);
-    for (int m = 0; m < model->M; m++)
-        if (find_layer(&t, member, model->moe[m], model->E, model->I, err))
+    for (int m = 0; m < model->M + *ahead; m++)
+        if (find_layer(&t, member, layer_of(m, model->M, model->moe, model->L), model->E, model->I,
+                       err))
             return err->code;
     return FM_OK;
 }
@@ -243,13 +258,13 @@ static int check_original(const int32_t *order, int I, struct fm_err *err)
     return FM_OK;
 }
 
-static int check_values(const struct fm_ranking *r, const int16_t *moe, bool original,
-                        struct fm_err *err)
+static int check_values(const struct fm_ranking *r, const struct fm_stage_model *model,
+                        bool original, struct fm_err *err)
 {
     char *seen = fm_alloc((size_t)r->I, 1, "channels", err);
     double *sums = fm_alloc((size_t)r->I, sizeof *sums, "scores of channel groups", err);
     int rc = seen && sums ? FM_OK : err->code;
-    for (int i = 0; i < r->M * r->E && !rc; i++) {
+    for (int i = 0; i < experts_of(r) && !rc; i++) {
         size_t at = (size_t)i * (size_t)r->I;
         if (r->tokens[i] < 0)
             rc = fm_fail(err, FM_EFORMAT, "negative token count");
@@ -258,7 +273,8 @@ static int check_values(const struct fm_ranking *r, const int16_t *moe, bool ori
             rc = original ? check_original(r->order + at, r->I, err)
                           : check_order(r->scores + at, r->order + at, r->I, r->group, sums, err);
         if (rc)
-            fm_within(err, "layer %d, expert %d", moe[i / r->E], i % r->E);
+            fm_within(err, "layer %d, expert %d", layer_of(i / r->E, r->M, model->moe, model->L),
+                      i % r->E);
     }
     free(seen);
     free(sums);
@@ -290,13 +306,13 @@ static bool is_original(const struct fm_bundle *b)
     return order && strcmp(order, "original") == 0;
 }
 
-static int copy_values(struct fm_ranking *r, const int16_t *moe, const struct fm_stmember *member,
-                       struct fm_err *err)
+static int copy_values(struct fm_ranking *r, const struct fm_stage_model *model,
+                       const struct fm_stmember *member, struct fm_err *err)
 {
     size_t experts = (size_t)r->E, channels = experts * (size_t)r->I;
-    for (int m = 0; m < r->M; m++) {
+    for (int m = 0; m < r->M + r->ahead; m++) {
         struct layer_tensors t;
-        if (find_layer(&t, member, moe[m], r->E, r->I, err))
+        if (find_layer(&t, member, layer_of(m, r->M, model->moe, model->L), r->E, r->I, err))
             return err->code;
         memcpy(r->scores + (size_t)m * channels, t.scores, channels * sizeof *r->scores);
         memcpy(r->order + (size_t)m * channels, t.order, channels * sizeof *r->order);
@@ -313,10 +329,11 @@ int fm_ranking_open(struct fm_ranking *r, const struct fm_bundle *b, struct fm_e
     if (fm_stage_model_read(&model, b, err) ||
         fm_stmember_open(&m, b, FM_MEMBER_RANKING, "ranking", err))
         return err->code;
-    int rc = FM_OK;
-    if (check_tensors(&m, &model, err) || fm_ranking_init(r, model.M, model.E, model.I, err) ||
-        copy_values(r, model.moe, &m, err) || fm_ranking_group(&r->group, b, model.I, err) ||
-        check_values(r, model.moe, is_original(b), err)) {
+    int rc = FM_OK, ahead;
+    if (check_tensors(&ahead, &m, &model, err) ||
+        fm_ranking_init(r, model.M, ahead, model.E, model.I, err) ||
+        copy_values(r, &model, &m, err) || fm_ranking_group(&r->group, b, model.I, err) ||
+        check_values(r, &model, is_original(b), err)) {
         rc = err->code;
         fm_within(err, "%s: %s", b->file.path, FM_MEMBER_RANKING);
         fm_ranking_release(r);

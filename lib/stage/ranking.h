@@ -13,14 +13,16 @@
 
 struct fm_ranking {
     int M, E, I;
-    int group;       /* neighbouring channels that are ranked together; divides I */
-    double *scores;  /* (M, E, I) in original channel order, finite, >= 0 */
-    int32_t *order;  /* (M, E, I) original channel at each rank */
-    int64_t *tokens; /* (M, E) number of token slots that calibration routed to the expert */
+    int ahead;      /* 1: after these M layers there is one for multi-token prediction; else 0 */
+    int group;      /* neighbouring channels that are ranked together; divides I */
+    double *scores; /* (M + ahead, E, I) in original channel order, finite, >= 0 */
+    int32_t *order; /* (M + ahead, E, I) original channel at each rank */
+    int64_t
+        *tokens; /* (M + ahead, E) number of token slots that calibration routed to the expert */
 };
 
 /* Allocate zeroed arrays, with group 1; release takes a zeroed struct too. */
-int fm_ranking_init(struct fm_ranking *r, int M, int E, int I, struct fm_err *err);
+int fm_ranking_init(struct fm_ranking *r, int M, int ahead, int E, int I, struct fm_err *err);
 void fm_ranking_release(struct fm_ranking *r);
 /* Release the scores, which a caller that only permutes does not need. */
 void fm_ranking_keep_order(struct fm_ranking *r);
@@ -42,12 +44,13 @@ int fm_ranking_sort(struct fm_ranking *r, struct fm_err *err);
 /* Fill order with the checkpoint's order. */
 void fm_ranking_original(struct fm_ranking *r);
 
-/* The size of the member ranking.safetensors; the arrays of the ranking may be NULL. */
-int fm_ranking_size(const struct fm_ranking *r, const int16_t *moe, size_t *size,
+/* The size of the member ranking.safetensors; the arrays of the ranking may be NULL.  moe (M) has
+ * the layers' numbers; that of the layer ahead is L. */
+int fm_ranking_size(const struct fm_ranking *r, const int16_t *moe, int L, size_t *size,
                     struct fm_err *err);
 /* The bytes of ranking.safetensors; free() *data.  Same ranking, same bytes. */
-int fm_ranking_pack(const struct fm_ranking *r, const int16_t *moe, void **data, size_t *size,
-                    struct fm_err *err);
+int fm_ranking_pack(const struct fm_ranking *r, const int16_t *moe, int L, void **data,
+                    size_t *size, struct fm_err *err);
 
 /*
  * Read a ranking from a stream and check its digest.  FM_EFORMAT, naming layer and expert, if

@@ -66,6 +66,9 @@ fm-pack -q -m "$code" --json -f -o codes.fm trained >pack/codes
 fm-pack -q -x coded -b 0.4 --layout uniform --json codes.fm >export/coded
 fm-pack -q -x small -b 0.4 --layout uniform --weights fp8 --json codes.fm >export/small
 fm-pack -q -l --json codes.fm >list/codes
+# With a layer for multi-token prediction.
+python3 "$(dirname "$0")/mtp.py" make "$GOLDEN" glm4 ahead
+fm-rank -q -m ahead -t ahead/tokens.npy --keep-extra --json -f -o ranked >rank/ahead 2>/dev/null
 python3 - "$GOLDEN/../man/fm-json.5" <<'PYTHON'
 import json
 import re

@@ -343,7 +343,7 @@ int fm_synth_tokens(const struct fm_synth *s, int sequences, const char *path, s
 static int draw_ranking(struct fm_ranking *r, const struct fm_config *config, uint64_t seed,
                         struct fm_err *err)
 {
-    if (fm_ranking_init(r, config->M, config->E, config->I, err))
+    if (fm_ranking_init(r, config->M, 0, config->E, config->I, err))
         return err->code;
     size_t experts = (size_t)r->M * (size_t)r->E;
     for (size_t i = 0; i < experts * (size_t)r->I; i++)
@@ -398,7 +398,7 @@ static int make_manifest(struct stage *g, const atomic_int *stop, struct fm_err 
     g->manifest = fm_stage_manifest(FM_STAGE_TRAIN, NULL, model, dropped);
     fm_json_add_object(fm_stage_history(g->manifest, "fm-rank"), "options");
     fm_json_add_object(fm_stage_history(g->manifest, "fm-train"), "options");
-    rc = fm_ranking_pack(&g->ranking, g->config.moe, &g->data[0], &g->size[0], err);
+    rc = fm_ranking_pack(&g->ranking, g->config.moe, g->config.L, &g->data[0], &g->size[0], err);
     return rc ? rc
               : fm_budgets_pack(&g->masks, &g->actions, &g->config,
                                 fm_stage_tensor_bytes(&g->dir, &g->config), dtype, g->manifest,

@@ -31,7 +31,7 @@ static inline void given_ranking(struct fm_ranking *r)
 {
     struct golden g;
     golden_open(&g, GIVEN_INPUTS);
-    GIVEN_TRY(fm_ranking_init(r, GIVEN_L, GIVEN_E, GIVEN_I, &given_err));
+    GIVEN_TRY(fm_ranking_init(r, GIVEN_L, 0, GIVEN_E, GIVEN_I, &given_err));
     double *scores = golden_read(&g, "scores", FM_F64, NULL);
     int64_t *tokens = golden_read(&g, "tokens", FM_I64, NULL);
     memcpy(r->scores, scores, sizeof(double) * GIVEN_L * GIVEN_E * GIVEN_I);
@@ -89,7 +89,7 @@ static inline void given_rank(const char *to, const struct fm_hfdir *dir,
     void *data;
     size_t size;
     given_ranking(&r);
-    GIVEN_TRY(fm_ranking_pack(&r, given_moe, &data, &size, &given_err));
+    GIVEN_TRY(fm_ranking_pack(&r, given_moe, GIVEN_L, &data, &size, &given_err));
     struct fm_model *weights = NULL;
     GIVEN_TRY(fm_model_open_dir(&weights, dir, 0, &given_err));
     GIVEN_TRY(fm_model_sums(weights, &sums, NULL, &given_err));

@@ -54,7 +54,7 @@ static inline struct fm_ranking stages_ranking(void)
 {
     struct fm_ranking r;
     struct fm_err err = {0};
-    assert_ok(fm_ranking_init(&r, stages_config.M, stages_config.E, stages_config.I, &err));
+    assert_ok(fm_ranking_init(&r, stages_config.M, 0, stages_config.E, stages_config.I, &err));
     for (int i = 0; i < stages_config.M * stages_config.E * stages_config.I; i++)
         r.scores[i] = i / stages_config.I == 3 ? 0 : (double)(i * 7919 % 101) / 3;
     for (int i = 0; i < stages_config.M * stages_config.E; i++)
@@ -109,7 +109,7 @@ static inline const char *stages_write_rank(const char *name, const struct fm_ra
         cJSON_AddNumberToObject(options, "channel_group", r->group);
     fm_json_add(entry, "options", options);
     fm_provenance_tokens(entry, &calib);
-    assert_ok(fm_ranking_pack(r, stages_config.moe, &data, &size, &err));
+    assert_ok(fm_ranking_pack(r, stages_config.moe, stages_config.L, &data, &size, &err));
     const char *path =
         stages_write(name, FM_STAGE_RANK, NULL, manifest, FM_MEMBER_RANKING, data, size);
     free(data);

@@ -28,7 +28,7 @@ TEST(groups_are_ordered_by_their_sums)
     static const int32_t of_3[12] = {3, 4, 5, 6, 7, 8, 9, 10, 11, 0, 1, 2};
     static const int32_t of_4[12] = {4, 5, 6, 7, 8, 9, 10, 11, 0, 1, 2, 3};
     struct fm_ranking r;
-    assert_ok(fm_ranking_init(&r, 1, 1, 12, &err));
+    assert_ok(fm_ranking_init(&r, 1, 0, 1, 12, &err));
     memcpy(r.scores, scores, sizeof scores);
     r.group = 3; /* sums 1, 9, 9, 9: ties to the lower group */
     assert_ok(fm_ranking_sort(&r, &err));

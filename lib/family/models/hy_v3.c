@@ -56,6 +56,12 @@ static const struct fm_keys_only only[] = {{"route_norm", "true"},
                                            {"mlp_bias", "false"},
                                            {NULL, NULL}};
 
+/* As fm_extra_nextn, but how such layers are computed was not checked. */
+static const char *const extra_names[] = {FM_EXTRA_BEHIND, NULL};
+static const char *const extra_counts[] = {"num_nextn_predict_layers", NULL};
+static const struct fm_extra_form extra = {
+    .name = extra_names, .mark = FM_EXTRA_BEHIND_MARK, .behind = true, .count = extra_counts};
+
 const struct fm_model_family fm_hy_v3 = {
     .name = "hy_v3",
     .class_name = "HYV3",
@@ -74,5 +80,5 @@ const struct fm_model_family fm_hy_v3 = {
             "first_k_dense_replace mlp_layer_types moe_layer_freq router_scaling_factor "
             "scoring_func",
     .weight = weights,
-    .extra = &fm_extra_nextn,
+    .extra = &extra,
 };
