@@ -168,8 +168,10 @@ static void say_extra(struct fm_text *t, const struct fm_exportplan *p)
                        fm_extra_named(x) ? "other parts" : "layers for multi-token prediction",
                        *layers ? " (" : "", layers, *layers ? ")" : "",
                        fm_extra_parts(x) && !fm_extra_named(x) ? " and other parts" : "",
-                       p->options.keep_extra ? "copied unchanged" : "left out", x->tensors,
-                       x->bytes);
+                       p->narrowed             ? "experts with the width of the others"
+                       : p->options.keep_extra ? "copied unchanged"
+                                               : "left out",
+                       x->tensors, x->bytes);
 }
 
 /* Compare the size of the checkpoint's weight files with the size of this export's. */

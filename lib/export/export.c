@@ -179,7 +179,7 @@ static int check_parts(const struct fm_export_options *o, const struct fm_opened
     bool whole = from->config.family->wrapper_form && !from->config.fused &&
                  o->layout->names == FM_NAMING_STOCK;
     const char *cannot = o->layout->cannot[FM_WITH_EXTRA];
-    if (o->keep_extra && cannot && !whole)
+    if (o->keep_extra && cannot && !whole && !fm_exportplan_narrows(o, from))
         return fm_fail(err, FM_EUSAGE, "--keep-extra: layout %s %s; use another layout",
                        o->layout->name, cannot);
     if (!o->keep_extra && whole)

@@ -96,7 +96,7 @@ uint64_t fm_fill_cut(const struct fm_exportplan *p, const struct fm_planned_tens
 {
     uint64_t left = t->t.size - from, at = from;
     limit = t->decoded ? limit / 16 * 16 : limit; /* whole bytes of codes */
-    if (t->by)
+    if (t->by || t->picked)
         return t->t.size;
     if (t->blocks == 0)
         return from + (left < limit ? left : limit);
@@ -517,6 +517,33 @@ static int fill_widened(const struct fm_exportplan *p, const struct fm_planned_t
     return rc;
 }
 
+/*
+ * Fill a whole tensor of an expert for multi-token prediction: the first of its channels in ranked
+ * order, which are rows or columns.
+ */
+static int fill_picked(const struct fm_exportplan *p, const struct fm_planned_tensor *t, char *dst,
+                       struct fm_err *err)
+{
+    const struct fm_tensor *own = &t->from->t;
+    size_t element = (size_t)fm_dtype_bits(t->t.dtype) / 8, k = (size_t)t->t.shape[t->across];
+    size_t I = (size_t)p->from->config.I, other = (size_t)(fm_tensor_count(own) / I);
+    const int32_t *order = p->ahead + (size_t)t->expert * I;
+    bool rows = t->across == 0;
+    const struct fm_box all = {I, 1, rows ? 1 : other, rows ? other * element : element};
+    const struct fm_box box = {k, 1, all.items, all.size};
+    const struct fm_form wide = {box.size, 0, rows ? 0 : I * element};
+    const struct fm_form narrow = {box.size, 0, rows ? 0 : k * element};
+    struct fm_mark mark = fm_scratch_mark();
+    char *bytes = fm_scratch((size_t)own->size), *ranked = fm_scratch((size_t)own->size);
+    int rc = read_own(p, t, bytes, (size_t)own->size, err);
+    if (!rc) {
+        fm_move(ranked, &wide, bytes, &wide, &all, order);
+        fm_move(dst, &narrow, ranked, &wide, &box, NULL);
+    }
+    fm_scratch_release(mark);
+    return rc;
+}
+
 static int fill_numbers(const struct fm_planned_tensor *t, uint64_t from, uint64_t size, char *dst)
 {
     char value[sizeof t->number];
@@ -649,6 +676,8 @@ static int fill_bytes(const struct filling *f, const struct fm_planned_tensor *t
         return fill_numbers(t, from, size, dst);
     if (t->by > 0)
         return fill_widened(f->p, t, dst, err);
+    if (t->picked)
+        return fill_picked(f->p, t, dst, err);
     if (t->decoded)
         return read_decoded(f->p, t, from / element, size / element, dst, err);
     return fm_file_read(&f->p->from->bundle.file, t->from->t.offset + from, dst, (size_t)size, err);
@@ -788,7 +817,7 @@ static uint64_t filling_memory(const struct fm_exportplan *p, const struct fm_pl
     const struct fm_tensor *scale = t->decoded ? t->from->at.scale : NULL;
     uint64_t most = 0, H = (uint64_t)p->from->config.H;
     if (t->from && !fm_planned_copy(t))
-        return piece +
+        return (t->picked ? 2 * (uint64_t)t->from->t.size : piece) +
                (scale ? piece + scale->size + fm_tensor_count(scale) * sizeof(float) + FM_FILL_PIECE
                       : 0);
     for (size_t i = t->block; i < t->block + t->blocks; i++) {

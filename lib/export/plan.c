@@ -21,6 +21,7 @@
 #include "lib/base/trace.h"
 #include "lib/export/texts.h"
 #include "lib/export/trust.h"
+#include "lib/stage/ranking.h"
 
 /* ---- options ---- */
 
@@ -50,6 +51,13 @@ int fm_exportplan_check(const struct fm_export_options *o, struct fm_err *err)
                        "--load-cap %g:%g: give two shares from 0 to 1, the lower one first",
                        o->load_low, o->load_high);
     return fm_trust_check(o, err);
+}
+
+bool fm_exportplan_narrows(const struct fm_export_options *o, const struct fm_opened *from)
+{
+    struct fm_err unused = {0};
+    return o->keep_extra && o->layout->narrows_extra &&
+           !fm_extra_can_draft(&from->extra, &from->config, &unused);
 }
 
 int fm_exportplan_serve(struct fm_export_options *o, enum fm_server server, struct fm_err *err)
@@ -130,6 +138,37 @@ static int check_extra(const struct fm_exportplan *p, struct fm_err *err)
                            t->name, fm_dtype_name(t->dtype));
     }
     return FM_OK;
+}
+
+/* Read the order of the experts that are narrowed, which fm-rank --keep-extra found. */
+static int open_ahead(struct fm_exportplan *p, struct fm_err *err)
+{
+    const struct fm_opened *from = p->from;
+    const char *name = p->options.layout->name, *path = from->bundle.file.path;
+    struct fm_ranking r;
+    p->narrowed = fm_exportplan_narrows(&p->options, from);
+    if (p->narrowed && p->options.quantise)
+        return fm_fail(err, FM_ECONFIG,
+                       "--keep-extra: --weights %s does not round layers for multi-token "
+                       "prediction; omit one of the options",
+                       p->options.quantise->name);
+    if (!p->narrowed || from->foreseen)
+        return FM_OK;
+    if (fm_ranking_open(&r, &from->bundle, err))
+        return err->code;
+    size_t n = (size_t)r.E * (size_t)r.I;
+    p->ahead = fm_alloc(n, sizeof *p->ahead, "the order of channels", err);
+    if (p->ahead && r.ahead)
+        memcpy(p->ahead, r.order + (size_t)r.M * n, n * sizeof *p->ahead);
+    int rc = p->ahead ? FM_OK : err->code;
+    if (!rc && !r.ahead)
+        rc = fm_fail(err, FM_ECONFIG,
+                     "--keep-extra: layout %s narrows the experts of layer %d, for multi-token "
+                     "prediction, and %s has no order for them; rank with fm-rank --keep-extra, or "
+                     "use another layout",
+                     name, from->config.L, path);
+    fm_ranking_release(&r);
+    return rc;
 }
 
 /* H must be a multiple of the columns of a block, or of 16 if a block is a whole row. */
@@ -273,7 +312,8 @@ int fm_exportplan_begin(struct fm_exportplan *p, const struct fm_opened *from,
         return err->code;
     assert(p->packed.M == from->config.M &&
            from->config.I % p->packed.group == 0); /* invariant 2 */
-    if (check_values(p, err) || check_extra(p, err) || keep_members(p, err) || check_pad(p, err))
+    if (check_values(p, err) || check_extra(p, err) || open_ahead(p, err) || keep_members(p, err) ||
+        check_pad(p, err))
         return err->code;
     if (options->keep_extra && options->layout->names == FM_NAMING_STOCK)
         p->wrapped = fm_hftext_wrapped(from->config_text, from->config_bytes);

@@ -143,6 +143,7 @@ void fm_exportplan_release(struct fm_exportplan *p)
     free(p->widths.kept);
     free(p->widths.stored);
     free(p->planned_for);
+    free(p->ahead);
     free(p->family);
     free(p->code.item);
     *p = (struct fm_exportplan){0};

@@ -60,20 +60,22 @@ struct fm_planned_tensor {
     int m;                               /* index of the layer in config.moe; -1: none */
     size_t block, blocks;                /* the first of its blocks, and their number; 0: none */
     const struct fm_opened_tensor *from; /* the tensor of the bundle; NULL: blocks or numbers */
-    bool decoded;      /* `from` is codes, whose values are written, rounded once */
-    uint64_t by;       /* `from` is of the shared expert, and grows by so many elements */
-    int wider;         /* the dimension that grows */
-    size_t again;      /* bytes of the last scale, which the padding repeats; 0: it repeats
-                          `blank` */
-    int blank;         /* the byte of the padding */
-    int64_t number[2]; /* the elements of a tensor of numbers */
+    bool decoded;       /* `from` is codes, whose values are written, rounded once */
+    uint64_t by;        /* `from` is of the shared expert, and grows by so many elements */
+    int wider;          /* the dimension that grows */
+    size_t again;       /* bytes of the last scale, which the padding repeats; 0: it repeats
+                           `blank` */
+    int blank;          /* the byte of the padding */
+    bool picked;        /* `from` is of an expert for multi-token prediction, and loses channels: */
+    int across, expert; /* it has channels in this dimension; the expert */
+    int64_t number[2];  /* the elements of a tensor of numbers */
     size_t file;
 };
 
 /* Whether the tensor has the bytes of one of the bundle. */
 static inline bool fm_planned_copy(const struct fm_planned_tensor *t)
 {
-    return t->from && !t->decoded && t->by == 0;
+    return t->from && !t->decoded && t->by == 0 && !t->picked;
 }
 
 struct fm_planned_file {
@@ -149,7 +151,9 @@ struct fm_exportplan {
                                        points to are borrowed */
     const char *wrapped; /* prefix of tensors (fm_hftext_wrapped) if the export is the multimodal
                             checkpoint; NULL: it is only its text model */
-    char *family; /* fm_family of config.json, the same for all members; NULL: not made yet */
+    bool narrowed;  /* the experts of a layer for multi-token prediction get the layout's width */
+    int32_t *ahead; /* (E, I): their order; NULL without a bundle */
+    char *family;   /* fm_family of config.json, the same for all members; NULL: not made yet */
 };
 
 void fm_exportplan_release(struct fm_exportplan *p); /* zeroed struct is fine */

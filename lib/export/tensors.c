@@ -203,10 +203,9 @@ static bool is_shared(struct fm_tensor *grown, const struct fm_exportplan *p,
 /* Plan a tensor of the shared expert, or its codes or scales, as wide as the export requires.  The
  * tensor's shape comes from the bundle, which is untrusted. */
 static int widen_shared(struct fm_planned_tensor *t, const struct fm_exportplan *p,
-                        struct fm_err *err)
+                        const struct fm_stored *at, struct fm_err *err)
 {
     const struct fm_config *c = &p->from->config;
-    const struct fm_stored *at = &t->from->at;
     const struct fm_weight *w = at->weight;
     struct fm_tensor plain = {0}, grown;
     if (p->widths.shared == c->shared || at->role > FM_STORED_FACTOR ||
@@ -230,6 +229,38 @@ static int widen_shared(struct fm_planned_tensor *t, const struct fm_exportplan 
     t->wider = d;
     t->by = grown.shape[d] - plain.shape[d];
     t->t.shape[d] = grown.shape[d];
+    return FM_OK;
+}
+
+/* Plan a tensor of a layer for multi-token prediction whose experts get the layout's width. */
+static int narrow_extra(struct fm_planned_tensor *t, const struct fm_exportplan *p,
+                        struct fm_err *err)
+{
+    const struct fm_config *c = &p->from->config;
+    struct fm_stored twin = t->from->at;
+    struct fm_tensor plain = {0};
+    if (!fm_stored_see_twin(&twin, c) && !strstr(t->from->t.name, ".experts."))
+        return FM_OK;
+    if (!twin.weight)
+        return fm_fail(err, FM_ECONFIG,
+                       "--keep-extra: tensor '%s' is of experts that were not ranked, so layout %s "
+                       "cannot narrow it; use another layout",
+                       t->from->t.name, p->options.layout->name);
+    if (!fm_stored_is_expert(&twin))
+        return widen_shared(t, p, &twin, err);
+    plain.dims = fm_weights_shape(plain.shape, c, twin.weight, twin.l, 0);
+    const char *across = strchr(twin.weight->shape, 'I');
+    bool same = twin.e >= 0 && across && t->t.dims == plain.dims;
+    for (int d = 0; same && d < plain.dims; d++)
+        same = t->t.shape[d] == plain.shape[d];
+    if (!same)
+        return fm_fail(err, FM_EFORMAT,
+                       "%s: tensor '%s' does not have the shape that config.json requires",
+                       p->from->bundle.file.path, t->from->t.name);
+    t->picked = true;
+    t->expert = twin.e;
+    t->across = (int)(across - twin.weight->shape);
+    t->t.shape[t->across] = p->widths.stored[0];
     return FM_OK;
 }
 
@@ -299,7 +330,10 @@ int fm_exportplan_rest(struct fm_exportplan *p, struct fm_err *err)
             continue;
         fm_checkpoint_rename(name, &p->from->config, p->options.layout->names, like.t.name);
         like.t.name = name;
-        if ((like.from && widen_shared(&like, p, err)) || fm_exportplan_add_tensor(p, &like, err))
+        if (from->extra && p->narrowed && narrow_extra(&like, p, err))
+            return err->code;
+        if ((like.from && !from->extra && widen_shared(&like, p, &like.from->at, err)) ||
+            fm_exportplan_add_tensor(p, &like, err))
             return err->code;
     }
     return FM_OK;

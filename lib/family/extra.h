@@ -56,7 +56,7 @@ struct fm_extra_form {
     const char *flag;        /* key that says whether there are such layers; NULL: none */
     const char *const *list; /* keys of lists with an entry for every decoder layer, which may have
                                 others for such layers; NULL: none */
-    const char *const *object; /* keys of objects that describe other parts; NULL: none */
+    const char *const *object;          /* keys of objects that describe other parts; NULL: none */
     const struct fm_extra_draft *draft; /* how layer 0 of them is computed; NULL: it is not */
 };
 

@@ -334,6 +334,10 @@ static void check_unit(void *arg, int i)
         rc = check_filled(&p, 0, have->size,
                           "differs from the value computed with the bundle's codes and scales",
                           &err);
+    else if (p.t->picked)
+        rc =
+            check_filled(&p, 0, have->size,
+                         "differs from the bundle's channels in ranked order, at this width", &err);
     else
         rc = p.t->by ? check_widened(&p, have, &err) : check_copy(&p, have, &err);
     fm_scratch_release(mark);

@@ -3,7 +3,8 @@
  * to a multiple that the grouped products of stock runtimes require.  The architecture stays the
  * same, so any program that runs the original loads the export.  If config.json gives the width of
  * the shared expert as a number of experts, that number also changes, and zeros fill the rest of
- * the last expert.
+ * the last expert.  Programs build layers for multi-token prediction with the same widths, so with
+ * --keep-extra such a layer gets them, too.
  */
 #include "lib/export/planned.h"
 #include "lib/export/texts.h"
@@ -55,6 +56,7 @@ const struct fm_layout fm_layout_uniform = {
                [FM_WITH_EXTRA] = FM_WHY_NARROW,
                [FM_WITH_KEYS] = FM_WHY_ALL_KEYS},
     .one_width = true,
+    .narrows_extra = true,
     .multiple = FM_UNIFORM_MULTIPLE,
     .level = level_model,
     .store = widen_shared,
