@@ -735,6 +735,8 @@ static void show_export(const cJSON *json, const struct fm_list *list,
         printf(", held-out cross-entropy %s%.4f", row->interpolated ? "about " : "", row->ce);
     if (measured && fm_stage_original_ce(&original, &opened->bundle, masks->mask))
         printf(" (the original's: %.4f)", original);
+    if (measured && row->removed > 0 && row->agree < FM_LIST_AGREEMENT)
+        printf(", expect loops");
     if (!measured) {
         printf("; 'fm-bench quality ");
         fm_printable_write(stdout, asked.out);
