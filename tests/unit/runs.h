@@ -49,7 +49,7 @@ static inline void runs_init(struct runs *r, const char *input, const char *outp
     *r = (struct runs){.countdown = -1};
     r->run =
         (struct fm_run_options){.inputs.model = RUNS_MODEL,
-                                .inputs.tokens = {{RUNS_MODEL "/tokens.npy"}},
+                                .inputs.tokens = {{.path = RUNS_MODEL "/tokens.npy"}},
                                 .inputs.seed = 1,
                                 .machine.device = "ref",
                                 .machine.memory = (uint64_t)64 << 20,

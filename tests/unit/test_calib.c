@@ -13,7 +13,7 @@ static struct fm_run_options numbered(void)
     for (int i = 0; i < 1000; i++)
         ids[i] = (uint16_t)i;
     return (struct fm_run_options){
-        .inputs.tokens = {{scratch_write("numbered.u16", ids, sizeof ids)}}};
+        .inputs.tokens = {{.path = scratch_write("numbered.u16", ids, sizeof ids)}}};
 }
 
 static const struct fm_config config = {.V = 1000, .T_max = 300, .T_exact = 300};
@@ -95,7 +95,7 @@ TEST(a_tokenizer_of_another_model_is_noticed)
     };
     char text[256];
     snprintf(text, sizeof text, "%s", scratch_write("a.txt", "a b a b a b a b a b", 19));
-    struct fm_run_options run = {.inputs = {.texts = {{text}}, .separator = "none"}};
+    struct fm_run_options run = {.inputs = {.texts = {{.path = text}}, .separator = "none"}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         char json[512], wanted[128];
         int size =
@@ -226,7 +226,8 @@ TEST(rows_of_a_2d_file_are_cut)
     npy[127] = '\n';
     for (int32_t i = 0; i < 6 * 23; i++)
         memcpy(npy + 128 + 4 * i, &i, 4);
-    struct fm_run_options run = {.inputs.tokens = {{scratch_write("rows.npy", npy, sizeof npy)}}};
+    struct fm_run_options run = {
+        .inputs.tokens = {{.path = scratch_write("rows.npy", npy, sizeof npy)}}};
     struct fm_calib c = open_calib(&run);
     assert_int_equal(c.T, 23);
     assert_int_equal(c.count, 6);
@@ -333,7 +334,7 @@ TEST(sources_are_interleaved_by_weight)
 TEST(a_mixture_is_shuffled_source_by_source)
 {
     struct fm_run_options run = {
-        .inputs.tokens = {{counting("a", 0, 400)}, {counting("b", 500, 400)}},
+        .inputs.tokens = {{.path = counting("a", 0, 400)}, {.path = counting("b", 500, 400)}},
         .inputs.shuffle = true,
         .inputs.seed = 5,
         .inputs.seq_len = 10};

@@ -85,7 +85,7 @@ TEST(the_tails_that_are_freed_are_counted_to_the_byte)
 
 static struct fm_verify_report compute(const char *path)
 {
-    struct fm_run_options run = {.inputs.tokens = {{GIVEN_MODEL "/tokens.npy"}},
+    struct fm_run_options run = {.inputs.tokens = {{.path = GIVEN_MODEL "/tokens.npy"}},
                                  .machine.device = "ref"};
     struct fm_verify_options options = {
         .target = path, .against = bundle, .function = true, .finding = keep_finding};

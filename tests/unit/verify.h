@@ -32,7 +32,7 @@ static inline int verify_as(const char *target, const char *against, bool functi
                             const char *model)
 {
     struct fm_run_options run = {.inputs.model = model,
-                                 .inputs.tokens = {{GIVEN_MODEL "/tokens.npy"}},
+                                 .inputs.tokens = {{.path = GIVEN_MODEL "/tokens.npy"}},
                                  .machine.device = "ref",
                                  .progress = verify_progress,
                                  .machine.memory = (uint64_t)256 << 20};
