@@ -50,6 +50,7 @@ static int save(struct fm_runner *r, struct fm_err *err)
 
 int fm_runner_due(struct fm_runner *r, struct fm_err *err)
 {
+    r->advanced = true;
     bool due = r->task->run->outputs.state && fm_journal_due(&r->clock);
     int rc = r->task->run->outputs.state ? fm_comm_tell(comm_of(r), &due, sizeof due, err) : FM_OK;
     return !rc && due ? save(r, err) : rc;
@@ -207,7 +208,7 @@ static int compute(struct fm_runner *r, struct fm_err *err)
     rc = take_steps(r, err);
     if (!rc)
         rc = r->work->finish(r->self, err);
-    if (rc != FM_ESAVED || !r->task->run->outputs.state)
+    if (rc != FM_ESAVED || !r->task->run->outputs.state || !r->advanced)
         return rc;
     int saved = save(r, err);
     return saved ? saved : FM_ESAVED;

@@ -75,6 +75,7 @@ struct fm_runner {
     int64_t steps;                   /* set by open or begin: number of all steps; 0: unknown */
     int64_t taken;                   /* steps so far */
     int resumed;                     /* of these, those from the state file */
+    bool advanced;                   /* something was done that the state file does not have */
     double work_steps, work_measure; /* FLOPs, as estimated */
     double seconds, seconds_step;    /* of the whole run; mean of a step, 0: no step */
     struct fm_digest params;
@@ -89,7 +90,8 @@ struct fm_runner {
 int fm_runner_run(struct fm_runner *runner, const struct fm_run_options *run,
                   struct fm_estimate *dry, struct fm_err *err);
 
-/* For steps that are not the runner's, such as measuring: save the state if it is time. */
+/* After a step or a part of a measurement: save the state if it is time.  A run that is stopped
+ * before the first of them writes no state file, or leaves that of an earlier run as it is. */
 int fm_runner_due(struct fm_runner *runner, struct fm_err *err);
 
 /* The manifest of the stream, for its size in a forecast; takes ownership of model. */
