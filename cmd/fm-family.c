@@ -89,7 +89,8 @@ struct family {
     struct fm_ledger ledger;
     cJSON *data, *model; /* digests of the inputs: of the learning steps, of fm-pack */
     struct cost cost[STEPS];
-    double reach; /* the highest budget that masks can have */
+    uint64_t calibrated, measured; /* tokens; 0: the ranking is done */
+    double reach;                  /* the highest budget that masks can have */
 };
 
 static bool has(int step)
@@ -511,6 +512,10 @@ static int plan_learning(struct family *f, int step, struct fm_err *err)
                                   (uint64_t)number(json, "memory"),
                                   (uint64_t)(number(json, "output") + number(json, "state"))};
     f->cost[PACK].disk = (uint64_t)number(json, "later") / 2;
+    if (step == RANK) {
+        f->calibrated = (uint64_t)number(json, "tokens_used");
+        f->measured = (uint64_t)(number(json, "held_out") * number(json, "held_out_seq_len"));
+    }
     if (step == TRAIN) {
         double most = number(json, "budget_most"), beyond = number(json, "budget_beyond");
         f->reach = most > 0 ? most + beyond : 1;
@@ -615,6 +620,17 @@ static void show_cost(const char *name, const struct cost *c)
            c->memory ? memory : "", c->disk ? disk : "");
 }
 
+/* Of little text, half is held out. */
+static void show_tokens(const struct family *f)
+{
+    bool evaluates = fm_inputs_evaluate(&f->cli.run.inputs);
+    if (f->calibrated)
+        printf("Tokens: %llu to calibrate on, %llu %s to measure losses on%s.\n",
+               (unsigned long long)f->calibrated, (unsigned long long)f->measured,
+               evaluates ? "of other text" : "held out",
+               evaluates ? "" : "; with --eval-text, none are held out");
+}
+
 /* --dry-run: the forecast of each step, and their sum. */
 static void show_plan(const struct family *f)
 {
@@ -635,7 +651,9 @@ static void show_plan(const struct family *f)
         all.disk += c->disk;
     }
     show_cost("all", &all);
-    puts("Times of the last three are those of a disk with 1 GB/s.");
+    show_tokens(f);
+    puts("Other work on the machine makes all times longer; the last three are for a disk with "
+         "1 GB/s.");
     printf("For a first result in less time:%s%s --measure-step 0.2, a smaller "
            "--max-tokens.\n",
            asked.method ? "" : " --method saliency", has(RECOVER) ? " --no-recover" : "");

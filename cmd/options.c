@@ -100,7 +100,9 @@ static const struct shared *shared_options(struct fm_cli *cli, int *count)
           "tokens: .npy, or raw .u16 or .u32; repeat to mix", 0, 0, 0}},
         {FM_CLI_TOKENS,
          {"text", 0, FM_CLI_SOURCES, run->inputs.texts, "FILE[:W]",
-          "text instead, or mixed in: .jsonl, .txt, - (stdin)", 0, 0, 0}},
+          cli->groups & FM_CLI_FAMILY ? "text to calibrate on: .jsonl, .txt; repeat to mix"
+                                      : "text instead, or mixed in: .jsonl, .txt, - (stdin)",
+          0, 0, 0}},
         {FM_CLI_TOKENS | NEEDS_TEXT,
          {"text-field", 0, FM_CLI_TEXT, &run->inputs.text_field, "NAME",
           "field of .jsonl rows with the text (default: text)", 0, 0, 0}},

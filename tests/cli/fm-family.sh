@@ -163,7 +163,10 @@ ls -d none* PWNED 2>/dev/null
 
 echo "-- a forecast"
 fm-family "${one[@]}" -o none -n | sed -E 's/(under )?[0-9.]+ ([a-z]|[kMG]?B\b)+( [0-9]+ [a-z]+)?/N/g; s/N to N/N/; s/ +/ /g'
-fm-family "${data[@]}" --shuffle --layout native -b 0.3 --work other -o none -n >/dev/null
+echo '{"text": "a sample that is small"}' >small.jsonl
+fm-family MODEL --text small.jsonl --seq-len 4 -b 0.3 -o none -n | grep '^Tokens'
+fm-family MODEL --text small.jsonl --eval-text mine.txt --seq-len 4 -b 0.3 -o none -n | grep '^Tokens'
+fm-family "${data[@]}" --shuffle --layout native -b 0.3 --work other -o none -n | grep -c '^Tokens'
 echo "status $?"
 ls -d none* other 2>/dev/null
 
