@@ -14,7 +14,6 @@
 #include "lib/base/err.h"
 #include "lib/model/checkpoint.h"
 #include "lib/stage/budgets.h"
-#include "lib/stage/segments.h"
 #include "lib/stage/volumes.h"
 
 /* A tensor outside the experts, under the checkpoint's name. */

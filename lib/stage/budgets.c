@@ -20,7 +20,7 @@
 #include "lib/base/mem.h"
 #include "lib/base/trace.h"
 #include "lib/model/stored.h"
-#include "lib/stage/segments.h"
+#include "lib/stage/volumes.h"
 #include "lib/stage/stage.h"
 
 #define EXACT_MAX (((int64_t)1 << 53) - 1)

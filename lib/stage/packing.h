@@ -16,7 +16,6 @@
 #include "lib/run/taskgroup.h"
 #include "lib/stage/budgets.h"
 #include "lib/stage/ranking.h"
-#include "lib/stage/segments.h"
 #include "lib/stage/stage.h"
 #include "lib/stage/volumes.h"
 

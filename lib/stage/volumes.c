@@ -1,13 +1,25 @@
 /*
  * In a bundle all experts of a layer have the same size, so an expert's offset is computed from
  * that of its tensor.  The shapes in the headers are checked once.
+ *
+ * An export has a prefix of each expert's ranked channels, and its widths before any padding are
+ * known when the bundle is made.  So digests of the segments between these widths are enough to
+ * verify such an export of any mask, without the weights.  They are computed while weights are
+ * packed, in the same pass over the bytes.
  */
 #include "lib/stage/volumes.h"
 
+#include <assert.h>
+#include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "lib/base/mem.h"
+#include "lib/base/names.h"
+
+/* ---- where weights are ---- */
 
 void fm_volumes_member(char name[FM_VOLUMES_NAME_BYTES], int l)
 {
@@ -112,4 +124,438 @@ void fm_volumes_close(struct fm_volumes *v)
     fm_safetensors_close(&v->rest);
     fm_safetensors_close(&v->extra);
     *v = (struct fm_volumes){0};
+}
+
+/* ---- checksums ---- */
+
+#define TENSOR_PREFIX "tensor."
+
+static int compare_bounds(const void *a, const void *b)
+{
+    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+    return (x > y) - (x < y);
+}
+
+static int32_t whole_groups(const struct fm_segments *seg, int32_t channels)
+{
+    int32_t group = seg->packed.group;
+    return (channels + group - 1) / group * group;
+}
+
+/* Make boundaries: 0, the widths, the multiples of FM_SEGMENT_CHANNELS, and I; sorted, each
+ * once. */
+static int make_bounds(struct fm_segments *seg, const uint32_t *widths, size_t n,
+                       struct fm_err *err)
+{
+    size_t multiples = (size_t)seg->I / FM_SEGMENT_CHANNELS, count = 0;
+    seg->bound = fm_alloc(n + multiples + 2, sizeof *seg->bound, "segment boundaries", err);
+    if (!seg->bound)
+        return err->code;
+    seg->bound[count++] = 0;
+    for (size_t i = 0; i < n; i++) {
+        assert(widths[i] <= (uint32_t)seg->I);
+        seg->bound[count++] = whole_groups(seg, (int32_t)widths[i]);
+    }
+    for (size_t i = 1; i <= multiples; i++)
+        seg->bound[count++] = whole_groups(seg, (int32_t)(i * FM_SEGMENT_CHANNELS));
+    seg->bound[count++] = seg->I;
+    qsort(seg->bound, count, sizeof *seg->bound, compare_bounds);
+    int last = 0;
+    for (size_t i = 1; i < count; i++)
+        if (seg->bound[i] != seg->bound[last])
+            seg->bound[++last] = seg->bound[i];
+    seg->S = last;
+    return FM_OK;
+}
+
+static int copy_tensors(struct fm_segments *seg, const struct fm_tensor *rest, size_t tensors,
+                        struct fm_err *err)
+{
+    seg->tensor = fm_alloc(tensors, sizeof *seg->tensor, "segment checksums", err);
+    if (!seg->tensor)
+        return err->code;
+    for (size_t i = 0; i < tensors; i++) {
+        struct fm_tensor *t = &seg->tensor[i].t;
+        *t = rest[i];
+        t->name = fm_strdup(rest[i].name, err);
+        if (!t->name)
+            return err->code;
+        seg->tensors = i + 1;
+    }
+    fm_names_sort(seg->tensor, tensors, sizeof *seg->tensor);
+    return FM_OK;
+}
+
+static int alloc_experts(struct fm_segments *seg, struct fm_err *err)
+{
+    size_t n = 0;
+    for (int i = 0; i < seg->packed.forms; i++)
+        seg->parts =
+            seg->packed.form[i].parts > seg->parts ? seg->packed.form[i].parts : seg->parts;
+    if (!fm_mul(&n, (size_t)seg->M * (size_t)seg->parts, (size_t)seg->E) ||
+        !fm_mul(&n, n, (size_t)seg->S))
+        return fm_fail(err, FM_ENOMEM, "segment checksums do not fit in memory");
+    seg->expert = fm_alloc(n, sizeof *seg->expert, "segment checksums", err);
+    return seg->expert ? FM_OK : err->code;
+}
+
+/* Set the sizes of the model that the checksums are for. */
+static struct fm_segments segments_of(const struct fm_config *c)
+{
+    assert(c->M > 0 && c->E > 0 && c->I > 0);
+    return (struct fm_segments){.M = c->M, .E = c->E, .I = c->I, .config = c};
+}
+
+int fm_segments_init(struct fm_segments *seg, const struct fm_config *config,
+                     const struct fm_packed_layers *packed, enum fm_dtype dtype,
+                     const uint32_t *widths, size_t n, const struct fm_tensor *rest, size_t tensors,
+                     struct fm_err *err)
+{
+    *seg = segments_of(config);
+    seg->packed = *packed;
+    seg->dtype = dtype;
+    int rc = FM_OK;
+    if (make_bounds(seg, widths, n, err) || copy_tensors(seg, rest, tensors, err) ||
+        alloc_experts(seg, err)) {
+        rc = err->code;
+        fm_segments_release(seg);
+    }
+    return rc;
+}
+
+void fm_segments_release(struct fm_segments *seg)
+{
+    for (size_t i = 0; i < seg->tensors; i++)
+        free((char *)seg->tensor[i].t.name);
+    free(seg->tensor);
+    free(seg->expert);
+    free(seg->bound);
+    *seg = (struct fm_segments){0};
+}
+
+struct fm_digest *fm_segments_expert(const struct fm_segments *seg, int m, int part, int e)
+{
+    size_t tensor = (size_t)m * (size_t)seg->parts + (size_t)part;
+    size_t row = tensor * (size_t)seg->E + (size_t)e;
+    return seg->expert + row * (size_t)seg->S;
+}
+
+int fm_segments_at(const struct fm_segments *seg, uint32_t width)
+{
+    for (int s = 0; s <= seg->S; s++)
+        if ((uint32_t)seg->bound[s] == width)
+            return s;
+    return -1;
+}
+
+struct fm_segment_tensor *fm_segments_find(const struct fm_segments *seg, const char *name)
+{
+    return fm_names_find(seg->tensor, seg->tensors, sizeof *seg->tensor, name);
+}
+
+struct fm_segment_tensor *fm_segments_match(const struct fm_segments *seg,
+                                            const struct fm_tensor *t)
+{
+    struct fm_segment_tensor *s = fm_segments_find(seg, t->name);
+    return s && fm_tensor_like(&s->t, t) ? s : NULL;
+}
+
+void fm_segments_digest(struct fm_digest *digest, const struct fm_segments *seg, int m, int count,
+                        const void *rows, size_t group_bytes)
+{
+    const char *byte = rows;
+    size_t group = (size_t)fm_packed_at(&seg->packed, m)->group;
+    for (int s = 0; s < count; s++) {
+        size_t from = (size_t)seg->bound[s] / group, to = (size_t)seg->bound[s + 1] / group;
+        digest[s] = fm_digest_of(byte + from * group_bytes, (to - from) * group_bytes);
+    }
+}
+
+/* ---- writing them ---- */
+
+/* Strings of list_entries: "layers.3.down", "tensor.x", "BF16 4 4". */
+struct words {
+    char **word;
+    size_t count;
+};
+
+static const char *add_word(struct words *w, const char *fmt, ...) FM_PRINTF(2, 3);
+static const char *add_word(struct words *w, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    char *text = NULL;
+    int n = vasprintf(&text, fmt, ap);
+    va_end(ap);
+    if (n < 0)
+        return NULL;
+    return w->word[w->count++] = text;
+}
+
+static void free_words(struct words *w)
+{
+    for (size_t i = 0; i < w->count; i++)
+        free(w->word[i]);
+    free(w->word);
+}
+
+/* List the entries of the file, in any order, and its metadata; false if memory ran out. */
+static bool list_entries(const struct fm_segments *seg, struct fm_tensor *entry,
+                         const char **metadata, struct words *w)
+{
+    size_t n = 0, pairs = 0;
+    bool ok = true;
+    entry[n++] = (struct fm_tensor){
+        .name = "boundaries", .dtype = FM_I32, .dims = 1, .shape = {(uint64_t)seg->S + 1}};
+    for (int m = 0; m < seg->M; m++) {
+        const struct fm_packed *packed = fm_packed_at(&seg->packed, m);
+        for (int p = 0; p < packed->parts; p++) {
+            struct fm_tensor t = {.dtype = FM_U8, .dims = 3};
+            t.name = add_word(w, "layers.%d.%s", seg->config->moe[m], packed->part[p].name);
+            t.shape[0] = (uint64_t)seg->E;
+            t.shape[1] = (uint64_t)seg->S;
+            t.shape[2] = sizeof(struct fm_digest);
+            ok = ok && t.name;
+            entry[n++] = t;
+        }
+    }
+    metadata[pairs++] = "fm.kind";
+    metadata[pairs++] = "segments";
+    metadata[pairs++] = "fm.dtype";
+    metadata[pairs++] = fm_dtype_name(seg->dtype);
+    for (size_t i = 0; i < seg->tensors; i++) {
+        char text[FM_TENSOR_TEXT];
+        fm_tensor_describe(text, &seg->tensor[i].t);
+        struct fm_tensor t = {.dtype = FM_U8, .dims = 1, .shape = {sizeof(struct fm_digest)}};
+        t.name = add_word(w, TENSOR_PREFIX "%s", seg->tensor[i].t.name);
+        entry[n++] = t;
+        metadata[pairs++] = t.name;
+        metadata[pairs++] = add_word(w, "%s", text);
+        ok = ok && t.name && metadata[pairs - 1];
+    }
+    metadata[pairs] = NULL;
+    return ok;
+}
+
+/* The bytes of an entry. */
+static const void *entry_bytes(const struct fm_segments *seg, const char *name)
+{
+    if (strcmp(name, "boundaries") == 0)
+        return seg->bound;
+    if (strncmp(name, TENSOR_PREFIX, strlen(TENSOR_PREFIX)) == 0)
+        return &fm_segments_find(seg, name + strlen(TENSOR_PREFIX))->digest;
+    int l = 0, p = 0;
+    char part[24];
+    int got = sscanf(name, "layers.%d.%23s", &l, part);
+    assert(got == 2);
+    int m = fm_config_moe(seg->config, l);
+    const struct fm_packed *packed = fm_packed_at(&seg->packed, m);
+    while (strcmp(part, packed->part[p].name) != 0)
+        p++;
+    assert(p < packed->parts);
+    return fm_segments_expert(seg, m, p, 0);
+}
+
+/* Number of entries of the file. */
+static size_t count_entries(const struct fm_segments *seg)
+{
+    size_t n = 1 + seg->tensors;
+    for (int m = 0; m < seg->M; m++)
+        n += (size_t)fm_packed_at(&seg->packed, m)->parts;
+    return n;
+}
+
+int fm_segments_write(const struct fm_segments *seg, void **bytes, size_t *size, struct fm_err *err)
+{
+    size_t entries = count_entries(seg);
+    struct words w = {.word = calloc(entries + seg->tensors, sizeof(char *))};
+    struct fm_tensor *entry = calloc(entries, sizeof *entry);
+    const char **metadata = calloc(2 * seg->tensors + 5, sizeof *metadata);
+    char *header = NULL, *all = NULL;
+    uint64_t header_bytes = 0, file_bytes = 0;
+    int rc = FM_OK;
+    if (!w.word || !entry || !metadata || !list_entries(seg, entry, metadata, &w)) {
+        rc = fm_fail(err, FM_ENOMEM, "no memory for the segment checksums");
+        goto out;
+    }
+    rc = fm_safetensors_plan(entry, entries, metadata, &header, &header_bytes, &file_bytes, err);
+    if (rc)
+        goto out;
+    all = fm_alloc(file_bytes, 1, "segment checksums", err);
+    if (!all) {
+        rc = err->code;
+        goto out;
+    }
+    memcpy(all, header, header_bytes);
+    for (size_t i = 0; i < entries; i++)
+        memcpy(all + entry[i].offset, entry_bytes(seg, entry[i].name), entry[i].size);
+    *bytes = all;
+    *size = file_bytes;
+out:
+    free(header);
+    free(metadata);
+    free(entry);
+    free_words(&w);
+    return rc;
+}
+
+/* ---- reading them ---- */
+
+/* Read an entry of exactly that dtype and shape into dst. */
+static int read_entry(const struct fm_safetensors *st, const char *bytes, const char *name,
+                      enum fm_dtype dtype, const uint64_t *shape, int dims, void *dst,
+                      struct fm_err *err)
+{
+    const struct fm_tensor *t = fm_safetensors_find(st, name);
+    if (!t)
+        return fm_fail(err, FM_EFORMAT, "tensor '%s' is missing", name);
+    if (t->dtype != dtype || !fm_tensor_shaped(t, shape, dims))
+        return fm_fail(err, FM_EFORMAT,
+                       "tensor '%s' does not have the type and shape that the model requires",
+                       name);
+    memcpy(dst, bytes + t->offset, t->size);
+    return FM_OK;
+}
+
+static int read_bounds(struct fm_segments *seg, const struct fm_safetensors *st, const char *bytes,
+                       struct fm_err *err)
+{
+    const struct fm_tensor *t = fm_safetensors_find(st, "boundaries");
+    if (!t || t->dims != 1 || t->shape[0] < 2 || t->shape[0] > (uint64_t)seg->I + 1)
+        return fm_fail(err, FM_EFORMAT, "no boundaries between 0 and %d", seg->I);
+    seg->S = (int)t->shape[0] - 1;
+    seg->bound = fm_alloc(t->shape[0], sizeof *seg->bound, "segment boundaries", err);
+    if (!seg->bound)
+        return err->code;
+    int rc = read_entry(st, bytes, "boundaries", FM_I32, t->shape, 1, seg->bound, err);
+    if (rc)
+        return rc;
+    for (int s = 0; s < seg->S; s++)
+        if (seg->bound[s + 1] <= seg->bound[s])
+            return fm_fail(err, FM_EFORMAT, "boundaries do not increase (entry %d is %d)", s + 1,
+                           seg->bound[s + 1]);
+    for (int s = 0; s <= seg->S; s++)
+        if (seg->bound[s] % seg->packed.group != 0)
+            return fm_fail(err, FM_EFORMAT, "boundary %d is %d, inside a group of %d channels", s,
+                           seg->bound[s], seg->packed.group);
+    if (seg->bound[0] != 0 || seg->bound[seg->S] != seg->I)
+        return fm_fail(err, FM_EFORMAT, "boundaries go from %d to %d instead of 0 to %d",
+                       seg->bound[0], seg->bound[seg->S], seg->I);
+    return FM_OK;
+}
+
+/* Parse "BF16 512 64" into dtype and shape. */
+static int parse_description(struct fm_tensor *t, const char *text, struct fm_err *err)
+{
+    size_t len = strcspn(text, " ");
+    int dtype = fm_dtype_from_name(text, len);
+    text += len;
+    while (dtype >= 0 && *text == ' ' && t->dims < FM_ST_DIMS_MAX) {
+        char *end;
+        t->shape[t->dims++] = strtoull(text + 1, &end, 10);
+        if (end == text + 1)
+            break;
+        text = end;
+    }
+    if (dtype < 0 || *text)
+        return fm_fail(err, FM_EFORMAT, "the type of tensor '%s' cannot be read", t->name);
+    t->dtype = (enum fm_dtype)dtype;
+    return fm_tensor_fit(t)
+               ? FM_OK
+               : fm_fail(err, FM_EFORMAT, "tensor '%s': its shape is too large", t->name);
+}
+
+/* Read every entry whose name begins with TENSOR_PREFIX, in the index's order, by name. */
+static int read_tensors(struct fm_segments *seg, const struct fm_safetensors *st, const char *bytes,
+                        struct fm_err *err)
+{
+    seg->tensor = fm_alloc(st->count, sizeof *seg->tensor, "segment checksums", err);
+    if (!seg->tensor)
+        return err->code;
+    const uint64_t shape[1] = {sizeof(struct fm_digest)};
+    for (size_t i = 0; i < st->count; i++) {
+        const char *name = st->tensor[i].name;
+        if (strncmp(name, TENSOR_PREFIX, strlen(TENSOR_PREFIX)) != 0)
+            continue;
+        struct fm_segment_tensor *t = &seg->tensor[seg->tensors];
+        int rc = read_entry(st, bytes, name, FM_U8, shape, 1, &t->digest, err);
+        if (rc)
+            return rc;
+        t->t.name = fm_strdup(name + strlen(TENSOR_PREFIX), err);
+        if (!t->t.name)
+            return err->code;
+        seg->tensors++;
+        const char *text = fm_safetensors_metadata(st, name);
+        rc = parse_description(&t->t, text ? text : "", err);
+        if (rc)
+            return rc;
+    }
+    return FM_OK;
+}
+
+/* Read the digests of all experts; the file must have no entries other than the known ones. */
+static int read_experts(struct fm_segments *seg, const struct fm_safetensors *st, const char *bytes,
+                        struct fm_err *err)
+{
+    int rc = alloc_experts(seg, err);
+    const uint64_t shape[3] = {(uint64_t)seg->E, (uint64_t)seg->S, sizeof(struct fm_digest)};
+    for (int m = 0; m < seg->M && !rc; m++) {
+        const struct fm_packed *packed = fm_packed_at(&seg->packed, m);
+        for (int p = 0; p < packed->parts && !rc; p++) {
+            char name[64];
+            snprintf(name, sizeof name, "layers.%d.%s", seg->config->moe[m], packed->part[p].name);
+            rc =
+                read_entry(st, bytes, name, FM_U8, shape, 3, fm_segments_expert(seg, m, p, 0), err);
+        }
+    }
+    size_t known = count_entries(seg);
+    if (!rc && st->count != known)
+        return fm_fail(err, FM_EFORMAT, "%zu tensors, expected %zu", st->count, known);
+    return rc;
+}
+
+static int read_index(struct fm_segments *seg, const struct fm_safetensors *st, const char *bytes,
+                      struct fm_err *err)
+{
+    const char *kind = fm_safetensors_metadata(st, "fm.kind");
+    const char *name = fm_safetensors_metadata(st, "fm.dtype");
+    int dtype = name ? fm_dtype_from_name(name, strlen(name)) : -1;
+    if (!kind || strcmp(kind, "segments") != 0 || dtype < 0)
+        return fm_fail(err, FM_EFORMAT, "metadata lacks fm.kind=segments or a known fm.dtype");
+    seg->dtype = (enum fm_dtype)dtype;
+    if (read_bounds(seg, st, bytes, err) || read_tensors(seg, st, bytes, err))
+        return err->code;
+    return read_experts(seg, st, bytes, err);
+}
+
+int fm_segments_read(struct fm_segments *seg, const struct fm_bundle *bundle,
+                     const struct fm_config *config, struct fm_err *err)
+{
+    *seg = segments_of(config);
+    struct fm_safetensors st = {0};
+    void *bytes = NULL;
+    size_t size = 0;
+    const struct fm_member *m = fm_bundle_find(bundle, FM_MEMBER_SEGMENTS);
+    if (!m)
+        return fm_fail(err, FM_EFORMAT, "%s: no member %s; it is not a bundle of fm-pack",
+                       bundle->file.path, FM_MEMBER_SEGMENTS);
+    int rc = fm_packed_read(&seg->packed, bundle, config, err);
+    if (rc)
+        return rc;
+    rc = fm_bundle_read(bundle, m, &bytes, &size, err);
+    if (!rc)
+        rc = fm_safetensors_open(&st, &bundle->file, m->offset, m->size, err);
+    /* Offsets of the index are absolute in the bundle, those of the bytes relative to the
+     * member. */
+    for (size_t i = 0; !rc && i < st.count; i++)
+        st.tensor[i].offset -= m->offset;
+    if (!rc)
+        rc = read_index(seg, &st, bytes, err);
+    if (rc) {
+        fm_within(err, "%s: %s", bundle->file.path, FM_MEMBER_SEGMENTS);
+        fm_segments_release(seg);
+    }
+    fm_safetensors_close(&st);
+    free(bytes);
+    return rc;
 }

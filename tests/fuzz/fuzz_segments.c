@@ -5,7 +5,7 @@
 #include "tests/fuzz/fuzz.h"
 
 #include "formats/json/json.h"
-#include "lib/stage/segments.h"
+#include "lib/stage/volumes.h"
 
 static const char config[] =
     "{\"model_type\":\"mixtral\",\"architectures\":[\"MixtralForCausalLM\"],\"hidden_size\":16,"

@@ -1,6 +1,6 @@
 /* Golden segment checksums: boundaries, digests, and the size of the member. */
 #include "lib/block/swiglu.h"
-#include "lib/stage/segments.h"
+#include "lib/stage/volumes.h"
 #include "tests/unit/test.h"
 
 static const struct fm_tensor rest[] = {
