@@ -18,6 +18,7 @@
 
 #include "lib/base/mem.h"
 #include "lib/base/names.h"
+#include "lib/family/extra.h"
 
 /* ---- where weights are ---- */
 
