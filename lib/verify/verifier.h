@@ -59,6 +59,9 @@ void fm_verifier_find(struct fm_verifier *v, size_t place, int code, const char 
 /* Add to the counts of checked items and bytes. */
 void fm_verifier_count(struct fm_verifier *v, uint64_t items, uint64_t bytes);
 
+/* Report every finding, in order, and remove them all. */
+void fm_verifier_tell(struct fm_verifier *v);
+
 /* Remove all findings and reset the counts. */
 void fm_verifier_forget(struct fm_verifier *v);
 

@@ -1,7 +1,7 @@
 /*
  * This room, lib/verify: find and name every fault of a file that the suite wrote, in one run.
  * Members and layouts are described only in the rooms that write them; this room uses those
- * descriptions.  In reading order: this header, verifier.h and verify.c (findings, and the scan of
+ * descriptions.  In reading order: this header, verify.c, verifier.c (findings, and the scan of
  * bytes), verify_bundle.c with verify_contents.c, verify_export.c with verify_parts.h and
  * verify_weights.c, verify_table.c, verify_function.c.
  *
