@@ -65,7 +65,7 @@ ROOMS = {
     "lib/export": "lib/base formats/file formats/json formats/quant formats/tensor formats/bundle"
             " formats/sign formats/runtime lib/masks lib/run lib/block lib/move lib/family lib/model"
             " lib/stage",
-    "lib/export/layouts": "lib/base lib/model lib/export",
+    "lib/export/layouts": "lib/base lib/export",
     "lib/page": "lib/base formats/file formats/json formats/quant lib/stage lib/export",
     "lib/publish": "lib/base formats/file formats/tensor formats/bundle formats/sign lib/run",
     "lib/verify": "lib/base formats/file formats/json formats/tensor formats/bundle lib/masks lib/run"

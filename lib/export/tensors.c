@@ -22,7 +22,7 @@ int fm_exportplan_add_flat(struct fm_exportplan *p, struct fm_planned_tensor *t,
 {
     const struct fm_config *c = &p->from->config;
     char name[FM_WEIGHT_NAME_BYTES], whole[FM_WEIGHT_NAME_BYTES + 8];
-    fm_checkpoint_name(name, c, p->options.layout->names, named, c->moe[t->m], 0);
+    fm_weights_name_of(name, c, p->options.layout->names, named, c->moe[t->m], 0);
     snprintf(whole, sizeof whole, "%s%s", name, suffix);
     t->t.name = whole;
     return fm_exportplan_add_experts(p, t, 0, c->E, part, plane, err);
@@ -175,7 +175,7 @@ int fm_exportplan_stock(struct fm_exportplan *p, int m, struct fm_err *err)
             bool each = fm_weights_per_expert(w, FM_NAMING_STOCK);
             struct matrix x = {.part = w->part, .m = m, .first = e, .n = each ? 1 : c->E};
             x.values = stock_shape(c, w, p->widths.stored[(size_t)m * (size_t)c->E + (size_t)e]);
-            fm_checkpoint_name(x.name, c, FM_NAMING_STOCK, w->part, c->moe[m], e);
+            fm_weights_name_of(x.name, c, FM_NAMING_STOCK, w->part, c->moe[m], e);
             assert(each || fm_exportplan_layer_channels(p, m) ==
                                (uint64_t)c->E * p->widths.stored[(size_t)m * (size_t)c->E]);
             if (each || e == 0)
@@ -328,7 +328,7 @@ int fm_exportplan_rest(struct fm_exportplan *p, struct fm_err *err)
             return err->code;
         if (scales)
             continue;
-        fm_checkpoint_rename(name, &p->from->config, p->options.layout->names, like.t.name);
+        fm_weights_rename(name, &p->from->config, p->options.layout->names, like.t.name);
         like.t.name = name;
         if (from->extra && p->narrowed && narrow_extra(&like, p, err))
             return err->code;

@@ -168,6 +168,16 @@ static inline bool fm_weights_more(const struct fm_weight *w)
 /* The name of a row of the table for layer l and expert e (if the pattern has them). */
 void fm_weights_name(char name[FM_WEIGHT_NAME_BYTES], const char *pattern, int l, int e);
 
+/*
+ * Names in exports: the first function gives the name of the table's row with that part, for layer
+ * l and expert e; the second, the name of a checkpoint's tensor outside the experts (unchanged
+ * unless the table has another name for exports).
+ */
+void fm_weights_name_of(char name[FM_WEIGHT_NAME_BYTES], const struct fm_config *config,
+                        enum fm_naming naming, enum fm_weight_part part, int l, int e);
+void fm_weights_rename(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *config,
+                       enum fm_naming naming, const char *stock);
+
 /* Read a decimal number below `limit` without leading zeros and advance *name past it; false if
  * *name does not begin with one. */
 bool fm_weights_number(int *value, const char **name, int limit);

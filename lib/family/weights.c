@@ -284,3 +284,25 @@ uint64_t fm_config_params_active(const struct fm_config *c, const uint32_t *widt
         sum += channel * channels_of(c, widths, m) * (uint64_t)c->K / (uint64_t)c->E;
     return sum;
 }
+
+void fm_weights_name_of(char name[FM_WEIGHT_NAME_BYTES], const struct fm_config *config,
+                        enum fm_naming naming, enum fm_weight_part part, int l, int e)
+{
+    const struct fm_weight *w = config->family->weight;
+    while (fm_weights_more(w) &&
+           !(w->part == part && w->name[naming] && fm_weights_exists(config, w, l)))
+        w++;
+    assert(fm_weights_more(w));
+    fm_weights_name(name, w->name[naming], l, e);
+}
+
+void fm_weights_rename(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *config,
+                       enum fm_naming naming, const char *stock)
+{
+    int l, e;
+    const struct fm_weight *w = fm_weights_find(config, FM_NAMING_STOCK, stock, &l, &e);
+    if (w && w->name[naming])
+        fm_weights_name(name, w->name[naming], l, e);
+    else
+        snprintf(name, FM_ST_NAME_BYTES_MAX + 1, "%s", stock);
+}

@@ -5,7 +5,6 @@
 #include "lib/model/checkpoint.h"
 
 #include <assert.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -150,26 +149,4 @@ void fm_checkpoint_close(struct fm_checkpoint *cp)
     fm_model_close(cp->model);
     fm_hfdir_close(&cp->dir);
     *cp = (struct fm_checkpoint){0};
-}
-
-void fm_checkpoint_name(char name[FM_WEIGHT_NAME_BYTES], const struct fm_config *config,
-                        enum fm_naming naming, enum fm_weight_part part, int l, int e)
-{
-    const struct fm_weight *w = config->family->weight;
-    while (fm_weights_more(w) &&
-           !(w->part == part && w->name[naming] && fm_weights_exists(config, w, l)))
-        w++;
-    assert(fm_weights_more(w));
-    fm_weights_name(name, w->name[naming], l, e);
-}
-
-void fm_checkpoint_rename(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *config,
-                          enum fm_naming naming, const char *stock)
-{
-    int l, e;
-    const struct fm_weight *w = fm_weights_find(config, FM_NAMING_STOCK, stock, &l, &e);
-    if (w && w->name[naming])
-        fm_weights_name(name, w->name[naming], l, e);
-    else
-        snprintf(name, FM_ST_NAME_BYTES_MAX + 1, "%s", stock);
 }

@@ -57,14 +57,4 @@ struct fm_share *fm_checkpoint_expert(const struct fm_checkpoint *cp, int m, int
  */
 void fm_checkpoint_keep(struct fm_checkpoint *cp, const struct fm_packed_layers *layers);
 
-/*
- * Names in exports: the first function gives the name of the table's row with that part, for layer
- * l and expert e; the second, the name of a checkpoint's tensor outside the experts (unchanged
- * unless the table has another name for exports).
- */
-void fm_checkpoint_name(char name[FM_WEIGHT_NAME_BYTES], const struct fm_config *config,
-                        enum fm_naming naming, enum fm_weight_part part, int l, int e);
-void fm_checkpoint_rename(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *config,
-                          enum fm_naming naming, const char *stock);
-
 #endif

@@ -52,7 +52,6 @@
 #include "lib/base/signals.h"
 #include "lib/base/trace.h"
 #include "lib/block/experts.h"
-#include "lib/model/checkpoint.h"
 #include "lib/model/reading.h"
 
 size_t fm_loading_channels(const struct fm_model *m, int l)
@@ -114,6 +113,16 @@ size_t fm_slots_bytes(const struct fm_model *m, int l)
         if (fm_weights_exists(c, w, l) && (is_mlp(w) || fm_weights_is_field(w)))
             sum += fm_slots_size(fm_weights_count(c, w, l, 0), is_mlp(w) ? held : field_as(m, w));
     return sum;
+}
+
+uint64_t fm_model_layer_bytes(const struct fm_model *m)
+{
+    size_t most = 0;
+    for (int l = 0; l < m->config.L; l++) {
+        size_t bytes = fm_slots_bytes(m, l);
+        most = bytes > most ? bytes : most;
+    }
+    return most;
 }
 
 static struct fm_out carve(char **at, uint64_t n, enum fm_dtype dtype)

@@ -17,7 +17,6 @@
 #include "lib/base/mem.h"
 #include "lib/base/names.h"
 #include "lib/base/pool.h"
-#include "lib/model/checkpoint.h"
 #include "lib/model/loading.h"
 
 /* (M, E) widths from a JSON array of arrays, one for each decoder layer: E widths, or an empty
@@ -77,7 +76,7 @@ static int find_codes(struct fm_model *m, struct fm_err *err)
 {
     const struct fm_config *c = &m->config;
     char name[FM_WEIGHT_NAME_BYTES], scales[FM_WEIGHT_NAME_BYTES + 8];
-    fm_checkpoint_name(name, c, m->tensors.naming, FM_PART_GATE_UP, c->moe[0], 0);
+    fm_weights_name_of(name, c, m->tensors.naming, FM_PART_GATE_UP, c->moe[0], 0);
     snprintf(scales, sizeof scales, "%s" FM_PACKED_SCALE, name);
     const struct fm_stored *s = fm_source_find(&m->tensors, scales);
     if (!s)
@@ -391,16 +390,6 @@ static size_t nonlayer_bytes(const struct fm_model *m)
         sum += fm_slots_size(fm_stored_count(&m->nonlayer_tensor[i].at),
                              fm_slots_nonlayer(m, &m->nonlayer_tensor[i]));
     return sum;
-}
-
-uint64_t fm_model_layer_bytes(const struct fm_model *m)
-{
-    size_t most = 0;
-    for (int l = 0; l < m->config.L; l++) {
-        size_t bytes = fm_slots_bytes(m, l);
-        most = bytes > most ? bytes : most;
-    }
-    return most;
 }
 
 /* Bytes that threads hold while they read a layer. */

@@ -11,7 +11,6 @@
 #include "formats/json/json.h"
 #include "lib/base/pool.h"
 #include "lib/family/family.h"
-#include "lib/model/checkpoint.h"
 #include "lib/model/stored.h"
 
 static struct fm_packed_part *add_part(struct fm_packed *p, const struct fm_config *c,
@@ -441,7 +440,7 @@ static int read_tensor(void *dst, const char **name, const struct fm_packed_expe
     assert(row < fm_expert_part_rows(x->config->expert, of) && (row >= 0 || down));
     uint64_t bytes = apart_bytes(x, row);
     char weight[FM_WEIGHT_NAME_BYTES], want[FM_ST_NAME_BYTES_MAX + 1];
-    fm_checkpoint_name(weight, x->config, x->naming, all ? of : fm_packed_matrix(of, row), x->l,
+    fm_weights_name_of(weight, x->config, x->naming, all ? of : fm_packed_matrix(of, row), x->l,
                        x->e);
     if (all)
         snprintf(want, sizeof want, "%s%s", weight, row < 0 ? FM_PACKED_SCALE : FM_PACKED_FACTOR);

@@ -16,7 +16,6 @@
 #include "lib/export/card.h"
 #include "lib/export/plan.h"
 #include "lib/export/texts.h"
-#include "lib/model/checkpoint.h"
 
 /* ---- widths ---- */
 
@@ -63,7 +62,7 @@ static int check_index(const struct fm_exportplan *p, struct fm_err *err)
 static int add_index(struct fm_exportplan *p, int m, struct fm_err *err)
 {
     char name[FM_WEIGHT_NAME_BYTES + 8];
-    fm_checkpoint_name(name, &p->from->config, FM_NAMING_RAGGED, FM_PART_DOWN_T,
+    fm_weights_name_of(name, &p->from->config, FM_NAMING_RAGGED, FM_PART_DOWN_T,
                        p->from->config.moe[m], 0);
     char *last = strrchr(name, '.');
     assert(last);
