@@ -54,7 +54,7 @@ static const struct {
 };
 
 /* Steps of recovery: a third of fm-recover's, so that it takes about as long as the masks of
- * exchange.  On SmolLM2-135M (fm-guide(7)) they reduce what a cut of 0.4 added from 21 to 4 %. */
+ * exchange.  In tests/measure/RESULTS.md they reduce what a cut of 0.4 adds from 17 to 11 %. */
 #define RECOVERY_STEPS 60
 
 #define RATE 1e9 /* bytes per second that -n assumes of a disk */
@@ -144,8 +144,8 @@ static void add_widths(struct words *w)
             asked.tp * (int)(q && server >= 0 ? q->multiple[server] : multiple));
 }
 
-/* The order of channels that loses least on released weights (fm-guide(7)), and needs no gradients.
- * A method that compares experts by their scores needs fm-rank's own. */
+/* The order of channels that loses least on released weights (tests/measure/RESULTS.md).  A method
+ * that compares experts by their scores needs fm-rank's own. */
 static void add_criterion(struct words *w)
 {
     const struct fm_method *method = asked.method ? fm_methods_find(asked.method) : NULL;

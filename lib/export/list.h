@@ -103,7 +103,7 @@ void fm_list_release(struct fm_list *list);
 
 /* The least share of tokens for which a recommended member and the original have the same most
  * probable token; of members below, long answers often end in repetitions.  From the table of
- * loops in fm-guide(7), of one released model. */
+ * loops in tests/measure/RESULTS.md, of one released model. */
 #define FM_LIST_AGREEMENT 0.8
 
 /* The row to recommend: the last whose measured agreement, like that of all measured rows before
