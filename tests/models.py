@@ -4,12 +4,11 @@
     models.py           exit 1 if the page's list is not current (part of `make lint`)
     models.py --write   write it into the page (`make models`)
 
-A family's file opens with "MODELS: what differs from other families."  A sentence "Source: ..." and paths in
-parentheses are not printed, and neither are further paragraphs.  The order is that of FM_FAMILY_ROWS.
+A family's file opens with "MODELS: what differs from other families.", of which the page has the models.  The order
+is that of FM_FAMILY_ROWS.
 """
 import re
 import sys
-import textwrap
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -18,13 +17,11 @@ BEGIN, END = '.\\" models\n', '.\\" end of models\n'
 
 
 def opening(text):
-    """(models, description) of the first paragraph of a file's opening comment."""
+    """The models that a file's opening comment names, before its first colon; None without one."""
     comment = re.match(r"/\*(.*?)\*/", text, re.S)[1]
-    paragraph = re.split(r"\n \*\s*\n", comment.strip("\n *"))[0]
-    plain = " ".join(re.sub(r"^ \* ?", "", line).strip() for line in paragraph.split("\n"))
-    plain = re.sub(r" \([\w/.]+\.[ch]\)", "", re.split(r"\s+Source:", plain)[0].strip())
-    models, colon, what = plain.partition(": ")
-    return (models, what[0].upper() + what[1:]) if colon else None
+    plain = " ".join(re.sub(r"^ \* ?", "", line).strip() for line in comment.strip("\n *").split("\n"))
+    models, colon, _ = re.sub(r" \([\w/.]+\.[ch]\)", "", plain).partition(": ")
+    return models if colon else None
 
 
 def rows():
@@ -39,15 +36,13 @@ def rows():
     for path, names in found.items():
         if not (said := opening(files[path])):
             sys.exit(f"models.py: {path.relative_to(ROOT)} must open with 'MODELS: what differs'")
-        yield said[0], names, said[1]
+        yield said, names
 
 
 def main():
     made = ""
-    for models, names, what in rows():
-        made += f".It {models} ( Cm {' , '.join(names)} )\n"
-        for sentence in re.split(r"(?<=\.)\s+(?=[A-Za-z])", what):
-            made += textwrap.fill(sentence, 110) + "\n"
+    for models, names in rows():
+        made += f".It Cm {' , '.join(names)}\n{models}\n"
     text = PAGE.read_text()
     before, rest = text.split(BEGIN)
     held, after = rest.split(END)

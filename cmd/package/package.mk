@@ -23,7 +23,7 @@ deb:
 	@[ -n "$$FM_MAINTAINER" ] || echo 'make deb: no MAINTAINER="Name <name@host>" was given; these packages name a placeholder' >&2
 	@awk '/^Maintainer:/ && ENVIRON["FM_MAINTAINER"] { $$0 = "Maintainer: " ENVIRON["FM_MAINTAINER"] } 1' \
 		cmd/package/debian/control >$(DEB)/fm-suite/debian/control
-	@printf 'fm-suite ($(VERSION)) UNRELEASED; urgency=medium\n\n  * fm-history(7) says what changed.\n\n -- %s  %s\n' \
+	@printf 'fm-suite ($(VERSION)) UNRELEASED; urgency=medium\n\n  * First version.\n\n -- %s  %s\n' \
 		"$$(sed -n 's/^Maintainer: //p' $(DEB)/fm-suite/debian/control)" \
 		"$$(date -u -R -d @$(SOURCE_DATE_EPOCH))" >$(DEB)/fm-suite/debian/changelog
 	$(Q)cd $(DEB)/fm-suite && unset MAKEFLAGS MFLAGS MAKELEVEL && DEB_BUILD_OPTIONS="noautodbgsym $$DEB_BUILD_OPTIONS" \
