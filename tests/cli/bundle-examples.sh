@@ -10,5 +10,3 @@ take fm-bundle.5 | sed -n '/^\$ /{:more;p;/\\$/{n;bmore}}' | sed 's/^\$ //' >exa
 bash -ev example.sh >said 2>&1
 echo "status $?"
 diff <(sizes <shown) <(sizes <said)
-part=$(take fm-bundle.5 lines)
-[[ $(cat odd/manifest.json) == *"${part%%$'\n\n'*}"* ]] && grep -xF "${part##*$'\n'}" odd/CHECKSUMS
