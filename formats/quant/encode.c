@@ -309,21 +309,3 @@ bool fm_quantise(void *codes, void *scales, const struct fm_quantiser *q,
     fm_scratch_release(mark);
     return finite;
 }
-
-bool fm_quantise_values(float *values, const struct fm_quantiser *q, const struct fm_scheme *to,
-                        const struct fm_quantise_matrix *w, float factor)
-{
-    size_t n = w->rows * w->columns, count = fm_scheme_blocks(to, w->rows, w->columns);
-    enum fm_dtype dtype = fm_quantiser_scales(q, w->dtype);
-    struct fm_mark mark = fm_scratch_mark();
-    void *codes = fm_scratch(n * (size_t)fm_storage_bits(to->storage) / 8 + 1);
-    void *stored = fm_scratch(count * (size_t)fm_dtype_bits(dtype) / 8 + 1);
-    float *scale = fm_scratch((count + 1) * sizeof *scale);
-    bool finite = fm_quantise(codes, stored, q, to, w, factor);
-    if (finite) {
-        fm_storage_scales(scale, to->storage, stored, dtype, count, factor);
-        fm_scheme_decode(values, to, codes, scale, w->rows, w->columns);
-    }
-    fm_scratch_release(mark);
-    return finite;
-}

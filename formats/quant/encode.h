@@ -79,9 +79,6 @@ bool fm_quantise_factor(float *factor, const struct fm_quantiser *q, const struc
 /* Write codes and scales, row-major, each unless NULL. */
 bool fm_quantise(void *codes, void *scales, const struct fm_quantiser *q,
                  const struct fm_scheme *to, const struct fm_quantise_matrix *w, float factor);
-/* Write the values of the codes of a matrix that is rounded. */
-bool fm_quantise_values(float *values, const struct fm_quantiser *q, const struct fm_scheme *to,
-                        const struct fm_quantise_matrix *w, float factor);
 
 /* For encoding the n elements of a row: most[i] is the largest |x| in the i-th run of `block`
  * elements (the last may be shorter), and NaN or Inf if the run contains one. */

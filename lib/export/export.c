@@ -169,7 +169,7 @@ static void read_as(struct fm_model *model, const struct fm_exportplan *p)
 {
     fm_model_narrow(model, p->widths.kept,
                     p->coded == FM_CODED_EXPERTS ? FM_MODEL_ROUND_REST : FM_MODEL_ROUND_ALL,
-                    p->options.quantise, &p->rounded.scheme);
+                    p->options.quantise, fm_packed_at(&p->packed, 0));
 }
 
 /* FM_EUSAGE if the layout does not support keep_extra, FM_ECONFIG if it requires it. */

@@ -1,22 +1,28 @@
 /*
- * Writes a planned export.  A file is cut into pieces that threads fill from the bundle in
- * parallel.  In a directory each piece is written at its offset, in the order of the bundle, so
- * that the bundle is read sequentially; in a stream they are written in the order of the file, in
- * rounds of one group of pieces per thread.  The digests of a stream's files are computed as the
- * stream is written.  A directory's files are not written in order, so each is read once after it
- * has been written, mostly from the page cache.  fm-export.json, which has the digests of all other
- * files, is written last.
+ * Writes a planned export.  A file is cut into pieces, and pieces that are made from the same
+ * channels of an expert's part form a group.  Threads fill groups from the bundle in parallel.  In
+ * a directory each piece is written at its offset, in the order of the bundle, so that the bundle
+ * is read sequentially; in a stream they are written in the order of the file, in rounds of one
+ * group per thread.  The digests of a stream's files are computed as the stream is written.  A
+ * directory's files are not written in order, so each is read once after it has been written,
+ * mostly from the page cache.  fm-export.json, which has the digests of all other files, is written
+ * last.
  *
- * In the bundle an expert without codes or biases is two ranges of ranked channels: interleaved
- * gate and up rows, and the transposed down matrix.  A prefix of either range is copied as it is;
- * separate gate and up rows are every second row of the first range, and the checkpoint's down is
- * the second range transposed back.  If the checksums were opened, segments are hashed while they
- * are in the cache, so every byte of an expert is checked before it enters an export.
+ *     bundle    | e0: gate, up of channel 0 | gate, up of channel 1 | ...   and the same of its
+ * scales |  fm_fill_take: read and compared with checksums, once for a group | fm_channels_convert:
+ * decoded, rounded
+ *                  v
+ *     channels  | gate, up of channel 0 | gate, up of channel 1 | ...       of the export's format
+ *                  |  fm_fill_give: fm_channels_cut
+ *                  v
+ *     pieces    | gate of channel 0 | gate of channel 1 | ...   | up of channel 0 | ...
+ *
+ * If the checksums were opened, segments are hashed while they are in the cache, so every byte of
+ * an expert is checked before it enters an export.
  */
 #include "lib/export/exportwriter.h"
 
 #include <assert.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,23 +34,52 @@
 #include "lib/export/card.h"
 #include "lib/export/ownexport.h"
 #include "lib/export/texts.h"
-#include "lib/model/checkpoint.h"
 #include "lib/model/reading.h"
 #include "lib/move/move.h"
 #include "lib/run/taskgroup.h"
 
-/* ---- the bytes of a tensor ---- */
+/* ---- the writer ---- */
 
-static int check_digest(const struct fm_exportplan *p, const struct fm_opened_tensor *from,
-                        const struct fm_digest *digest, struct fm_err *err)
+struct writer {
+    const struct fm_exportplan *plan;
+    const struct fm_run_options *run;
+    uint64_t scratch; /* of a thread that writes into a directory */
+    struct fm_taskgroup tasks;
+    struct fm_outdir dir;
+    struct fm_hasher *whole; /* of the file in the stream; NULL: a directory */
+    struct fm_output out;    /* the stream */
+    struct fm_filetable table;
+};
+
+/* A file while it is written. */
+struct filework {
+    struct writer *w;
+    const struct fm_planned_file *planned;
+    struct fm_output out; /* in a directory */
+    struct fm_piece *piece;
+    char **bytes; /* in a stream: of each piece of a round */
+};
+
+/* Write bytes of a file; those of a stream are given in order. */
+static int put(struct filework *f, uint64_t at, const void *bytes, size_t size, struct fm_err *err)
 {
-    if (!from->digest || fm_digest_equal(digest, from->digest))
-        return FM_OK;
-    return fm_fail(err, FM_EFORMAT,
-                   "%s: tensor '%s' does not match its checksum; the bundle is damaged (fm-verify "
-                   "lists all damage)",
-                   fm_file_path_at(&p->from->bundle.file, from->t.offset), from->t.name);
+    struct writer *w = f->w;
+    if (!w->whole)
+        return fm_output_write_at(&f->out, at, bytes, size, err);
+    fm_hasher_add(w->whole, bytes, size);
+    return fm_output_write(&w->out, bytes, size, err);
 }
+
+static int put_weights(struct filework *f, uint64_t at, const void *bytes, size_t size,
+                       struct fm_err *err)
+{
+    int rc = put(f, at, bytes, size, err);
+    if (!rc)
+        fm_taskgroup_add(&f->w->tasks, size);
+    return rc;
+}
+
+/* ---- pieces of a tensor ---- */
 
 /* The form of the block's layer in the bundle. */
 static const struct fm_packed *packed_of(const struct fm_exportplan *p,
@@ -60,71 +95,90 @@ static enum fm_weight_part source_of(const struct fm_exportplan *p,
     return fm_expert_cut(p->from->config.expert, b->part).of;
 }
 
-bool fm_fill_alone(const struct fm_exportplan *p, const struct fm_planned_block *b)
+bool fm_fill_moved(const struct fm_exportplan *p, const struct fm_planned_block *b)
 {
-    return b->plane >= 0 &&
-           (p->options.quantise || !fm_packed_find(packed_of(p, b), source_of(p, b), b->plane));
+    return (b->plane < 0 || p->codes) && fm_packed_find(packed_of(p, b), source_of(p, b), b->plane);
 }
 
-/* The last place after `from` where a block that begins at 0 can be cut: the last boundary of
- * segments within `limit`, or the next one if that is farther.  Transposed blocks are not cut. */
-static uint64_t cut_block(const struct fm_exportplan *p, const struct fm_planned_block *b,
-                          uint64_t from, uint64_t limit)
+/* Whether the block has channels; else it is numbers that belong to a whole matrix. */
+static bool has_channels(const struct fm_exportplan *p, const struct fm_planned_block *b)
+{
+    return b->plane < 0 ||
+           fm_packed_find(fm_packed_at(&p->packed, b->m), source_of(p, b), b->plane);
+}
+
+/* Channels from `first` on that are read at a time, for all blocks that are made from them: at most
+ * `limit` bytes if possible, to a boundary of segments.  All of the rest if they are rounded, or if
+ * they are columns of a file, which cannot be cut. */
+static uint32_t step_of(const struct fm_exportplan *p, const struct fm_planned_block *b,
+                        uint32_t first, uint64_t limit)
 {
     const struct fm_segments *seg = &p->from->seg;
-    uint64_t all = b->bytes, cut = all;
-    const struct fm_expert_cut form = fm_expert_cut(p->from->config.expert, b->part);
-    if (form.columns || all - from <= limit)
-        return all;
-    uint64_t group = (uint64_t)packed_of(p, b)->group, unit = fm_exportplan_unit_bytes(p, b, group);
+    const struct fm_packed *packed = packed_of(p, b);
+    uint32_t all = fm_exportplan_stored(p, b), group = (uint32_t)packed->group, end = all;
+    bool columns = fm_expert_cut(p->from->config.expert, b->part).columns;
+    if (columns || (p->options.quantise && fm_packed_at(&p->packed, b->m)->scheme.storage))
+        return all - first;
+    uint64_t bytes = 0; /* of a group, in all planes */
+    for (int i = 0; i < packed->parts; i++)
+        if (packed->part[i].of == source_of(p, b))
+            bytes += fm_packed_group_bytes(&packed->part[i]);
+    if ((all - first) / group * bytes <= limit)
+        return all - first;
     if (seg->S == 0) /* without checksums, any channel group is a boundary */
-        return from + (limit > unit ? limit / unit : 1) * unit;
-    for (int s = seg->S; s > 0; s--) {
-        uint64_t at = (uint64_t)seg->bound[s] / group * unit;
-        if (at <= from)
-            break;
-        if (at < all)
-            cut = at;
-        if (at - from <= limit)
+        return (uint32_t)(limit > bytes ? limit / bytes : 1) * group;
+    for (int s = seg->S; s > 0 && (uint32_t)seg->bound[s] > first; s--) {
+        uint32_t at = (uint32_t)seg->bound[s];
+        end = at < all ? at : end;
+        if ((at - first) / group * bytes <= limit)
             break;
     }
-    return cut;
+    return end - first;
 }
 
-uint64_t fm_fill_cut(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
-                     uint64_t from, uint64_t limit)
+struct fm_piece fm_fill_next(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
+                             uint64_t at, uint64_t limit)
 {
-    uint64_t left = t->t.size - from, at = from;
-    limit = t->decoded ? limit / 16 * 16 : limit; /* whole bytes of codes */
-    if (t->by || t->picked)
-        return t->t.size;
-    if (t->blocks == 0)
-        return from + (left < limit ? left : limit);
-    for (size_t i = t->block; i < t->block + t->blocks; i++) {
-        const struct fm_planned_block *b = &p->block[i];
-        uint64_t end = b->at + b->bytes;
-        if (end <= from)
-            continue;
-        if (at > from && (end - from > limit || fm_fill_alone(p, b)))
-            return at; /* as many whole blocks as fit, or one that is computed as a whole */
-        at = fm_fill_alone(p, b) ? end : b->at + cut_block(p, b, at - b->at, limit - (at - from));
-        if (at < end)
-            return at;
+    struct fm_piece x = {.tensor = t, .from = at, .size = t->t.size - at};
+    limit = limit / 16 * 16; /* whole bytes of codes */
+    if (t->from)
+        x.source = t->from->t.offset + (fm_planned_copy(t) ? at : 0);
+    if (t->blocks == 0) {
+        x.size = t->by || t->picked || x.size < limit ? x.size : limit;
+        return x;
     }
-    return at;
+    const struct fm_planned_block *b = &p->block[t->block];
+    while (at >= b->at + b->bytes)
+        b++;
+    const struct fm_packed *packed = packed_of(p, b);
+    const struct fm_packed_part *part = packed->part; /* its first plane */
+    while (part->of != source_of(p, b))
+        part++;
+    uint64_t group = (uint64_t)packed->group;
+    x.block = b;
+    if (at > b->at)
+        x.first = (uint32_t)((at - b->at) / fm_exportplan_unit_bytes(p, b, group) * group);
+    x.n = step_of(p, b, x.first, limit);
+    x.size = b->bytes - (at - b->at);
+    if (has_channels(p, b) && x.first + x.n < fm_exportplan_stored(p, b))
+        x.size = fm_exportplan_unit_bytes(p, b, x.n);
+    if (p->from->volumes.at)
+        x.source = fm_volumes_expert(&p->from->volumes, b->m, (int)(part - packed->part), b->e) +
+                   fm_packed_bytes(packed, part, x.first);
+    return x;
 }
 
-/* Bytes of the largest piece between two cuts. */
-static uint64_t piece_max(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
-                          uint64_t limit)
+/* ---- the bytes of experts ---- */
+
+static int check_digest(const struct fm_exportplan *p, const struct fm_opened_tensor *from,
+                        const struct fm_digest *digest, struct fm_err *err)
 {
-    uint64_t most = 0;
-    for (uint64_t at = 0; at < t->t.size;) {
-        uint64_t next = fm_fill_cut(p, t, at, limit);
-        most = next - at > most ? next - at : most;
-        at = next;
-    }
-    return most;
+    if (!from->digest || fm_digest_equal(digest, from->digest))
+        return FM_OK;
+    return fm_fail(err, FM_EFORMAT,
+                   "%s: tensor '%s' does not match its checksum; the bundle is damaged (fm-verify "
+                   "lists all damage)",
+                   fm_file_path_at(&p->from->bundle.file, from->t.offset), from->t.name);
 }
 
 /* Check the digest of segment s of a block's expert, whose bytes are complete. */
@@ -145,174 +199,44 @@ static int check_segment(const struct fm_exportplan *p, const struct fm_planned_
 
 /*
  * Read channels [first, first + count) of the part-th tensor of the block's layer in the bundle's
- * form; whole channel groups, `first` a boundary of segments.  A segment that the width cuts is
- * read completely, so that its digest can be checked.
+ * form, into scratch; whole channel groups, `first` a boundary of segments.  A segment that the
+ * width cuts is read completely, so that its digest can be checked.
  */
-static int read_checked(const struct fm_exportplan *p, const struct fm_planned_block *b, int part,
-                        uint64_t first, uint64_t count, void *dst, struct fm_err *err)
+static int read_checked(const void **bytes, const struct fm_exportplan *p,
+                        const struct fm_planned_block *b, int part, uint64_t first, uint64_t count,
+                        struct fm_err *err)
 {
     const struct fm_packed *packed = packed_of(p, b);
     const struct fm_packed_part *of = &packed->part[part];
     const struct fm_segments *seg = &p->from->seg;
-    uint64_t end = first + count, before = fm_packed_bytes(packed, of, first);
+    const struct fm_file *file = &p->from->bundle.file;
+    uint64_t end = first + count, at = fm_volumes_expert(&p->from->volumes, b->m, part, b->e);
+    char *dst = fm_scratch((size_t)fm_packed_bytes(packed, of, count));
+    *bytes = dst;
     assert(first % (uint64_t)packed->group == 0 && count % (uint64_t)packed->group == 0);
     assert(end <= (uint64_t)p->from->config.I);
-    uint64_t at = fm_volumes_expert(&p->from->volumes, b->m, part, b->e);
-    int rc = fm_file_read(&p->from->bundle.file, at + before, dst,
+    int rc = fm_file_read(file, at + fm_packed_bytes(packed, of, first), dst,
                           (size_t)fm_packed_bytes(packed, of, count), err);
     for (int s = 0; s < seg->S && !rc; s++) {
         uint64_t lo = (uint64_t)seg->bound[s], hi = (uint64_t)seg->bound[s + 1];
         if (lo < first || lo >= end)
             continue;
-        char *bytes = (char *)dst + fm_packed_bytes(packed, of, lo - first);
+        char *segment = dst + fm_packed_bytes(packed, of, lo - first);
         size_t size = (size_t)fm_packed_bytes(packed, of, hi - lo);
         struct fm_mark mark = fm_scratch_mark();
         if (hi > end) {
             size_t have = (size_t)fm_packed_bytes(packed, of, end - lo);
             char *whole = fm_scratch(size);
-            memcpy(whole, bytes, have);
-            rc = fm_file_read(&p->from->bundle.file, at + fm_packed_bytes(packed, of, end),
-                              whole + have, size - have, err);
-            bytes = whole;
+            memcpy(whole, segment, have);
+            rc = fm_file_read(file, at + fm_packed_bytes(packed, of, end), whole + have,
+                              size - have, err);
+            segment = whole;
         }
         if (!rc)
-            rc = check_segment(p, b, part, s, bytes, size, err);
+            rc = check_segment(p, b, part, s, segment, size, err);
         fm_scratch_release(mark);
     }
     return rc;
-}
-
-/* Some tensors are made from the same bytes of the bundle, which should be read only once: gate and
- * up rows, which are interleaved there; and the values from which codes, scales and their factor
- * are computed.  A task that fills several such tensors of one expert reads a part that they share
- * with the first of them, and keeps it. */
-struct held {
-    size_t room; /* bytes for the widest of the experts; 0: nothing of this part is held */
-    char *bytes; /* if `full`: all channels of expert e of layer m that are kept */
-    bool full;
-    int m, e;
-};
-
-/* The plan that is followed, and what is held of the expert's parts; NULL: bytes are read when they
- * are needed. */
-struct filling {
-    const struct fm_exportplan *p;
-    struct held *held; /* (FM_PACKED_PARTS_MAX) */
-};
-
-/* Find channels [first, first + count) of the part-th tensor of the block's layer, in the bundle's
- * form: in the held bytes, into which all kept channels of the expert are read on its first use;
- * else they are read into `room`, or if that is NULL into scratch. */
-static int find_part(const char **bytes, const struct filling *f, const struct fm_planned_block *b,
-                     int part, uint64_t first, uint64_t count, char *room, struct fm_err *err)
-{
-    const struct fm_packed *packed = packed_of(f->p, b);
-    const struct fm_packed_part *of = &packed->part[part];
-    struct held *h = f->held ? &f->held[part] : NULL;
-    uint64_t kept = fm_exportplan_kept(f->p, b);
-    int rc = FM_OK;
-    if (!h || fm_packed_bytes(packed, of, kept) > h->room || first + count > kept) {
-        room = room ? room : fm_scratch((size_t)fm_packed_bytes(packed, of, count));
-        *bytes = room;
-        return read_checked(f->p, b, part, first, count, room, err);
-    }
-    if (!h->full || h->m != b->m || h->e != b->e) {
-        rc = read_checked(f->p, b, part, 0, kept, h->bytes, err);
-        h->full = !rc;
-        h->m = b->m;
-        h->e = b->e;
-    }
-    *bytes = h->bytes + fm_packed_bytes(packed, of, first);
-    return rc;
-}
-
-/* Find the part of the bundle that the tensor shares with others: one whose rows go into several
- * tensors, or into several blocks of one; or the values from which codes, scales and their factor
- * are computed. */
-static bool find_shared(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
-                        enum fm_weight_part *of)
-{
-    const struct fm_expert_form *form = p->from->config.expert;
-    const struct fm_planned_block *b = &p->block[t->block];
-    if (t->blocks == 0)
-        return false;
-    const struct fm_expert_cut cut = fm_expert_cut(form, b->part);
-    *of = cut.of;
-    if (fm_fill_alone(p, b))
-        return !p->codes;
-    return !cut.columns && cut.rows < fm_expert_part_rows(form, cut.of);
-}
-
-/* True if the tensor shares bytes of the bundle with others. */
-static bool shares(const struct fm_exportplan *p, const struct fm_planned_tensor *t)
-{
-    enum fm_weight_part of;
-    return find_shared(p, t, &of);
-}
-
-/* Make room for what the tensor shares with others. */
-static void hold_add(struct held h[FM_PACKED_PARTS_MAX], const struct fm_exportplan *p,
-                     const struct fm_planned_tensor *t)
-{
-    enum fm_weight_part of;
-    uint32_t kept = 0;
-    if (!find_shared(p, t, &of))
-        return;
-    const struct fm_packed *packed = fm_packed_at(&p->from->packed, t->m);
-    for (size_t i = t->block; i < t->block + t->blocks; i++) {
-        uint32_t k = fm_exportplan_kept(p, &p->block[i]);
-        kept = k > kept ? k : kept;
-    }
-    for (int i = 0; i < packed->parts; i++) {
-        size_t bytes = (size_t)fm_packed_bytes(packed, &packed->part[i], kept);
-        if (packed->part[i].of == of && bytes > h[i].room)
-            h[i].room = bytes;
-    }
-}
-
-/* The expert, m E + e, of byte `at` of a tensor; -1: none. */
-static int64_t expert_at(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
-                         uint64_t at)
-{
-    int64_t E = p->from->config.E;
-    for (size_t i = t->block; i < t->block + t->blocks; i++) {
-        const struct fm_planned_block *b = &p->block[i];
-        if (at < b->at + b->bytes)
-            return b->m * E + b->e;
-    }
-    return -1;
-}
-
-/* Index of the tensor that has a plane of a part of the m-th layer's experts; -1 if the bundle
- * lacks it. */
-static int part_of(const struct fm_exportplan *p, int m, enum fm_weight_part of, int plane)
-{
-    const struct fm_packed *packed = fm_packed_at(&p->from->packed, m);
-    const struct fm_packed_part *part = fm_packed_find(packed, of, plane);
-    return part ? (int)(part - packed->part) : -1;
-}
-
-/* Approximate offset in the bundle from which byte `at` of a tensor is read, so that pieces can be
- * filled in the bundle's order; equal for tensors that share a part of an expert.  0: the bundle
- * does not contain the tensor. */
-static uint64_t source_at(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
-                          uint64_t at)
-{
-    const struct fm_expert_form *form = p->from->config.expert;
-    int64_t expert = expert_at(p, t, at), E = p->from->config.E;
-    if (t->from)
-        return t->from->t.offset + (fm_planned_copy(t) ? at : 0);
-    if (expert < 0)
-        return 0;
-    const struct fm_planned_block *b = &p->block[t->block];
-    for (; at >= b->at + b->bytes; b++)
-        ;
-    const struct fm_expert_cut cut = fm_expert_cut(form, b->part);
-    int m = (int)(expert / E);
-    int part = part_of(p, m, cut.of, p->options.quantise ? -1 : b->plane);
-    part = part < 0 ? part_of(p, m, cut.of, 0) : part;
-    return fm_volumes_expert(&p->from->volumes, m, part, (int)(expert % E)) +
-           (shares(p, t) ? 0 : at - b->at);
 }
 
 /* Compare what fm_packed_read_apart read of a tensor with its digest. */
@@ -329,82 +253,94 @@ static const struct fm_stored *find_stored(const void *in, const char *name)
     return fm_opened_stored(((const struct fm_exportplan *)in)->from, name);
 }
 
-/* The block's expert in the bundle. */
-static struct fm_packed_expert expert_of(const struct fm_exportplan *p,
-                                         const struct fm_planned_block *b)
+/* Read the planes of the bundle that the piece is made from, unless they have been read. */
+static int read_planes(struct fm_channels *c, const struct fm_exportplan *p,
+                       const struct fm_piece *x, struct fm_err *err)
 {
-    return (struct fm_packed_expert){.config = &p->from->config,
-                                     .packed = packed_of(p, b),
-                                     .naming = FM_NAMING_STOCK,
-                                     .l = p->from->config.moe[b->m],
-                                     .e = b->e,
-                                     .find = find_stored,
-                                     .check = check_apart,
-                                     .in = p,
-                                     .path = p->from->bundle.file.path};
+    const struct fm_planned_block *b = x->block;
+    const struct fm_packed_expert expert = {.naming = FM_NAMING_STOCK,
+                                            .l = p->from->config.moe[b->m],
+                                            .e = b->e,
+                                            .find = find_stored,
+                                            .check = check_apart,
+                                            .in = p,
+                                            .path = p->from->bundle.file.path};
+    int rc = FM_OK;
+    for (int i = 0; i < c->packed->parts && c->count > 0 && !rc; i++) {
+        const struct fm_packed_part *part = &c->packed->part[i];
+        const void **plane = &c->plane[part->plane > 0];
+        bool needed = part->of == c->of && (!p->codes || part->plane == b->plane);
+        if (needed && !*plane)
+            rc = read_checked(plane, p, b, i, x->first, c->count, err);
+    }
+    bool codes = fm_packed_find(c->packed, c->of, 0);
+    bool apart = p->codes ? !has_channels(p, b) : c->count > 0;
+    return !rc && codes && apart ? fm_packed_read_apart(c, &expert, err) : rc;
 }
 
-/* Read the values of channels that the bundle stores as codes. */
-static int read_values(const struct filling *f, const struct fm_planned_block *b,
-                       enum fm_weight_part of, uint64_t first, uint64_t count, void *dst,
-                       struct fm_err *err)
+int fm_fill_take(struct fm_channels *c, const struct fm_exportplan *p, const struct fm_piece *x,
+                 struct fm_err *err)
 {
-    const struct fm_opened *o = f->p->from;
-    const struct fm_packed_expert x = expert_of(f->p, b);
-    const char *codes, *scales;
-    float factor[2];
-    int own = part_of(f->p, b->m, of, 1);
+    const struct fm_planned_block *b = x->block;
+    if (!b || (c->config && !p->codes))
+        return FM_OK;
+    uint64_t k = p->codes ? fm_exportplan_stored(p, b) : fm_exportplan_kept(p, b);
+    uint64_t end = (uint64_t)x->first + x->n;
+    if (!c->config)
+        *c = (struct fm_channels){.config = &p->from->config,
+                                  .of = source_of(p, b),
+                                  .count = k > x->first ? (end < k ? end : k) - x->first : 0,
+                                  .packed = packed_of(p, b),
+                                  .dtype = p->from->dtype};
+    if (read_planes(c, p, x, err))
+        return err->code;
+    if (p->codes || fm_channels_convert(c, fm_packed_at(&p->packed, b->m), p->options.quantise))
+        return FM_OK;
+    return fm_fail(err, FM_EFORMAT,
+                   "%s: layer %d, expert %d: a weight is NaN or Inf, which --weights %s cannot "
+                   "round; use --weights bf16 or repair the checkpoint",
+                   p->from->bundle.file.path, p->from->config.moe[b->m], b->e,
+                   p->options.quantise->name);
+}
+
+/* The piece of a block.  Channels after the width are blank. */
+static const void *cut_channels(const struct fm_channels *c, const struct fm_exportplan *p,
+                                const struct fm_piece *x)
+{
+    const struct fm_planned_block *b = x->block;
+    uint64_t k = fm_exportplan_kept(p, b), end = (uint64_t)x->first + x->n;
+    if (!has_channels(p, b))
+        return b->plane == FM_PLANES ? c->factor : c->plane[1];
+    return fm_channels_cut(c, b->part, b->plane, k > x->first ? (end < k ? end : k) - x->first : 0,
+                           x->n, fm_exportplan_blank(p, b));
+}
+
+/* ---- the bytes of other tensors ---- */
+
+/* Read a tensor of the bundle in order, write it to a file unless `f` is NULL, and compare it with
+ * its checksum. */
+static int pass_whole(struct filework *f, const struct fm_exportplan *p,
+                      const struct fm_opened_tensor *from, uint64_t offset, struct fm_err *err)
+{
+    struct fm_hasher *hasher = fm_hasher_new();
     struct fm_mark mark = fm_scratch_mark();
-    int rc = find_part(&codes, f, b, part_of(f->p, b->m, of, 0), first, count, NULL, err);
-    if (!rc && own >= 0)
-        rc = find_part(&scales, f, b, own, first, count, NULL, err);
-    if (!rc)
-        rc = fm_packed_read_factors(factor, &x, of, err);
-    if (!rc && own < 0)
-        rc = fm_packed_read_scales(&scales, &x, of, err);
-    if (!rc)
-        fm_forms_values(dst, o->dtype, x.packed, &o->config, of, count, codes, scales, factor);
+    uint64_t left = from->t.size, n;
+    void *bytes = fm_scratch(FM_FILL_PIECE);
+    int rc = hasher ? FM_OK : fm_fail(err, FM_ENOMEM, "no memory for a digest");
+    for (; left > 0 && !rc && (!f || fm_taskgroup_going(&f->w->tasks)); left -= n) {
+        uint64_t at = from->t.size - left;
+        n = left < FM_FILL_PIECE ? left : FM_FILL_PIECE;
+        rc = fm_file_read(&p->from->bundle.file, from->t.offset + at, bytes, (size_t)n, err);
+        fm_hasher_add(hasher, bytes, (size_t)n);
+        if (!rc && f)
+            rc = put_weights(f, offset + at, bytes, (size_t)n, err);
+    }
     fm_scratch_release(mark);
-    return rc;
-}
-
-/* As find_part, for codes, scales or values, whichever the block has. */
-static int find_channels(const char **bytes, const struct filling *f,
-                         const struct fm_planned_block *b, uint64_t first, uint64_t count,
-                         char *room, struct fm_err *err)
-{
-    const struct fm_opened *o = f->p->from;
-    enum fm_weight_part of = source_of(f->p, b);
-    const struct fm_expert_cut cut = fm_expert_cut(o->config.expert, of); /* all of the part */
-    int part = part_of(f->p, b->m, of, b->plane);
-    if (part >= 0)
-        return find_part(bytes, f, b, part, first, count, room, err);
-    if (!room)
-        room = fm_scratch((size_t)count * (size_t)fm_expert_cut_channel(&cut, o->config.H) *
-                          (size_t)fm_dtype_bits(o->dtype) / 8);
-    *bytes = room;
-    return read_values(f, b, of, first, count, room, err);
-}
-
-/* Write channels [first, first + n) of a block, from the values or the plane of the bundle; those
- * after the width are blank.  A block of columns is written as a whole. */
-static int fill_moved(const struct filling *from, const struct fm_planned_block *b, uint64_t first,
-                      uint64_t n, char *dst, struct fm_err *err)
-{
-    const struct fm_exportplan *p = from->p;
-    uint64_t k = fm_exportplan_kept(p, b), end = first + n;
-    uint64_t kept = k > first ? (end < k ? end : k) - first : 0;
-    const struct fm_forms f = fm_exportplan_forms(p, b, kept, n);
-    assert(f.file_bytes == fm_exportplan_unit_bytes(p, b, n));
-    struct fm_mark mark = fm_scratch_mark();
-    char *room = fm_forms_same(&f) ? dst : NULL;
-    const char *part = dst;
-    int rc = kept ? find_channels(&part, from, b, first, kept, room, err) : FM_OK;
-    if (!rc && part != dst)
-        fm_move(dst, &f.file, part + f.part_first, &f.part, &f.box, NULL);
-    if (!rc)
-        fm_move_blank(dst + f.file_padding, &f.file, &f.padding, fm_exportplan_blank(p, b));
-    fm_scratch_release(mark);
+    if (!rc && left == 0) {
+        struct fm_digest digest = fm_hasher_done(hasher);
+        rc = check_digest(p, from, &digest, err);
+    }
+    fm_hasher_free(hasher);
     return rc;
 }
 
@@ -412,24 +348,7 @@ static int fill_moved(const struct filling *from, const struct fm_planned_block 
 static int check_whole(const struct fm_exportplan *p, const struct fm_tensor *t, struct fm_err *err)
 {
     const struct fm_opened_tensor *from = fm_opened_find(p->from, t->name);
-    struct fm_hasher *hasher = from->digest ? fm_hasher_new() : NULL;
-    if (from->digest && !hasher)
-        return fm_fail(err, FM_ENOMEM, "no memory for a digest");
-    struct fm_mark mark = fm_scratch_mark();
-    void *bytes = hasher ? fm_scratch(FM_FILL_PIECE) : NULL;
-    int rc = FM_OK;
-    for (uint64_t at = 0, n; hasher && at < from->t.size && !rc; at += n) {
-        n = from->t.size - at < FM_FILL_PIECE ? from->t.size - at : FM_FILL_PIECE;
-        rc = fm_file_read(&p->from->bundle.file, from->t.offset + at, bytes, (size_t)n, err);
-        fm_hasher_add(hasher, bytes, (size_t)n);
-    }
-    fm_scratch_release(mark);
-    if (hasher && !rc) {
-        struct fm_digest digest = fm_hasher_done(hasher);
-        rc = check_digest(p, from, &digest, err);
-    }
-    fm_hasher_free(hasher);
-    return rc;
+    return from->digest ? pass_whole(NULL, p, from, 0, err) : FM_OK;
 }
 
 /* Write values [first, first + n) of a tensor of codes, rounded once.  With the first of them,
@@ -556,160 +475,27 @@ static int fill_numbers(const struct fm_planned_tensor *t, uint64_t from, uint64
     return FM_OK;
 }
 
-/* ---- rounded to another format ---- */
-
-/* Read the values of a block's part of the expert, whose rows are interleaved as in the bundle. */
-static int read_rows(struct fm_quantise_matrix *all, const struct filling *f,
-                     const struct fm_planned_block *b, struct fm_err *err)
+int fm_fill_give(const void **bytes, const struct fm_channels *c, const struct fm_exportplan *p,
+                 const struct fm_piece *x, struct fm_err *err)
 {
-    const struct fm_exportplan *p = f->p;
-    const struct fm_planned_block values = {.m = b->m, .e = b->e, .part = b->part, .plane = -1};
-    size_t k = fm_exportplan_stored(p, &values);
-    assert(fm_exportplan_kept(p, &values) == k);
-    const char *part = NULL;
-    int rc = k ? find_channels(&part, f, &values, 0, k, NULL, err) : FM_OK;
-    *all = fm_forms_rows(&p->from->config, source_of(p, b), part, p->from->dtype, k);
-    return rc;
-}
-
-/* Write a plane of a cut, or the factor, which gate and up have in common. */
-static int round_cut(char *dst, const struct fm_exportplan *p, const struct fm_planned_block *b,
-                     const struct fm_quantise_matrix *all, struct fm_err *err)
-{
-    const struct fm_quantiser *q = p->options.quantise;
-    const struct fm_expert_cut cut = fm_expert_cut(p->from->config.expert, b->part);
-    float factor;
-    bool finite = fm_quantise_factor(&factor, q, &p->rounded.scheme, all);
-    assert(b->plane >= 0 && b->plane <= FM_PLANES);
-    if (b->plane == FM_PLANES) {
-        for (uint64_t at = 0; at < b->bytes; at += sizeof factor)
-            memcpy(dst + at, &factor, sizeof factor);
-    } else if (finite) {
-        const struct fm_quantise_matrix w = fm_forms_matrix(&p->from->config, &cut, all);
-        finite = fm_quantise(b->plane == 0 ? dst : NULL, b->plane == 1 ? dst : NULL, q,
-                             &p->rounded.scheme, &w, factor);
-    }
-    if (finite)
-        return FM_OK;
-    return fm_fail(err, FM_EFORMAT,
-                   "%s: layer %d, expert %d: a weight is NaN or Inf, which --weights %s cannot "
-                   "round; use --weights bf16 or repair the checkpoint",
-                   p->from->bundle.file.path, p->from->config.moe[b->m], b->e, q->name);
-}
-
-/* Round a block.  What has the form of a bundle of codes (lib/model/packed.h) is rounded cut by
- * cut, and the result moved there. */
-static int fill_rounded(const struct filling *from, const struct fm_planned_block *b, char *dst,
-                        struct fm_err *err)
-{
-    const struct fm_exportplan *p = from->p;
-    bool moved = b->part == FM_PART_GATE_UP || b->part == FM_PART_DOWN_T;
-    int rows = moved ? fm_expert_part_rows(p->from->config.expert, b->part) : 0;
-    uint32_t stored = fm_exportplan_stored(p, b);
-    struct fm_mark mark = fm_scratch_mark();
-    struct fm_quantise_matrix all;
-    int rc = read_rows(&all, from, b, err);
-    if (!rc && !moved)
-        rc = round_cut(dst, p, b, &all, err);
-    for (int i = 0; i < rows && !rc; i++) {
-        struct fm_planned_block cut = *b;
-        cut.part = fm_packed_matrix(b->part, i);
-        const struct fm_forms f = fm_exportplan_forms(p, &cut, stored, stored);
-        char *own = fm_scratch(f.file_bytes);
-        rc = round_cut(own, p, &cut, &all, err);
-        if (!rc)
-            fm_move(dst + f.part_first, &f.part, own, &f.file, &f.box, NULL);
-    }
-    fm_scratch_release(mark);
-    return rc;
-}
-
-/* Write what belongs to one expert's matrices but to no channel: factors or scales. */
-static int fill_apart(const struct fm_exportplan *p, const struct fm_planned_block *b, char *dst,
-                      struct fm_err *err)
-{
-    const struct fm_packed_expert x = expert_of(p, b);
-    const char *bytes;
-    float factor[2];
-    int rc = b->plane < FM_PLANES ? fm_packed_read_scales(&bytes, &x, source_of(p, b), err)
-                                  : fm_packed_read_factors(factor, &x, source_of(p, b), err);
-    if (!rc)
-        memcpy(dst, b->plane < FM_PLANES ? bytes : (const char *)factor, (size_t)b->bytes);
-    return rc;
-}
-
-/* Write bytes [from, from + size) of a block. */
-static int fill_block(const struct filling *f, const struct fm_planned_block *b, uint64_t from,
-                      uint64_t size, char *dst, struct fm_err *err)
-{
-    const struct fm_exportplan *p = f->p;
-    assert(!fm_fill_alone(p, b) || (from == 0 && size == b->bytes));
-    if (fm_fill_alone(p, b))
-        return p->codes ? fill_apart(p, b, dst, err) : fill_rounded(f, b, dst, err);
-    uint64_t group = (uint64_t)packed_of(p, b)->group, unit = fm_exportplan_unit_bytes(p, b, group);
-    assert(from % unit == 0 && size % unit == 0);
-    return fill_moved(f, b, from / unit * group, size / unit * group, dst, err);
-}
-
-/* Fill the blocks, or parts of them, that are inside [from, from + size). */
-static int fill_blocks(const struct filling *f, const struct fm_planned_tensor *t, uint64_t from,
-                       uint64_t size, char *dst, struct fm_err *err)
-{
-    int rc = FM_OK;
-    for (size_t i = t->block; i < t->block + t->blocks && !rc; i++) {
-        const struct fm_planned_block *b = &f->p->block[i];
-        uint64_t end = b->at + b->bytes;
-        uint64_t lo = from > b->at ? from : b->at, hi = from + size < end ? from + size : end;
-        if (lo < hi)
-            rc = fill_block(f, b, lo - b->at, hi - lo, dst + (lo - from), err);
-    }
-    return rc;
-}
-
-static int fill_bytes(const struct filling *f, const struct fm_planned_tensor *t, uint64_t from,
-                      uint64_t size, void *dst, struct fm_err *err)
-{
+    const struct fm_planned_tensor *t = x->tensor;
     uint64_t element = (uint64_t)fm_dtype_bits(t->t.dtype) / 8;
-    if (t->blocks > 0)
-        return fill_blocks(f, t, from, size, dst, err);
+    if (x->block) {
+        *bytes = cut_channels(c, p, x);
+        return FM_OK;
+    }
+    char *dst = fm_scratch((size_t)x->size);
+    *bytes = dst;
     if (!t->from)
-        return fill_numbers(t, from, size, dst);
+        return fill_numbers(t, x->from, x->size, dst);
     if (t->by > 0)
-        return fill_widened(f->p, t, dst, err);
+        return fill_widened(p, t, dst, err);
     if (t->picked)
-        return fill_picked(f->p, t, dst, err);
-    if (t->decoded)
-        return read_decoded(f->p, t, from / element, size / element, dst, err);
-    return fm_file_read(&f->p->from->bundle.file, t->from->t.offset + from, dst, (size_t)size, err);
+        return fill_picked(p, t, dst, err);
+    return read_decoded(p, t, x->from / element, x->size / element, dst, err);
 }
 
-int fm_fill_bytes(const struct fm_exportplan *p, const struct fm_planned_tensor *t, uint64_t from,
-                  uint64_t size, void *dst, struct fm_err *err)
-{
-    return fill_bytes(&(struct filling){p, NULL}, t, from, size, dst, err);
-}
-
-/* ---- the writer ---- */
-
-struct writer {
-    const struct fm_exportplan *plan;
-    const struct fm_run_options *run;
-    uint64_t scratch; /* of a thread that writes into a directory */
-    struct fm_taskgroup tasks;
-    struct fm_outdir dir;
-    struct fm_hasher *whole; /* of the file in the stream; NULL: a directory */
-    struct fm_output out;    /* the stream */
-    struct fm_filetable table;
-};
-
-/* A file while it is written. */
-struct filework {
-    struct writer *w;
-    const struct fm_planned_file *planned;
-    struct fm_output out; /* in a directory */
-    struct piece *piece;
-    char **bytes; /* in a stream: of each piece of a round */
-};
+/* ---- texts ---- */
 
 /* The digest of a text in the table: of the card only the part between its marks, because its owner
  * may edit the rest. */
@@ -737,18 +523,9 @@ static int last_text(const struct writer *w, char **text, size_t *size, struct f
 
 /* ---- pieces of one file ---- */
 
-/* Consecutive pieces of one expert form a group, which one task fills, because some are made
- * from the same bytes of the bundle. */
-struct piece {
-    const struct fm_planned_tensor *tensor;
-    uint64_t from, size;
-    uint64_t source; /* offset of its source in the bundle */
-    int group;       /* number of pieces of the group from this one on; 0: not its first */
-};
-
 static int compare_sources(const void *a, const void *b)
 {
-    const struct piece *x = a, *y = b;
+    const struct fm_piece *x = a, *y = b;
     if (x->source != y->source)
         return x->source < y->source ? -1 : 1;
     if (x->tensor != y->tensor)
@@ -756,87 +533,81 @@ static int compare_sources(const void *a, const void *b)
     return x->from < y->from ? -1 : x->from > y->from;
 }
 
-/* Mark the first piece of each group.  A piece joins the group of the expert in which the
- * previous piece ends, unless both are of the same tensor and it shares no bytes with others. */
-static void group(const struct fm_exportplan *p, struct piece *piece, int n)
+void fm_fill_group(struct fm_piece *piece, size_t n, bool sorted)
 {
-    int64_t expert = -1;
-    for (int i = 0, first = 0; i < n; i++) {
-        const struct piece *at = &piece[i];
-        bool goes_on = expert >= 0 && expert_at(p, at->tensor, at->from) == expert &&
-                       (at->tensor != at[-1].tensor || shares(p, at->tensor));
-        first = goes_on ? first : i;
+    if (sorted && n > 0)
+        qsort(piece, n, sizeof *piece, compare_sources);
+    for (size_t i = 0, first = 0; i < n; i++) {
+        bool same =
+            i > 0 && piece[i].block && piece[i - 1].block && piece[i].source == piece[i - 1].source;
+        first = same ? first : i;
+        piece[i].group = 0;
         piece[first].group++;
-        expert = expert_at(p, at->tensor, at->from + at->size - 1);
     }
 }
 
-/* Hold the bytes that the pieces of a group share; the caller releases the scratch. */
-static void hold(struct held held[FM_PACKED_PARTS_MAX], const struct fm_exportplan *p,
-                 const struct piece *piece)
+/* Bytes of a piece.  In a stream, pieces that are made from the same channels follow each other
+ * only if they are all of these channels. */
+static uint64_t limit_of(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
+                         bool stream)
 {
-    memset(held, 0, FM_PACKED_PARTS_MAX * sizeof *held);
-    for (int i = 0; i < piece->group; i++)
-        hold_add(held, p, piece[i].tensor);
-    for (int i = 0; i < FM_PACKED_PARTS_MAX; i++)
-        held[i].bytes = held[i].room ? fm_scratch(held[i].room) : NULL;
+    const struct fm_planned_block *b = &p->block[t->block];
+    bool shared = t->blocks > 0 && source_of(p, b) != b->part;
+    return fm_planned_copy(t) || (stream && shared) ? UINT64_MAX : FM_FILL_PIECE;
 }
 
 /* Cut a file into *count pieces.  Those of a stream are in order of the file; those of a directory
  * are in order of the bundle, which is then read sequentially.  A copy is one piece, because it has
  * one digest. */
-static int cut(struct piece **piece, int *count, const struct fm_exportplan *p,
+static int cut(struct fm_piece **piece, int *count, const struct fm_exportplan *p,
                const struct fm_planned_file *f, bool stream, struct fm_err *err)
 {
     size_t n = 0, room = 0;
     for (size_t i = f->tensor; i < f->tensor + f->tensors; i++) {
         const struct fm_planned_tensor *t = &p->tensor[i];
-        for (uint64_t at = 0, next; at < t->t.size; at = next) {
-            next = fm_planned_copy(t) ? t->t.size : fm_fill_cut(p, t, at, FM_FILL_PIECE);
-            assert(next > at && next <= t->t.size); /* pieces fill the tensor, each byte once */
+        for (uint64_t at = 0; at < t->t.size; at += (*piece)[n++].size) {
             if (FM_GROW(*piece, room, n + 1, "the pieces of a file", err))
                 return err->code;
-            (*piece)[n++] = (struct piece){t, at, next - at, source_at(p, t, at), 0};
+            (*piece)[n] = fm_fill_next(p, t, at, limit_of(p, t, stream));
+            assert((*piece)[n].size > 0 && (*piece)[n].size <= t->t.size - at);
         }
     }
     *count = (int)n;
-    if (!stream && n > 0)
-        qsort(*piece, n, sizeof **piece, compare_sources);
-    group(p, *piece, *count);
+    fm_fill_group(*piece, n, !stream);
     return FM_OK;
 }
 
-/* Upper bound of the additional memory for the source of a piece.  Decoded: its codes, the tensor's
- * scales, and a buffer for comparing both with their checksums.  Rounded: the values of a part of
- * the expert, twice if they are transposed, and the rows that share scales, as float32.  Other
- * blocks that are not a range of the bundle are made, one after another, from copies of at most
- * twice their size. */
-static uint64_t filling_memory(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
-                               uint64_t piece)
+/* Upper bound of the memory for a piece and for what it is made from.  Decoded: codes, scales, and
+ * a buffer for comparing both with their checksums.  Rounded: the values, twice if they are
+ * transposed; what they are rounded to, twice; and the rows that share scales, as float32. */
+static uint64_t piece_memory(const struct fm_exportplan *p, const struct fm_piece *x)
 {
+    const struct fm_planned_tensor *t = x->tensor;
     const struct fm_tensor *scale = t->decoded ? t->from->at.scale : NULL;
-    uint64_t most = 0, H = (uint64_t)p->from->config.H;
-    if (t->from && !fm_planned_copy(t))
-        return (t->picked ? 2 * (uint64_t)t->from->t.size : piece) +
-               (scale ? piece + scale->size + fm_tensor_count(scale) * sizeof(float) + FM_FILL_PIECE
-                      : 0);
-    for (size_t i = t->block; i < t->block + t->blocks; i++) {
-        struct fm_planned_block b = p->block[i];
-        uint64_t k = fm_exportplan_stored(p, &b), bytes = 0;
-        bool alone = fm_fill_alone(p, &b);
-        const struct fm_forms f = alone ? (struct fm_forms){0} : fm_exportplan_forms(p, &b, 0, k);
-        if (alone && p->options.quantise) {
-            b.plane = -1;
-            b.part = fm_expert_cut(p->from->config.expert, b.part).of;
-            bytes = piece +
-                    fm_exportplan_unit_bytes(p, &b, k) * (b.part == FM_PART_DOWN_T ? 2 : 1) +
-                    (k + H) * (uint64_t)p->rounded.scheme.block_rows * sizeof(float);
-        } else if (!alone && !fm_forms_same(&f)) {
-            bytes = 2 * (b.bytes < piece ? b.bytes : piece);
-        }
-        most = bytes > most ? bytes : most;
-    }
-    return most;
+    if (fm_planned_copy(t))
+        return FM_FILL_PIECE;
+    if (!x->block)
+        return x->size + (t->picked ? 2 * (uint64_t)t->from->t.size : x->size) +
+               (scale
+                    ? x->size + scale->size + fm_tensor_count(scale) * sizeof(float) + FM_FILL_PIECE
+                    : 0);
+    const struct fm_packed *from = packed_of(p, x->block),
+                           *to = fm_packed_at(&p->packed, x->block->m);
+    enum fm_weight_part of = source_of(p, x->block);
+    uint64_t values = (uint64_t)fm_expert_part_rows(p->from->config.expert, of) * x->n *
+                      fm_expert_part_row(of, p->from->config.H) *
+                      (uint64_t)fm_dtype_bits(p->from->dtype) / 8;
+    uint64_t bytes = x->size;
+    for (int i = 0; i < from->parts; i++)
+        bytes += from->part[i].of == of ? fm_packed_bytes(from, &from->part[i], x->n) : 0;
+    if (!p->codes && from->scheme.storage)
+        bytes += values + FM_FILL_PIECE;
+    for (int i = 0; p->options.quantise && i < to->parts; i++)
+        bytes += to->part[i].of == of ? 2 * fm_packed_bytes(to, &to->part[i], x->n) : 0;
+    if (p->options.quantise)
+        bytes += values + (x->n + (uint64_t)p->from->config.H) * (uint64_t)to->scheme.block_rows *
+                              sizeof(float);
+    return bytes;
 }
 
 /* Memory for the plan, with two copies of its tensors that are sorted into files, and headers in
@@ -852,35 +623,23 @@ static uint64_t plan_memory(const struct fm_exportplan *p)
     return bytes;
 }
 
-/* Scratch of a thread for the largest group: what its pieces share, the source of its largest
- * piece, and that piece; in a stream all pieces. */
+/* Scratch of a thread for the largest group; in a stream, with all pieces of the group. */
 static uint64_t group_memory(const struct fm_exportplan *p, bool stream)
 {
-    struct held held[FM_PACKED_PARTS_MAX] = {0};
-    uint64_t most = 0, all = 0, filling = 0;
-    int64_t expert = -1;
+    uint64_t most = 0, all = 0;
+    struct fm_piece before = {0};
     for (size_t i = 0; i < p->tensors; i++) {
         const struct fm_planned_tensor *t = &p->tensor[i];
-        if (t->t.size == 0)
-            continue;
-        uint64_t piece = piece_max(p, t, FM_FILL_PIECE), shared = 0;
-        int64_t first = expert_at(p, t, 0), last = expert_at(p, t, t->t.size - 1);
-        if (first < 0 || first != expert) {
-            memset(held, 0, sizeof held);
-            all = filling = 0;
+        for (uint64_t at = 0; at < t->t.size; at += before.size) {
+            const struct fm_piece x = fm_fill_next(p, t, at, limit_of(p, t, stream));
+            bool same = x.block && before.block && x.block->m == before.block->m &&
+                        x.block->e == before.block->e && x.first == before.first &&
+                        source_of(p, x.block) == source_of(p, before.block);
+            all = (same ? all : 0) + x.size;
+            uint64_t bytes = piece_memory(p, &x) + (stream ? all : 0);
+            most = bytes > most ? bytes : most;
+            before = x;
         }
-        hold_add(held, p, t);
-        for (int k = 0; k < FM_PACKED_PARTS_MAX; k++)
-            shared += held[k].room;
-        if (first >= 0 && first == last)
-            all += t->t.size;
-        else /* a group may have several pieces of the tensor: add them up */
-            all += piece + shared;
-        uint64_t beside = filling_memory(p, t, piece) + (stream ? 0 : piece);
-        filling = beside > filling ? beside : filling;
-        uint64_t need = filling + shared + (stream ? all : 0);
-        most = need > most ? need : most;
-        expert = last;
     }
     return most;
 }
@@ -894,83 +653,39 @@ uint64_t fm_exportwriter_memory(const struct fm_exportplan *p, bool stream)
 
 /* ---- the bytes of a file ---- */
 
-/* Write bytes of a file; those of a stream are given in order. */
-static int put(struct filework *f, uint64_t at, const void *bytes, size_t size, struct fm_err *err)
+static int put_copy(struct filework *f, const struct fm_piece *x, struct fm_err *err)
 {
-    if (!f->w->whole)
-        return fm_output_write_at(&f->out, at, bytes, size, err);
-    fm_hasher_add(f->w->whole, bytes, size);
-    return fm_output_write(&f->w->out, bytes, size, err);
+    return pass_whole(f, f->w->plan, x->tensor->from, x->tensor->t.offset, err);
 }
 
-static int put_piece(struct filework *f, const struct piece *p, const char *bytes,
-                     struct fm_err *err)
-{
-    assert(p->from + p->size <= p->tensor->t.size);
-    int rc = put(f, p->tensor->t.offset + p->from, bytes, (size_t)p->size, err);
-    if (!rc)
-        fm_taskgroup_add(&f->w->tasks, p->size);
-    return rc;
-}
-
-/* Write a tensor that is copied, in order, and check its digest. */
-static int put_copy(struct filework *f, const struct piece *p, struct fm_err *err)
-{
-    const struct fm_planned_tensor *t = p->tensor;
-    struct fm_hasher *hasher = fm_hasher_new();
-    int rc = hasher ? FM_OK : fm_fail(err, FM_ENOMEM, "no memory for a digest");
-    for (uint64_t at = 0, next; at < t->t.size && !rc && fm_taskgroup_going(&f->w->tasks);
-         at = next) {
-        next = fm_fill_cut(f->w->plan, t, at, FM_FILL_PIECE);
-        struct fm_mark mark = fm_scratch_mark();
-        const struct piece some = {.tensor = t, .from = at, .size = next - at};
-        char *bytes = fm_scratch((size_t)some.size);
-        rc = fm_fill_bytes(f->w->plan, t, at, some.size, bytes, err);
-        fm_hasher_add(hasher, bytes, (size_t)some.size);
-        if (!rc)
-            rc = put_piece(f, &some, bytes, err);
-        fm_scratch_release(mark);
-    }
-    if (!rc && fm_taskgroup_going(&f->w->tasks)) {
-        struct fm_digest digest = fm_hasher_done(hasher);
-        rc = check_digest(f->w->plan, t->from, &digest, err);
-    }
-    fm_hasher_free(hasher);
-    return rc;
-}
-
-/* Fill a piece and write it; in a stream, keep it in `bytes`. */
-static int fill_piece(struct filework *f, const struct piece *p, struct held *held, char *bytes,
-                      struct fm_err *err)
-{
-    struct fm_mark mark = fm_scratch_mark();
-    char *to = bytes ? bytes : fm_scratch((size_t)p->size);
-    const struct filling from = {f->w->plan, held};
-    int rc = fill_bytes(&from, p->tensor, p->from, p->size, to, err);
-    if (!rc && !bytes)
-        rc = put_piece(f, p, to, err);
-    fm_scratch_release(mark);
-    return rc;
-}
-
-/* Fill the pieces of a group, of which i is the first. */
+/* Fill the pieces of a group, of which i is the first.  Those of a stream are kept. */
 static void fill_group(void *arg, int i)
 {
     struct filework *f = arg;
-    const struct piece *p = &f->piece[i];
+    const struct fm_exportplan *p = f->w->plan;
+    const struct fm_piece *x = &f->piece[i];
+    struct fm_channels c = {0};
     struct fm_err err = {0};
-    struct held held[FM_PACKED_PARTS_MAX];
     int rc = FM_OK;
-    if (!p->group || !fm_taskgroup_going(&f->w->tasks))
+    if (!x->group || !fm_taskgroup_going(&f->w->tasks))
         return;
     if (!f->bytes)
         fm_scratch_reserve(f->w->scratch);
     struct fm_mark mark = fm_scratch_mark();
-    hold(held, f->w->plan, p);
-    for (int k = 0; k < p->group && !rc; k++)
-        rc = fm_planned_copy(p->tensor)
-                 ? put_copy(f, p, &err)
-                 : fill_piece(f, &p[k], held, f->bytes ? f->bytes[i + k] : NULL, &err);
+    if (fm_planned_copy(x->tensor))
+        rc = put_copy(f, x, &err);
+    for (int k = 0; k < x->group && !rc && !fm_planned_copy(x->tensor); k++) {
+        const void *bytes;
+        rc = fm_fill_take(&c, p, &x[k], &err);
+        struct fm_mark own = fm_scratch_mark();
+        if (!rc)
+            rc = fm_fill_give(&bytes, &c, p, &x[k], &err);
+        if (!rc && f->bytes)
+            memcpy(f->bytes[i + k], bytes, (size_t)x[k].size);
+        else if (!rc)
+            rc = put_weights(f, x[k].tensor->t.offset + x[k].from, bytes, (size_t)x[k].size, &err);
+        fm_scratch_release(own);
+    }
     fm_scratch_release(mark);
     if (rc)
         fm_taskgroup_fail(&f->w->tasks, &err);
@@ -979,7 +694,7 @@ static void fill_group(void *arg, int i)
 /* Groups are filled in parallel, one per thread, and written in order. */
 static int stream_pieces(struct filework *f, int pieces, struct fm_err *err)
 {
-    struct piece *piece = f->piece;
+    struct fm_piece *piece = f->piece;
     int most = fm_pool_threads(), rc = FM_OK;
     for (int first = 0, n; first < pieces && !rc && fm_taskgroup_going(&f->w->tasks); first += n) {
         if (fm_planned_copy(piece[first].tensor)) {
@@ -999,7 +714,7 @@ static int stream_pieces(struct filework *f, int pieces, struct fm_err *err)
         struct filework round = {.w = f->w, .piece = piece + first, .bytes = bytes};
         fm_pool_for(n, fill_group, &round);
         for (int i = 0; i < n && !rc && fm_taskgroup_going(&f->w->tasks); i++)
-            rc = put_piece(f, &piece[first + i], bytes[i], err);
+            rc = put_weights(f, 0, bytes[i], (size_t)piece[first + i].size, err);
         fm_scratch_release(mark);
     }
     return rc;

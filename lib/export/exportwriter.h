@@ -20,26 +20,45 @@ uint64_t fm_exportwriter_memory(const struct fm_exportplan *plan, bool stream);
 
 /* ---- the bytes of a tensor ---- */
 
-/* Bytes of a tensor that one task fills: enough to amortise a system call and a seek, and few
- * enough that each thread needs little memory. */
+/* Bytes that one task reads: enough to amortise a system call and a seek, and few enough that each
+ * thread needs little memory. */
 #define FM_FILL_PIECE ((uint64_t)4 << 20)
 
+/* Bytes of a tensor that are made at a time.  Those of experts are some channels of a block, or the
+ * numbers of a block that has none. */
+struct fm_piece {
+    const struct fm_planned_tensor *tensor;
+    const struct fm_planned_block *block; /* NULL: not of experts */
+    uint64_t from, size;                  /* in the tensor */
+    uint64_t source; /* offset of what it is made from in the bundle; of experts: the channels
+                        [first, first + n) of a part, in its first plane */
+    uint32_t first, n;
+    int group; /* number of pieces that are made from the same channels, from this one on; 0: not
+                  the first of them */
+};
+
+/* The piece of a tensor from byte `at` on, which is 0 or the end of a piece.  If possible it is
+ * made from at most `limit` bytes: channels are only cut at boundaries of segments, or without
+ * checksums of channel groups, and not at all if they are rounded or columns. */
+struct fm_piece fm_fill_next(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
+                             uint64_t at, uint64_t limit);
+/* Find the groups of consecutive pieces; `sorted`: the pieces are sorted by source before. */
+void fm_fill_group(struct fm_piece *piece, size_t n, bool sorted);
+
 /*
- * Write bytes [from, from + size) of a tensor to dst; both ends are cuts.  The family is open with
+ * Make a piece.  For each piece of a group, fm_fill_take reads the channels *c, all zero before the
+ * first, in scratch; fm_fill_give makes the bytes, in scratch or in *c.  The family is open with
  * FM_OPENED_WEIGHTS, unless the tensor is numbers, which need no weights.  If it is also open with
  * FM_OPENED_CHECKSUMS, FM_EFORMAT names the expert and the channels that do not match their digest.
- * A copy (fm_planned_copy) has one digest for all its bytes, which the caller compares
- * in the end.
+ * Not for a copy (fm_planned_copy), which has one digest for all its bytes.
  */
-int fm_fill_bytes(const struct fm_exportplan *p, const struct fm_planned_tensor *t, uint64_t from,
-                  uint64_t size, void *dst, struct fm_err *err);
-/* The next cut after `from`, which is 0 or a cut: if possible at most `limit` bytes further.
- * Experts are cut only at the end of a block, a segment, or without checksums a channel group; what
- * is filled as a whole is not cut. */
-uint64_t fm_fill_cut(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
-                     uint64_t from, uint64_t limit);
-/* Whether a block is computed as a whole: it is rounded, or belongs to no channel. */
-bool fm_fill_alone(const struct fm_exportplan *p, const struct fm_planned_block *b);
+int fm_fill_take(struct fm_channels *c, const struct fm_exportplan *p, const struct fm_piece *x,
+                 struct fm_err *err);
+int fm_fill_give(const void **bytes, const struct fm_channels *c, const struct fm_exportplan *p,
+                 const struct fm_piece *x, struct fm_err *err);
+/* Whether a block has the bytes of the bundle, in another order. */
+bool fm_fill_moved(const struct fm_exportplan *p, const struct fm_planned_block *b);
+
 /* A tensor that is wider in the export: its own rows, one after another and with
  * padding after each.  The padding is the byte `blank`, or repeats the last `again` bytes. */
 struct fm_widened {

@@ -269,7 +269,7 @@ uint32_t fm_exportplan_stored(const struct fm_exportplan *p, const struct fm_pla
 
 int fm_exportplan_blank(const struct fm_exportplan *p, const struct fm_planned_block *b)
 {
-    const struct fm_packed *packed = fm_packed_at(&p->from->packed, b->m);
+    const struct fm_packed *packed = fm_packed_at(&p->packed, b->m);
     return b->plane == 0 ? fm_code_zero(packed->scheme.storage->code) : 0;
 }
 

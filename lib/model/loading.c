@@ -20,7 +20,7 @@
  *
  * The experts of a bundle that is read as an export (fm_model_narrow) begin at e I channels, of
  * which the first cap[e] are read; they go through codes of a format between piece and channel
- * (convert_through).
+ * (convert_expert).
  *
  *     target   | expert 0   | expert 1    | expert 2     |      gate_up of the slot
  *              row0[0]      row0[1]       row0[2]
@@ -36,7 +36,7 @@
  *   6. A pinned layer is in its own slot, every other layer in the shared slot (fm_model_layer).
  *   7. No thread asks for the next layer's bytes while a layer is loaded (load_layer).
  *   8. Codes are read in whole channel groups (find_piece), and an expert that goes through codes
- *      keeps its size (convert_through).
+ *      keeps its size (convert_expert).
  */
 #include "lib/model/loading.h"
 
@@ -75,7 +75,7 @@ size_t fm_loading_channels(const struct fm_model *m, int l)
 static enum fm_dtype held_as(const struct fm_model *m)
 {
     bool same = m->dtype == FM_BF16 && fm_storage_exact(&m->config.scheme, m->config.schemes) &&
-                fm_storage_exact(&m->as, NULL);
+                fm_storage_exact(&m->as.scheme, NULL);
     return same && m->ops->operand == FM_BF16 ? FM_BF16 : FM_F32;
 }
 
@@ -428,11 +428,9 @@ static struct fm_layer_slot *slot_of(struct fm_model *m, int l)
 /* A tensor of a layer, or an expert's share of a tensor that holds all of them. */
 struct piece {
     const struct fm_model_tensor *tensor;
-    int e;                   /* -1: not of one expert */
-    size_t first, n;         /* its elements in the tensor */
-    const void *raw, *scale; /* the bytes of these elements and of their scales */
-    float factor[2]; /* factors of the scales; in a bundle or an export of codes, one for each row
-                        of a channel */
+    int e;                /* -1: not of one expert */
+    size_t first, n;      /* its elements in the tensor */
+    struct fm_channels c; /* the bytes of these elements, of their scales, and the factor */
 };
 
 /* The first channel of expert e in the file. */
@@ -463,9 +461,14 @@ static bool find_piece(struct piece *x, const struct conversion *v, int i)
     size_t channel = 0;
     for (int n = fm_expert_cuts(cut, c->expert, p->part); n-- > 0;)
         channel += (size_t)fm_expert_cut_channel(&cut[n], c->H);
-    assert(!p->packed || v->slot->layer.cap[x->e] % packed_of(v)->group == 0); /* invariant 8 */
+    assert(!p->packed || v->slot->cap[x->e] % packed_of(v)->group == 0); /* invariant 8 */
+    x->c = (struct fm_channels){.config = c,
+                                .of = p->part,
+                                .count = (uint64_t)v->slot->layer.cap[x->e],
+                                .packed = p->packed ? packed_of(v) : NULL,
+                                .dtype = v->m->dtype};
     x->first = channel * (size_t)first_of(v, x->e);
-    x->n = channel * (size_t)v->slot->layer.cap[x->e];
+    x->n = channel * (size_t)x->c.count;
     return true;
 }
 
@@ -603,43 +606,33 @@ static void join_shares(struct conversion *v)
     }
 }
 
-/* Read channels of codes of a bundle or an export, or of their scales, into scratch. */
-static int read_channels(const void **bytes, struct conversion *v, const struct piece *x, int plane,
-                         const struct fm_packed_part *part, struct fm_err *err)
+/* If the expert's channels have that plane of codes, read it into scratch. */
+static int read_channels(struct conversion *v, struct piece *x, int plane, struct fm_err *err)
 {
     const struct fm_reading r = reading_of(v, x->tensor, x->e);
-    const struct fm_packed *packed = packed_of(v);
-    size_t size = (size_t)fm_packed_bytes(packed, part, (uint64_t)v->slot->cap[x->e]);
+    const struct fm_packed_part *part = fm_packed_find(x->c.packed, x->c.of, plane);
+    if (!part)
+        return FM_OK;
+    size_t size = (size_t)fm_packed_bytes(x->c.packed, part, x->c.count);
     void *to = fm_scratch(size);
-    *bytes = to;
-    return fm_reading_bytes(to, &r, plane, fm_packed_bytes(packed, part, first_of(v, x->e)), size,
-                            err);
+    x->c.plane[plane] = to;
+    return fm_reading_bytes(to, &r, plane, fm_packed_bytes(x->c.packed, part, first_of(v, x->e)),
+                            size, err);
 }
 
 /* Read codes of a bundle or an export, for the channels that the layer has in memory. */
 static int read_packed(struct conversion *v, struct piece *x, struct fm_err *err)
 {
-    const struct fm_packed *packed = packed_of(v);
-    const struct fm_packed_part *own = fm_packed_find(packed, x->tensor->part, 1);
-    const struct fm_model *m = v->m;
-    bool ragged = m->tensors.naming == FM_NAMING_RAGGED;
-    const struct fm_packed_expert expert = {.config = &m->config,
-                                            .packed = packed,
-                                            .naming = ragged ? FM_NAMING_RAGGED : FM_NAMING_STOCK,
+    bool ragged = v->m->tensors.naming == FM_NAMING_RAGGED;
+    const struct fm_packed_expert expert = {.naming = ragged ? FM_NAMING_RAGGED : FM_NAMING_STOCK,
                                             .l = v->l,
                                             .e = x->e,
                                             .find = fm_source_find,
-                                            .in = &m->tensors,
-                                            .path = m->path};
-    const char *scales;
-    if (read_channels(&x->raw, v, x, 0, x->tensor->packed, err) ||
-        fm_packed_read_factors(x->factor, &expert, x->tensor->part, err))
+                                            .in = &v->m->tensors,
+                                            .path = v->m->path};
+    if (read_channels(v, x, 0, err) || read_channels(v, x, 1, err))
         return err->code;
-    if (own)
-        return read_channels(&x->scale, v, x, 1, own, err);
-    int rc = fm_packed_read_scales(&scales, &expert, x->tensor->part, err);
-    x->scale = scales;
-    return rc;
+    return fm_packed_read_apart(&x->c, &expert, err);
 }
 
 /* Read the bytes of a piece and of its scales. */
@@ -650,44 +643,14 @@ static int read_piece(struct conversion *v, struct piece *x, struct fm_err *err)
         return read_packed(v, x, err);
     size_t bits = (size_t)fm_stored_bits(r.at), size = x->n * bits / 8;
     void *raw = fm_scratch(size);
-    x->raw = raw;
+    x->c.plane[0] = raw;
     assert(x->first * bits / 8 + size <= r.at->tensor->size); /* invariant 1 */
     int rc = fm_reading_bytes(raw, &r, 0, x->first * bits / 8, size, err);
     if (rc || !r.at->scale)
         return rc;
-    if (fm_reading_plane(&x->scale, &r, 1, err))
+    if (fm_reading_plane(&x->c.plane[1], &r, 1, err))
         return err->code;
-    return fm_reading_factor(&x->factor[0], &r, true, err) ? fm_within(err, "%s", v->m->path)
-                                                           : FM_OK;
-}
-
-/* Round an expert's part of a bundle to the format of an export, matrix by matrix, and back. */
-static int convert_through(const struct conversion *v, const struct piece *x, const void *raw,
-                           struct fm_err *err)
-{
-    const struct fm_model *m = v->m;
-    const struct fm_config *c = &m->config;
-    enum fm_weight_part of = x->tensor->part;
-    uint64_t k = (uint64_t)v->slot->cap[x->e];
-    const struct fm_quantise_matrix all = fm_forms_rows(c, of, raw, m->dtype, k);
-    float *values = fm_scratch(x->n * sizeof *values), factor;
-    assert(all.rows * all.columns == x->n); /* invariant 8 */
-    bool finite = fm_quantise_factor(&factor, m->through, &m->as, &all);
-    for (int i = 0; i < fm_expert_part_rows(c->expert, of) && finite && k > 0; i++) {
-        const struct fm_expert_cut cut = fm_expert_cut(c->expert, fm_packed_matrix(of, i));
-        const struct fm_quantise_matrix w = fm_forms_matrix(c, &cut, &all);
-        const struct fm_forms f = fm_forms_of(c, NULL, -1, FM_F32, &cut, k, k);
-        float *own = fm_scratch(f.file_bytes);
-        finite = fm_quantise_values(own, m->through, &m->as, &w, factor);
-        fm_move((char *)values + f.part_first, &f.part, own, &f.file, &f.box, NULL);
-    }
-    if (!finite)
-        return fm_fail(err, FM_EFORMAT, "%s: tensor '%s' holds NaN or Inf in expert %d", m->path,
-                       x->tensor->at.tensor->name, x->e);
-    if (is_rounded(m, x->tensor))
-        fm_dtype_round(values, m->as.storage->written, x->n);
-    convert_channels(v, x, fm_f32(values));
-    return FM_OK;
+    return fm_reading_factor(x->c.factor, &r, true, err) ? fm_within(err, "%s", v->m->path) : FM_OK;
 }
 
 /* Whether the piece is of experts that are rounded to another format. */
@@ -696,42 +659,42 @@ static bool is_through(const struct conversion *v, const struct piece *x)
     return v->m->through && is_fused(x->tensor) && x->tensor->part != FM_PART_BIAS;
 }
 
-/* Convert codes of a bundle or an export. */
-static int convert_packed(const struct conversion *v, const struct piece *x, struct fm_err *err)
+/* Convert an expert's part of a bundle or an export, through the codes of another format if it is
+ * read as an export that has these. */
+static int convert_expert(const struct conversion *v, struct piece *x, struct fm_err *err)
 {
+    const struct fm_model *m = v->m;
+    struct fm_channels *c = &x->c;
     bool through = is_through(v, x);
-    float *values = fm_scratch(x->n * sizeof *values);
-    fm_forms_values(values, through ? v->m->dtype : FM_F32, packed_of(v), &v->m->config,
-                    x->tensor->part, (uint64_t)v->slot->cap[x->e], x->raw, x->scale, x->factor);
-    if (through)
-        return convert_through(v, x, values, err);
-    if (is_rounded(v->m, x->tensor))
-        fm_dtype_round(values, v->m->dtype, x->n);
-    size_t bad = fm_dtype_nonfinite(values, FM_F32, x->n);
-    if (bad < x->n)
-        return fm_fail(err, FM_EFORMAT, "%s: tensor '%s' holds NaN or Inf in expert %d", v->m->path,
+    bool finite = !through || fm_channels_convert(c, &m->as, m->through);
+    c->dtype = FM_F32;
+    if (finite)
+        fm_channels_convert(c, NULL, NULL);
+    float *values = finite ? (float *)(uintptr_t)c->plane[0] : NULL;
+    if (finite && is_rounded(m, x->tensor))
+        fm_dtype_round(values, through ? m->as.scheme.storage->written : m->dtype, x->n);
+    if (!finite || fm_dtype_nonfinite(values, FM_F32, x->n) < x->n)
+        return fm_fail(err, FM_EFORMAT, "%s: tensor '%s' holds NaN or Inf in expert %d", m->path,
                        x->tensor->at.tensor->name, x->e);
     convert_channels(v, x, fm_f32(values));
     return FM_OK;
 }
 
 /* Convert the values of a piece to its target.  The first time, fail unless all are finite. */
-static int convert_piece(struct conversion *v, const struct piece *x, struct fm_err *err)
+static int convert_piece(struct conversion *v, struct piece *x, struct fm_err *err)
 {
     const struct fm_model_tensor *p = x->tensor;
-    if (p->packed)
-        return convert_packed(v, x, err);
-    if (is_through(v, x))
-        return convert_through(v, x, x->raw, err);
-    if (!v->layer->checked && fm_stored_finite(&p->at, x->raw, x->first, x->n, err))
+    if (p->packed || is_through(v, x))
+        return convert_expert(v, x, err);
+    if (!v->layer->checked && fm_stored_finite(&p->at, x->c.plane[0], x->first, x->n, err))
         return fm_within(err, "%s", v->m->path);
     const struct fm_reading r = reading_of(v, p, x->e);
     struct fm_scales scales;
-    if (fm_reading_widen(&scales, &r, x->scale, x->factor[0], err))
+    if (fm_reading_widen(&scales, &r, x->c.plane[1], x->c.factor[0], err))
         return fm_within(err, "%s", v->m->path);
     scales.rounded = is_rounded(v->m, p);
-    convert_values(v, x,
-                   (struct fm_in){x->raw, p->at.tensor->dtype, scales.scale ? &scales : NULL});
+    convert_values(
+        v, x, (struct fm_in){x->c.plane[0], p->at.tensor->dtype, scales.scale ? &scales : NULL});
     return FM_OK;
 }
 

@@ -597,13 +597,13 @@ void fm_model_round(struct fm_model *m, enum fm_model_rounding rounding)
 }
 
 void fm_model_narrow(struct fm_model *m, const uint32_t *widths, enum fm_model_rounding all,
-                     const struct fm_quantiser *through, const struct fm_scheme *as)
+                     const struct fm_quantiser *through, const struct fm_packed *as)
 {
     assert(m->tensors.bundle.file.path);
     memcpy(m->caps, widths, (size_t)m->config.M * (size_t)m->config.E * sizeof *m->caps);
     m->all = all;
     m->through = through;
-    m->as = through ? *as : (struct fm_scheme){0};
+    m->as = through ? *as : (struct fm_packed){0};
     for (int l = 0; l < m->config.L; l++)
         count_bytes(m, l, &m->layer[l]);
     fm_model_limit(m, m->memory);

@@ -421,9 +421,9 @@ const struct fm_packed_part *fm_packed_find(const struct fm_packed *p, enum fm_w
 
 /* Bytes of all scales of a part or, with `row` from 0 on, of the factor of the scales of that row.
  */
-static size_t apart_bytes(const struct fm_packed_expert *x, int row)
+static size_t apart_bytes(const struct fm_channels *c, int row)
 {
-    return row < 0 ? (size_t)x->config->H * (size_t)fm_dtype_bits(x->packed->scales) / 8
+    return row < 0 ? (size_t)c->config->H * (size_t)fm_dtype_bits(c->packed->scales) / 8
                    : sizeof(float);
 }
 
@@ -431,24 +431,24 @@ static size_t apart_bytes(const struct fm_packed_expert *x, int row)
  * name and the ending of the storage; or, in an export with our modelling file, a tensor of all
  * experts, with the name of the codes. */
 static int read_tensor(void *dst, const char **name, const struct fm_packed_expert *x,
-                       enum fm_weight_part of, int row, struct fm_err *err)
+                       const struct fm_channels *c, int row, struct fm_err *err)
 {
-    const struct fm_storage *storage = x->packed->scheme.storage;
-    bool all = x->naming == FM_NAMING_RAGGED, down = of == FM_PART_DOWN_T;
+    const struct fm_storage *storage = c->packed->scheme.storage;
+    bool all = x->naming == FM_NAMING_RAGGED, down = c->of == FM_PART_DOWN_T;
     uint64_t each = all && row >= 0 && !down ? 2 : 1, at = all ? (uint64_t)x->e * each : 0;
-    enum fm_dtype dtype = row < 0 ? x->packed->scales : FM_F32;
-    assert(row < fm_expert_part_rows(x->config->expert, of) && (row >= 0 || down));
-    uint64_t bytes = apart_bytes(x, row);
+    enum fm_dtype dtype = row < 0 ? c->packed->scales : FM_F32;
+    assert(row < fm_expert_part_rows(c->config->expert, c->of) && (row >= 0 || down));
+    uint64_t bytes = apart_bytes(c, row);
     char weight[FM_WEIGHT_NAME_BYTES], want[FM_ST_NAME_BYTES_MAX + 1];
-    fm_weights_name_of(weight, x->config, x->naming, all ? of : fm_packed_matrix(of, row), x->l,
-                       x->e);
+    fm_weights_name_of(weight, c->config, x->naming, all ? c->of : fm_packed_matrix(c->of, row),
+                       x->l, x->e);
     if (all)
         snprintf(want, sizeof want, "%s%s", weight, row < 0 ? FM_PACKED_SCALE : FM_PACKED_FACTOR);
     else
         fm_stored_name(want, storage, weight, row < 0 ? storage->scale_end : storage->factor_end);
     const struct fm_stored *s = x->find(x->in, want);
     const struct fm_tensor *t = s ? s->tensor : NULL;
-    uint64_t size = each * bytes * (all ? (uint64_t)x->config->E : 1);
+    uint64_t size = each * bytes * (all ? (uint64_t)c->config->E : 1);
     if (!t || t->dtype != dtype || t->size != size)
         return fm_fail(err, FM_EFORMAT,
                        "layer %d, expert %d: tensor '%s' is missing, or not %llu elements of %s",
@@ -462,33 +462,29 @@ static int read_tensor(void *dst, const char **name, const struct fm_packed_expe
     return row < 0 ? FM_OK : fm_stored_check_factor(*(const float *)dst, t->name, err);
 }
 
-static int read_apart(void *dst, const struct fm_packed_expert *x, enum fm_weight_part of, int row,
-                      struct fm_err *err)
+static int read_apart(void *dst, const struct fm_packed_expert *x, const struct fm_channels *c,
+                      int row, struct fm_err *err)
 {
     const char *name;
-    if (read_tensor(dst, &name, x, of, row, err))
+    if (read_tensor(dst, &name, x, c, row, err))
         return fm_within(err, "%s", x->path);
-    return x->check ? x->check(x->in, name, dst, apart_bytes(x, row), err) : FM_OK;
+    return x->check ? x->check(x->in, name, dst, apart_bytes(c, row), err) : FM_OK;
 }
 
-int fm_packed_read_factors(float factor[2], const struct fm_packed_expert *x,
-                           enum fm_weight_part of, struct fm_err *err)
+int fm_packed_read_apart(struct fm_channels *c, const struct fm_packed_expert *x,
+                         struct fm_err *err)
 {
     int rc = FM_OK;
-    for (int i = 0; i < fm_expert_part_rows(x->config->expert, of) && !rc; i++) {
-        factor[i] = 1;
-        if (x->packed->scheme.storage->factor_end)
-            rc = read_apart(&factor[i], x, of, i, err);
+    for (int i = 0; i < fm_expert_part_rows(c->config->expert, c->of) && !rc; i++) {
+        c->factor[i] = 1;
+        if (c->packed->scheme.storage->factor_end)
+            rc = read_apart(&c->factor[i], x, c, i, err);
     }
-    return rc;
-}
-
-int fm_packed_read_scales(const char **scales, const struct fm_packed_expert *x,
-                          enum fm_weight_part of, struct fm_err *err)
-{
-    char *to = fm_scratch(apart_bytes(x, -1));
-    *scales = to;
-    return read_apart(to, x, of, -1, err);
+    if (rc || fm_packed_find(c->packed, c->of, 1))
+        return rc;
+    void *scales = fm_scratch(apart_bytes(c, -1));
+    c->plane[1] = scales;
+    return read_apart(scales, x, c, -1, err);
 }
 
 uint64_t fm_packed_all_bytes(const struct fm_packed *p)
@@ -513,7 +509,7 @@ uint64_t fm_packed_all_bytes(const struct fm_packed *p)
  *                              |                 |
  *                              v  fm_move        v
  *     cut of a file       | g0 gate   | g1 gate   | ...                 codes, scales: N x K
- *                              |  fm_scheme_decode, or encode and decode (formats/quant)
+ *                              |  fm_scheme_decode, or back: fm_quantise (formats/quant)
  *                              v
  *     values              | g0 gate   | g1 gate   | ...                 N x K
  *                              |  fm_move
@@ -524,7 +520,7 @@ uint64_t fm_packed_all_bytes(const struct fm_packed *p)
  *   1. A cut's rows are inside a channel group of its part, and numbers of channels are whole
  *      groups (fm_forms_of).
  *   2. A cut and the padding after it fill the file's cut, each byte once (fm_forms_of).
- *   3. The cuts of a part fill its rows: their sizes add up to the part's (fm_forms_values).
+ *   3. The cuts of a part fill its rows: their sizes add up to the part's (decode).
  *   4. Every block of a matrix has one scale (decode_cut).
  */
 
@@ -578,68 +574,51 @@ struct fm_forms fm_forms_of(const struct fm_config *c, const struct fm_packed *p
     return f;
 }
 
-struct fm_quantise_matrix fm_forms_rows(const struct fm_config *c, enum fm_weight_part of,
-                                        const void *part, enum fm_dtype dtype, uint64_t channels)
-{
-    size_t rows = (size_t)fm_expert_part_rows(c->expert, of) * (size_t)channels, H = (size_t)c->H;
-    return (struct fm_quantise_matrix){part, H * (size_t)fm_dtype_bits(dtype) / 8, dtype, rows, H};
-}
+/* ---- channels ---- */
 
-struct fm_quantise_matrix fm_forms_matrix(const struct fm_config *c,
-                                          const struct fm_expert_cut *cut,
-                                          const struct fm_quantise_matrix *part)
+static bool has_codes(const struct fm_packed *p, enum fm_weight_part of)
 {
-    size_t k = part->rows / (size_t)fm_expert_part_rows(c->expert, cut->of);
-    size_t wide = k * (size_t)cut->rows;
-    const struct fm_forms f = fm_forms_of(c, NULL, -1, part->dtype, cut, k, k);
-    struct fm_quantise_matrix w = *part;
-    if (!cut->columns) {
-        w.at += k ? f.part_first : 0;
-        w.stride = cut->rows == 1 ? f.part.group : part->stride;
-        w.rows = wide;
-        return w;
-    }
-    char *at = fm_scratch(f.file_bytes + 1);
-    if (k)
-        fm_move(at, &f.file, part->at + f.part_first, &f.part, &f.box, NULL);
-    return (struct fm_quantise_matrix){at, f.file_bytes / part->columns, part->dtype, part->columns,
-                                       wide};
+    return p && fm_packed_find(p, of, 0);
 }
 
 /* The bytes of a cut in a plane of codes as a file has them, in scratch; `part` has `channels`
  * channels. */
-static char *take_plane(size_t *size, const struct fm_packed *p, const struct fm_config *c,
-                        int plane, const struct fm_expert_cut *cut, uint64_t channels,
-                        const char *part)
+static char *take_plane(size_t *size, const struct fm_channels *c, int plane,
+                        const struct fm_expert_cut *cut, uint64_t channels, const char *part)
 {
-    const struct fm_forms f = fm_forms_of(c, p, plane, FM_U8, cut, channels, channels);
+    const struct fm_forms f =
+        fm_forms_of(c->config, c->packed, plane, FM_U8, cut, channels, channels);
     char *file = fm_scratch(f.file_bytes);
     fm_move(file, &f.file, part + f.part_first, &f.part, &f.box, NULL);
     *size = f.file_bytes;
     return file;
 }
 
-/* Decode a cut of `channels` channels, a matrix of a file, and move it to `rows`; return its bytes
- * there. */
-static size_t decode_cut(char *rows, enum fm_dtype dtype, const struct fm_packed *p,
-                         const struct fm_config *c, const struct fm_expert_cut *cut,
-                         uint64_t channels, const char *codes, const char *scales, float factor)
+/* Decode a cut of `channels` channels from `first` on, a matrix of a file, and move it to `rows`;
+ * return its bytes there. */
+static size_t decode_cut(char *rows, const struct fm_channels *c, const struct fm_expert_cut *cut,
+                         uint64_t first, uint64_t channels, float factor)
 {
-    size_t N = cut->columns ? (size_t)c->H : (size_t)channels,
-           K = cut->columns ? (size_t)channels : (size_t)c->H, size;
-    const char *code = take_plane(&size, p, c, 0, cut, channels, codes);
+    const struct fm_packed *p = c->packed;
+    const struct fm_packed_part *part = fm_packed_find(p, cut->of, 0),
+                                *own = fm_packed_find(p, cut->of, 1);
+    size_t H = (size_t)c->config->H, N = cut->columns ? H : (size_t)channels,
+           K = cut->columns ? (size_t)channels : H, size;
+    const char *scales = c->plane[1];
+    const char *code = take_plane(&size, c, 0, cut, channels,
+                                  (const char *)c->plane[0] + fm_packed_bytes(p, part, first));
     size_t count = fm_scheme_blocks(&p->scheme, N, K);
-    if (fm_packed_find(p, cut->of, 1)) {
-        scales = take_plane(&size, p, c, 1, cut, channels, scales);
+    if (own) {
+        scales = take_plane(&size, c, 1, cut, channels, scales + fm_packed_bytes(p, own, first));
         assert(size * 8 == count * (size_t)fm_dtype_bits(p->scales)); /* invariant 4 */
     }
     float *scale = fm_scratch(count * sizeof *scale), *wide = fm_scratch(N * K * sizeof *wide);
     fm_storage_scales(scale, p->scheme.storage, scales, p->scales, count, factor);
     fm_scheme_decode(wide, &p->scheme, code, scale, N, K);
-    const struct fm_forms f = fm_forms_of(c, NULL, -1, dtype, cut, channels, channels);
-    void *values = dtype == FM_F32 ? wide : fm_scratch(f.file_bytes);
-    if (dtype != FM_F32)
-        fm_dtype_from_f32(values, wide, dtype, N * K);
+    const struct fm_forms f = fm_forms_of(c->config, NULL, -1, c->dtype, cut, channels, channels);
+    void *values = c->dtype == FM_F32 ? wide : fm_scratch(f.file_bytes);
+    if (c->dtype != FM_F32)
+        fm_dtype_from_f32(values, wide, c->dtype, N * K);
     fm_move(rows + f.part_first, &f.part, values, &f.file, &f.box, NULL);
     return f.file_bytes;
 }
@@ -647,26 +626,108 @@ static size_t decode_cut(char *rows, enum fm_dtype dtype, const struct fm_packed
 /* Values that are decoded at a time, so that they stay in the cache. */
 #define SOME ((uint64_t)1 << 16)
 
-void fm_forms_values(void *rows, enum fm_dtype dtype, const struct fm_packed *p,
-                     const struct fm_config *c, enum fm_weight_part of, uint64_t channels,
-                     const void *codes, const void *scales, const float *factor)
+static void decode(struct fm_channels *c)
 {
-    const struct fm_packed_part *part = fm_packed_find(p, of, 0), *own = fm_packed_find(p, of, 1);
-    uint64_t group = (uint64_t)p->group, H = (uint64_t)c->H, some = SOME / H / group * group, n;
-    size_t row = (size_t)H * (size_t)part->rows * (size_t)fm_dtype_bits(dtype) / 8;
+    int matrices = fm_expert_part_rows(c->config->expert, c->of);
+    uint64_t group = (uint64_t)c->packed->group, H = (uint64_t)c->config->H, n;
+    uint64_t some = SOME / H / group * group;
+    size_t row = (size_t)H * (size_t)matrices * (size_t)fm_dtype_bits(c->dtype) / 8;
+    char *rows = fm_scratch((size_t)c->count * row);
     some = some > group ? some : group;
-    for (uint64_t at = 0; at < channels; at += n) {
-        n = channels - at < some ? channels - at : some;
+    for (uint64_t at = 0; at < c->count; at += n) {
+        n = c->count - at < some ? c->count - at : some;
         size_t left = (size_t)n * row;
-        for (int i = 0; i < part->rows; i++) {
-            const struct fm_expert_cut cut = fm_expert_cut(c->expert, fm_packed_matrix(of, i));
+        for (int i = 0; i < matrices; i++) {
+            const struct fm_expert_cut cut =
+                fm_expert_cut(c->config->expert, fm_packed_matrix(c->of, i));
             struct fm_mark mark = fm_scratch_mark();
-            left -= decode_cut((char *)rows + at * row, dtype, p, c, &cut, n,
-                               (const char *)codes + fm_packed_bytes(p, part, at),
-                               (const char *)scales + (own ? fm_packed_bytes(p, own, at) : 0),
-                               factor[i]);
+            left -= decode_cut(rows + at * row, c, &cut, at, n, c->factor[i]);
             fm_scratch_release(mark);
         }
         assert(left == 0); /* invariant 3 */
     }
+    c->packed = NULL;
+    c->plane[0] = rows;
+    c->plane[1] = NULL;
+}
+
+/* A cut of the values as a matrix of a file: in scratch if it has channels as columns, else in the
+ * part. */
+static struct fm_quantise_matrix matrix_of(const struct fm_channels *c,
+                                           const struct fm_expert_cut *cut)
+{
+    size_t H = (size_t)c->config->H, n = (size_t)c->count * (size_t)cut->rows;
+    const struct fm_forms f = fm_forms_of(c->config, NULL, -1, c->dtype, cut, c->count, c->count);
+    const char *at = c->count ? (const char *)c->plane[0] + f.part_first : NULL;
+    size_t row = H * (size_t)fm_dtype_bits(c->dtype) / 8;
+    if (!cut->columns)
+        return (struct fm_quantise_matrix){at, cut->rows == 1 ? f.part.group : row, c->dtype, n, H};
+    at = fm_channels_cut(c, cut->part, -1, c->count, c->count, 0);
+    return (struct fm_quantise_matrix){at, f.file_bytes / H, c->dtype, H, n};
+}
+
+/* Round the values, matrix by matrix.  All have the same factor. */
+static bool encode(struct fm_channels *c, const struct fm_packed *to, const struct fm_quantiser *q)
+{
+    const struct fm_expert_cut part = fm_expert_cut(c->config->expert, c->of);
+    int matrices = fm_expert_part_rows(c->config->expert, c->of);
+    struct fm_quantise_matrix all = matrix_of(c, &part);
+    char *plane[FM_PLANES];
+    float factor;
+    bool finite = fm_quantise_factor(&factor, q, &to->scheme, &all);
+    for (int n = 0; n < FM_PLANES; n++) {
+        const struct fm_packed_part *own = fm_packed_find(to, c->of, n);
+        plane[n] = fm_scratch(own ? (size_t)fm_packed_bytes(to, own, c->count)
+                                  : all.columns * (size_t)fm_dtype_bits(to->scales) / 8);
+    }
+    for (int i = 0; i < matrices && finite; i++) {
+        const struct fm_expert_cut cut =
+            fm_expert_cut(c->config->expert, fm_packed_matrix(c->of, i));
+        struct fm_mark mark = fm_scratch_mark();
+        const struct fm_quantise_matrix w = matrix_of(c, &cut);
+        struct fm_forms f[FM_PLANES];
+        char *own[FM_PLANES];
+        for (int n = 0; n < FM_PLANES; n++) {
+            own[n] = plane[n];
+            if (!fm_packed_find(to, c->of, n))
+                continue;
+            f[n] = fm_forms_of(c->config, to, n, c->dtype, &cut, c->count, c->count);
+            own[n] = fm_scratch(f[n].file_bytes);
+        }
+        finite = fm_quantise(own[0], own[1], q, &to->scheme, &w, factor);
+        for (int n = 0; n < FM_PLANES; n++)
+            if (own[n] != plane[n])
+                fm_move(plane[n] + f[n].part_first, &f[n].part, own[n], &f[n].file, &f[n].box,
+                        NULL);
+        fm_scratch_release(mark);
+        c->factor[i] = factor;
+    }
+    c->packed = to;
+    c->plane[0] = plane[0];
+    c->plane[1] = plane[1];
+    return finite;
+}
+
+bool fm_channels_convert(struct fm_channels *c, const struct fm_packed *to,
+                         const struct fm_quantiser *round)
+{
+    if (has_codes(c->packed, c->of))
+        decode(c);
+    return !round || !has_codes(to, c->of) || encode(c, to, round);
+}
+
+const void *fm_channels_cut(const struct fm_channels *c, enum fm_weight_part part, int plane,
+                            uint64_t kept, uint64_t stored, int blank)
+{
+    const struct fm_expert_cut cut = fm_expert_cut(c->config->expert, part);
+    const struct fm_forms f =
+        fm_forms_of(c->config, c->packed, plane, c->dtype, &cut, kept, stored);
+    const char *from = c->plane[plane > 0];
+    if (fm_forms_same(&f) && kept == stored)
+        return from;
+    char *to = fm_scratch(f.file_bytes);
+    if (kept)
+        fm_move(to, &f.file, from + f.part_first, &f.part, &f.box, NULL);
+    fm_move_blank(to + f.file_padding, &f.file, &f.padding, blank);
+    return to;
 }

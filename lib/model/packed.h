@@ -145,29 +145,6 @@ int fm_packed_check(const struct fm_packed_part *part, const struct fm_tensor *t
 const struct fm_packed_part *fm_packed_find(const struct fm_packed *packed, enum fm_weight_part of,
                                             int plane);
 
-/* An expert of a source of codes. */
-struct fm_packed_expert {
-    const struct fm_config *config;
-    const struct fm_packed *packed; /* of its layer */
-    enum fm_naming naming;          /* FM_NAMING_RAGGED: an export with our modelling file */
-    int l, e;
-    fm_stored_find *find; /* in the source */
-    /* NULL, or compares bytes of a tensor of the source with its digest. */
-    int (*check)(const void *in, const char *name, const void *bytes, size_t size,
-                 struct fm_err *err);
-    const void *in;
-    const char *path; /* of the source, for errors */
-};
-
-/* Read the values of an expert's part that belong to no channel: the factor of the scales of each
- * row of a channel, 1 by default; and for a part whose scales have no channels, all of them, in
- * scratch. FM_EFORMAT, naming the tensor, if it is missing or a factor is not positive and finite.
- */
-int fm_packed_read_factors(float factor[2], const struct fm_packed_expert *x,
-                           enum fm_weight_part of, struct fm_err *err);
-int fm_packed_read_scales(const char **scales, const struct fm_packed_expert *x,
-                          enum fm_weight_part of, struct fm_err *err);
-
 /* The matrix of row i of the channels of a part: gate, up or down. */
 static inline enum fm_weight_part fm_packed_matrix(enum fm_weight_part of, int i)
 {
@@ -220,23 +197,52 @@ struct fm_forms fm_forms_of(const struct fm_config *config, const struct fm_pack
                             int plane, enum fm_dtype dtype, const struct fm_expert_cut *cut,
                             uint64_t channels, uint64_t stored);
 
-/* The rows (rows of a channel x channels, H) of an expert's part of a bundle; and a cut of them, as
- * in a file: in scratch if it has channels as columns, else in the part. */
-struct fm_quantise_matrix fm_forms_rows(const struct fm_config *config, enum fm_weight_part of,
-                                        const void *part, enum fm_dtype dtype, uint64_t channels);
-struct fm_quantise_matrix fm_forms_matrix(const struct fm_config *config,
-                                          const struct fm_expert_cut *cut,
-                                          const struct fm_quantise_matrix *part);
+/*
+ * Channels of one part of an expert, in the bundle's form: their values, or the planes of their
+ * codes and what belongs to no channel.
+ */
+struct fm_channels {
+    const struct fm_config *config;
+    enum fm_weight_part of;
+    uint64_t count;                 /* of codes: whole groups */
+    const struct fm_packed *packed; /* the form of the codes; NULL, or without codes: values */
+    enum fm_dtype dtype;            /* of values */
+    /* Values, or codes and scales.  Scales that have no channels are all of the expert's. */
+    const void *plane[FM_PLANES];
+    float factor[2]; /* of the scales of each row of a channel */
+};
+
+/* An expert of a source of codes. */
+struct fm_packed_expert {
+    enum fm_naming naming; /* FM_NAMING_RAGGED: an export with our modelling file */
+    int l, e;
+    fm_stored_find *find; /* in the source */
+    /* NULL, or compares bytes of a tensor of the source with its digest. */
+    int (*check)(const void *in, const char *name, const void *bytes, size_t size,
+                 struct fm_err *err);
+    const void *in;
+    const char *path; /* of the source, for errors */
+};
+
+/* Read what belongs to no channel of a part of codes: its factors, 1 by default, and scales that
+ * have no channels.  FM_EFORMAT, naming the tensor, if it is missing or a factor is not positive
+ * and finite. */
+int fm_packed_read_apart(struct fm_channels *c, const struct fm_packed_expert *x,
+                         struct fm_err *err);
 
 /*
- * Decode `channels` channels (whole groups) of one part of an expert that a bundle stores as codes,
- * to rows of the part, rounded once to `dtype`.  `codes` and `scales` are the bytes of these
- * channels in the tensors of the part; if scales have no channels, `scales` are all scales of the
- * expert.  `factor` multiplies or divides the scales of each row of a channel.
+ * Decode codes to values, rounded once to c->dtype.  Then, if `round` is not NULL and `to` has the
+ * part as codes, round the values to that format; false if one is NaN or Inf.  The result is in
+ * scratch.
  */
-void fm_forms_values(void *rows, enum fm_dtype dtype, const struct fm_packed *packed,
-                     const struct fm_config *config, enum fm_weight_part of, uint64_t channels,
-                     const void *codes, const void *scales, const float *factor);
+bool fm_channels_convert(struct fm_channels *c, const struct fm_packed *to,
+                         const struct fm_quantiser *round);
+
+/* The first `kept` channels of the part's cut `part` in a plane, or of its values (-1), as a file
+ * has them that has `stored` channels, of which the others have the byte `blank`; in scratch unless
+ * the bytes are the same. */
+const void *fm_channels_cut(const struct fm_channels *c, enum fm_weight_part part, int plane,
+                            uint64_t kept, uint64_t stored, int blank);
 
 /* Whether the cut has the same bytes in both places. */
 static inline bool fm_forms_same(const struct fm_forms *f)

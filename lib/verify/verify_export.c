@@ -479,6 +479,7 @@ int fm_verify_export(struct fm_verifier *v, struct fm_err *err)
     rc = close_shards(&j, rc, err);
     free(j.have);
     free(j.unit);
+    free(j.piece);
     fm_exportplan_release(&j.plan);
     fm_verify_claim_release(&j.claim);
     fm_opened_release(&j.opened);

@@ -7,7 +7,7 @@
 
 #include <cjson/cJSON.h>
 
-#include "lib/export/plan.h"
+#include "lib/export/exportwriter.h"
 #include "lib/verify/verifier.h"
 
 /* A weight file of the directory. */
@@ -17,9 +17,10 @@ struct fm_verify_shard {
     bool open, parsed;
 };
 
-/* The work of one task: a block, or a tensor without blocks. */
+/* The work of one task: a group of pieces, a block, or a tensor without blocks. */
 struct fm_verify_unit {
-    size_t tensor;
+    const struct fm_piece *piece;
+    const struct fm_planned_tensor *tensor;
     const struct fm_planned_block *block; /* NULL: the whole tensor */
 };
 
@@ -45,6 +46,7 @@ struct fm_verify_job {
                                       or not as planned */
     struct fm_volumes weights;     /* the bundle's weights, needed for a width inside a segment */
     struct fm_verify_unit *unit;
+    struct fm_piece *piece; /* what is computed again */
     int units;
 };
 

@@ -268,26 +268,50 @@ static int check_moved(struct place *p, struct fm_err *err)
 
 /* ---- what is computed again ---- */
 
-/* Compare bytes [from, to) of the tensor with those that the plan writes. */
-static int check_filled(struct place *p, uint64_t from, uint64_t to, const char *what,
-                        struct fm_err *err)
+/* What is wrong with a tensor, or a block of it, that differs from what the plan writes. */
+static const char *what_differs(const struct place *p)
+{
+    if (p->b)
+        return p->b->plane < 0 ? "differs from the decoded values of the bundle's codes"
+               : p->j->options.quantise
+                   ? "differs from the bundle's weights, rounded to this format"
+                   : "differs from the value computed with the bundle's scales";
+    return !p->t->from     ? "differs from the expected value"
+           : p->t->decoded ? "differs from the value computed with the bundle's codes and scales"
+                           : "differs from the bundle's channels in ranked order, at this width";
+}
+
+/* Compare a piece with that which the plan makes. */
+static int check_piece(struct place *p, struct fm_channels *c, const struct fm_piece *x,
+                       struct fm_err *err)
 {
     const struct fm_verify_job *j = p->j;
-    const struct fm_file *file = &j->shard[p->t->file].file;
+    const void *want;
+    size_t size = (size_t)x->size;
+    int rc = fm_fill_take(c, &j->plan, x, err);
+    struct fm_mark mark = fm_scratch_mark();
+    char *have = fm_scratch(size);
+    if (!rc)
+        rc = fm_file_read(&j->shard[p->t->file].file,
+                          j->have[p->t - j->plan.tensor]->offset + x->from, have, size, err);
+    if (!rc)
+        rc = fm_fill_give(&want, c, &j->plan, x, err);
+    if (!rc && memcmp(have, want, size) != 0 && !p->reported[0]) {
+        p->reported[0] = true;
+        fm_verifier_find(j->v, p->t->file, FM_EDIFF, p->t->t.name, "%s", what_differs(p));
+    }
+    fm_scratch_release(mark);
+    return rc;
+}
+
+/* Check a tensor outside the experts, piece by piece. */
+static int check_filled(struct place *p, struct fm_err *err)
+{
+    struct fm_piece x = {0};
     int rc = FM_OK;
-    for (uint64_t at = from, next; at < to && !rc; at = next) {
-        next = fm_fill_cut(&j->plan, p->t, at, FM_FILL_PIECE);
-        size_t size = (size_t)((next < to ? next : to) - at);
-        struct fm_mark mark = fm_scratch_mark();
-        char *have = fm_scratch(size), *want = fm_scratch(size);
-        rc = fm_file_read(file, j->have[p->t - j->plan.tensor]->offset + at, have, size, err);
-        if (!rc)
-            rc = fm_fill_bytes(&j->plan, p->t, at, size, want, err);
-        if (!rc && memcmp(have, want, size) != 0 && !p->reported[0]) {
-            p->reported[0] = true;
-            fm_verifier_find(j->v, p->t->file, FM_EDIFF, p->t->t.name, "%s", what);
-        }
-        fm_scratch_release(mark);
+    for (uint64_t at = 0; at < p->t->t.size && !rc; at += x.size) {
+        x = fm_fill_next(&p->j->plan, p->t, at, FM_FILL_PIECE);
+        rc = check_piece(p, NULL, &x, err);
     }
     return rc;
 }
@@ -298,78 +322,81 @@ static int check_block(struct place *p, uint64_t *bytes, struct fm_err *err)
 {
     const struct fm_expert_cut cut = fm_expert_cut(p->j->opened.config.expert, p->b->part);
     const struct fm_packed *packed = packed_of(p);
-    const struct fm_packed_part *part = fm_packed_find(packed, cut.of, p->b->plane);
-    *bytes = p->b->bytes;
-    bool rounded = p->b->plane >= 0 && p->j->options.quantise;
-    if (rounded || !part)
-        return check_filled(p, p->b->at, p->b->at + *bytes,
-                            rounded ? "differs from the bundle's weights, rounded to this format"
-                            : p->b->plane >= 0
-                                ? "differs from the value computed with the bundle's scales"
-                                : "differs from the decoded values of the bundle's codes",
-                            err);
-    p->of = part;
-    p->part = (int)(part - packed->part);
-    *bytes *= p->b->part == FM_PART_GATE ? 2 : 1;
+    p->of = fm_packed_find(packed, cut.of, p->b->plane);
+    if (p->b->bytes == 0)
+        return FM_OK;
+    p->part = (int)(p->of - packed->part);
+    *bytes = p->b->bytes * (p->b->part == FM_PART_GATE ? 2 : 1);
     return check_moved(p, err);
+}
+
+static int check_tensor(struct place *p, uint64_t *bytes, struct fm_err *err)
+{
+    const struct fm_tensor *have = p->j->have[p->t - p->j->plan.tensor];
+    *bytes = have->size;
+    if (!p->t->from || p->t->decoded || p->t->picked)
+        return check_filled(p, err);
+    return p->t->by ? check_widened(p, have, err) : check_copy(p, have, err);
 }
 
 static void check_unit(void *arg, int i)
 {
     struct fm_verify_job *j = arg;
     const struct fm_verify_unit *u = &j->unit[i];
-    struct place p = {.j = j, .t = &j->plan.tensor[u->tensor], .b = u->block};
-    const struct fm_tensor *have = j->have[u->tensor];
+    struct fm_channels c = {0};
     struct fm_err err = {0};
     struct fm_mark mark = fm_scratch_mark();
-    int rc = FM_OK;
-    uint64_t bytes = have->size;
+    uint64_t bytes = 0;
+    int rc = FM_OK, items = u->piece ? u->piece->group : 1;
     if (!fm_taskgroup_going(&j->v->tasks))
         return;
-    if (p.b)
-        rc = check_block(&p, &bytes, &err);
-    else if (!p.t->from)
-        rc = check_filled(&p, 0, have->size, "differs from the expected value", &err);
-    else if (p.t->decoded)
-        rc = check_filled(&p, 0, have->size,
-                          "differs from the value computed with the bundle's codes and scales",
-                          &err);
-    else if (p.t->picked)
-        rc =
-            check_filled(&p, 0, have->size,
-                         "differs from the bundle's channels in ranked order, at this width", &err);
-    else
-        rc = p.t->by ? check_widened(&p, have, &err) : check_copy(&p, have, &err);
+    for (int k = 0; k < items && !rc; k++) {
+        const struct fm_piece *x = u->piece ? u->piece + k : NULL;
+        struct place p = {.j = j, .t = x ? x->tensor : u->tensor, .b = x ? x->block : u->block};
+        uint64_t size = x ? x->size : 0;
+        rc = x     ? check_piece(&p, &c, x, &err)
+             : p.b ? check_block(&p, &size, &err)
+                   : check_tensor(&p, &size, &err);
+        bytes += size;
+    }
     fm_scratch_release(mark);
     if (rc)
         fm_taskgroup_fail(&j->v->tasks, &err);
-    fm_verifier_count(j->v, 1, bytes);
+    fm_verifier_count(j->v, (uint64_t)items, bytes);
     fm_taskgroup_add(&j->v->tasks, bytes);
 }
 
-/* Up rows are checked with their gate rows if both exist and are the bundle's bytes. */
+/* Up rows are checked with their gate rows if both exist. */
 static bool is_unit(const struct fm_verify_job *j, const struct fm_planned_block *b)
 {
-    bool values = fm_packed_at(&j->opened.packed, b->m)->scheme.storage && b->plane < 0;
-    if (values || fm_fill_alone(&j->plan, b))
-        return true;
     return b->part != FM_PART_UP && (b->part != FM_PART_GATE || j->have[up_of(b)->tensor]);
 }
 
+/* What is computed again is checked in groups of blocks that are made from the same channels. */
 static int plan_units(struct fm_verify_job *j, struct fm_err *err)
 {
     const struct fm_exportplan *p = &j->plan;
+    size_t n = 0;
     j->unit = fm_alloc(p->tensors + p->blocks, sizeof *j->unit, "the list of checks", err);
-    if (!j->unit)
+    j->piece = fm_alloc(p->blocks + 1, sizeof *j->piece, "the list of checks", err);
+    if (!j->unit || !j->piece)
         return err->code;
     for (size_t i = 0; i < p->tensors; i++) {
         const struct fm_planned_tensor *t = &p->tensor[i];
         if (j->have[i] && t->blocks == 0)
-            j->unit[j->units++] = (struct fm_verify_unit){i, NULL};
-        for (size_t b = t->block; j->have[i] && b < t->block + t->blocks; b++)
-            if (is_unit(j, &p->block[b]))
-                j->unit[j->units++] = (struct fm_verify_unit){i, &p->block[b]};
+            j->unit[j->units++] = (struct fm_verify_unit){.tensor = t};
+        for (size_t k = t->block; j->have[i] && k < t->block + t->blocks; k++) {
+            const struct fm_planned_block *b = &p->block[k];
+            if (!fm_fill_moved(p, b) && b->bytes > 0)
+                j->piece[n++] = fm_fill_next(p, t, b->at, UINT64_MAX);
+            else if (!fm_fill_moved(p, b) || is_unit(j, b))
+                j->unit[j->units++] = (struct fm_verify_unit){.tensor = t, .block = b};
+        }
     }
+    fm_fill_group(j->piece, n, true);
+    for (size_t i = 0; i < n; i++)
+        if (j->piece[i].group)
+            j->unit[j->units++] = (struct fm_verify_unit){.piece = &j->piece[i]};
     return FM_OK;
 }
 
