@@ -254,14 +254,15 @@ static bool has_tokenizer(const struct fm_exportplan *p)
            fm_bundle_find(&p->from->bundle, FM_MEMBER_CARRIED "tokenizer.model");
 }
 
-/* The section for transformers.  The tokenizer runs no code of the directory, but transformers asks
- * for trust_remote_code if config.json names custom classes. */
+/* The section for transformers, whose AutoTokenizer reads config.json too: without
+ * trust_remote_code it asks, or warns of an unknown type, if that names custom classes. */
 static void say_transformers(struct fm_text *t, const struct fm_exportplan *p)
 {
     bool code = fm_exportplan_ours(p);
     const char *list, *config = p->coded == FM_CODED_ROUNDED ? fm_exportplan_format(p, &list) : "";
     bool package = strstr(config, "compressed-tensors") != NULL;
     const char *model = "AutoModelForCausalLM.from_pretrained(\".\", dtype=\"auto\"";
+    const char *trust = code ? ", trust_remote_code=True" : "";
     fm_text_printf(t, "transformers%s:\n\n",
                    code      ? ", 5 or newer"
                    : package ? ", with the package compressed-tensors"
@@ -274,15 +275,14 @@ static void say_transformers(struct fm_text *t, const struct fm_exportplan *p)
                        "    prompt = tokenizer(\"Once upon a time\", return_tensors=\"pt\")\n"
                        "    print(tokenizer.decode(model.generate(**prompt, max_new_tokens=20)[0]))"
                        "\n\n",
-                       code ? ", trust_remote_code=False" : "", model,
-                       code ? ", trust_remote_code=True" : "");
+                       trust, model, trust);
     } else {
         fm_text_printf(t,
                        "    import torch\n    from transformers import AutoModelForCausalLM\n\n"
                        "    model = %s%s)\n"
                        "    print(model.generate(torch.tensor([[1, 2, 3]]), max_new_tokens=20))"
                        "\n\n",
-                       model, code ? ", trust_remote_code=True" : "");
+                       model, trust);
     }
     if (code)
         fm_text_printf(t, "`trust_remote_code` runs `modeling_fm.py` from this directory, which "

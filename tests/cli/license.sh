@@ -1,4 +1,4 @@
-# The licence in a checkpoint's card, in every spelling, is repeated in the card of an export.
+# The card of an export: the licence of the checkpoint's card, in every spelling, and how a tokenizer is loaded.
 cp -r "$GOLDEN/odd-mixtral" model
 export_card() { # print the front matter of an export's card
     fm-rank -q --model model --tokens "$GOLDEN/odd-mixtral/tokens.npy" --force -o ranked >/dev/null 2>&1
@@ -15,3 +15,7 @@ for card in '---\nlicense: mit\n---\n' '---\r\nlicense: mit\r\n---\r\n' \
     printf -- "$card" >model/README.md
     export_card
 done
+echo "-- a model with a tokenizer"
+cp "$GOLDEN/tiny-mixtral/tokenizer.json" model
+export_card >/dev/null
+grep from_pretrained out/README.md
