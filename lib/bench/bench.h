@@ -1,9 +1,8 @@
 /*
  * This room, lib/bench, has the measurements of fm-bench: the quality of a family (bench_quality;
- * exported for an exported directory), loops in generated texts, and one
- * clipped layer compared with its baselines (kernelbench, kernelcase,
- * kernelnaive.c, kernelrun.c, processor and shapes).  plot draws charts.  Only cmd includes this
- * room.
+ * exported for an exported directory), loops in generated texts, and one clipped layer compared
+ * with its baselines (kernelbench, kernelcase, kernelnaive.c, processor and shapes).  plot draws
+ * charts. Only cmd includes this room.
  *
  * Results are structs; fm-bench prints them.
  */

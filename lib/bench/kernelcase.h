@@ -55,14 +55,9 @@ int fm_kernelcase_rows(const struct fm_kernelcase *c, int tokens, int *rows);
 /* Evict the caches. */
 void fm_kernelcase_flush(struct fm_kernelcase *c);
 
-/* Implementations: seconds of one run at c->budget, or 0 if it is not available. */
-double fm_kernelcase_clip(struct fm_kernelcase *c, int tokens);
-double fm_kernelcase_dnnl(struct fm_kernelcase *c, int tokens);
+/* Seconds of one run of the naive implementation at c->budget, or 0 if it is not available. */
 double fm_kernelcase_naive(struct fm_kernelcase *c, int tokens);
 /* On a path of a GPU; 0 for float32, which the GPU does not compute. */
 double fm_kernelcase_gpu(struct fm_kernelcase *c, int tokens, int32_t path);
-
-/* Read bandwidth of the machine in bytes/s. */
-double fm_kernelcase_bandwidth(struct fm_kernelcase *c);
 
 #endif
