@@ -15,6 +15,136 @@
 
 #define WORD_MAX FM_TOKENIZER_WORD_MAX
 
+/* FM_ECONFIG: "normalizer 'Lowercase' is not supported; ...". */
+static int refuse(struct fm_err *err, const char *what, const char *name)
+{
+    fm_fail(err, FM_ECONFIG, "%s '%.200s' is not supported", what, name);
+    return fm_advise(err, FM_ADVISE_OTHER_TOKENIZER);
+}
+
+/* --- the model --- */
+
+static int read_vocabulary(struct fm_bpe *bpe, struct fm_json j, struct fm_err *err)
+{
+    char word[WORD_MAX];
+    int rc = fm_json_expect(&j, '{', err);
+    if (rc || fm_json_accept(&j, '}'))
+        return rc ? rc : fm_bpe_index(bpe, err);
+    do {
+        uint64_t id = 0;
+        if ((rc = fm_json_text(&j, word, sizeof word, err)) ||
+            (rc = fm_json_expect(&j, ':', err)) || (rc = fm_json_uint(&j, &id, err)) ||
+            (rc = fm_bpe_add(bpe, word, strlen(word), id, err)))
+            return rc;
+    } while (fm_json_accept(&j, ','));
+    rc = fm_json_expect(&j, '}', err);
+    return rc ? rc : fm_bpe_index(bpe, err);
+}
+
+/* Add the merge of a line "left right"; skip a comment line. */
+static int add_line(struct fm_bpe *bpe, char *line, struct fm_err *err)
+{
+    char *space = strchr(line, ' ');
+    if (strncmp(line, "#version", 8) == 0)
+        return FM_OK;
+    if (!space || strchr(space + 1, ' '))
+        return fm_fail(err, FM_EFORMAT, "merge %zu is '%.80s', not two tokens", bpe->merges, line);
+    return fm_bpe_add_merge(bpe, line, (size_t)(space - line), space + 1, strlen(space + 1), err);
+}
+
+static int add_pair(struct fm_bpe *bpe, struct fm_json *j, char *left, char *right,
+                    struct fm_err *err)
+{
+    if (fm_json_text(j, left, WORD_MAX, err) || fm_json_expect(j, ',', err) ||
+        fm_json_text(j, right, WORD_MAX, err) || fm_json_expect(j, ']', err))
+        return err->code;
+    return fm_bpe_add_merge(bpe, left, strlen(left), right, strlen(right), err);
+}
+
+static int read_merges(struct fm_bpe *bpe, struct fm_json j, struct fm_err *err)
+{
+    char left[2 * WORD_MAX], right[WORD_MAX];
+    int rc = fm_json_expect(&j, '[', err);
+    if (rc || fm_json_accept(&j, ']'))
+        return rc;
+    do {
+        if (fm_json_accept(&j, '['))
+            rc = add_pair(bpe, &j, left, right, err);
+        else if (!(rc = fm_json_text(&j, left, sizeof left, err)))
+            rc = add_line(bpe, left, err);
+    } while (!rc && fm_json_accept(&j, ','));
+    return rc ? rc : fm_json_expect(&j, ']', err);
+}
+
+static int read_bool(bool *value, const struct fm_jsonpart *p, struct fm_err *err)
+{
+    *value = !fm_jsonparts_is_null(p) && fm_jsonparts_is_word(p, "true");
+    return fm_jsonparts_is_null(p) || *value || fm_jsonparts_is_word(p, "false")
+               ? FM_OK
+               : fm_fail(err, FM_EFORMAT, "the model's %s is neither true nor false", p->key);
+}
+
+static int read_unknown(struct fm_tokenizer *t, const struct fm_json *whole,
+                        const struct fm_jsonpart *p, struct fm_err *err)
+{
+    char word[WORD_MAX];
+    t->bpe.unknown = -1;
+    if (fm_jsonparts_is_null(p))
+        return FM_OK;
+    struct fm_json j = fm_jsonparts_window(whole, p);
+    int rc = fm_json_text(&j, word, sizeof word, err);
+    if (!rc && (t->bpe.unknown = fm_bpe_find(&t->bpe, word, strlen(word))) < 0)
+        rc = fm_fail(err, FM_EFORMAT, "unk_token '%.80s' is not in the vocabulary", word);
+    return rc;
+}
+
+enum { TYPE, DROPOUT, UNK, PREFIX, SUFFIX, FUSE, FALLBACK, IGNORE, VOCAB, MERGES, MODEL_PARTS };
+
+static int check_model(const struct fm_jsonpart *p, struct fm_err *err)
+{
+    if (p[TYPE].begin && !fm_jsonparts_is_word(&p[TYPE], "\"BPE\"")) {
+        char name[64];
+        struct fm_json j;
+        fm_json_init(&j, p[TYPE].begin, (size_t)(p[TYPE].end - p[TYPE].begin));
+        return !fm_json_string(&j, name, sizeof name, err) ? refuse(err, "model", name) : err->code;
+    }
+    if (!fm_jsonparts_is_null(&p[DROPOUT]) && !fm_jsonparts_is_word(&p[DROPOUT], "0.0") &&
+        !fm_jsonparts_is_word(&p[DROPOUT], "0"))
+        return refuse(err, "model", "BPE with dropout");
+    for (int i = PREFIX; i <= SUFFIX; i++)
+        if (!fm_jsonparts_is_null(&p[i]) && !fm_jsonparts_is_word(&p[i], "\"\""))
+            return refuse(err, "BPE with", p[i].key);
+    if (!p[VOCAB].begin || !p[MERGES].begin)
+        return fm_fail(err, FM_EFORMAT, "the model has no %s", p[VOCAB].begin ? "merges" : "vocab");
+    return FM_OK;
+}
+
+/* Fill *t from the "model", a member of `whole`. */
+static int read_model(struct fm_tokenizer *t, struct fm_json whole, struct fm_err *err)
+{
+    struct fm_jsonpart p[MODEL_PARTS] = {{.key = "type"},
+                                         {.key = "dropout"},
+                                         {.key = "unk_token"},
+                                         {.key = "continuing_subword_prefix"},
+                                         {.key = "end_of_word_suffix"},
+                                         {.key = "fuse_unk"},
+                                         {.key = "byte_fallback"},
+                                         {.key = "ignore_merges"},
+                                         {.key = "vocab"},
+                                         {.key = "merges"}};
+    struct fm_json j = whole;
+    j.text_keys = true; /* the keys of the vocabulary are token texts */
+    if (fm_jsonparts_read(&j, p, MODEL_PARTS, "the model", err) || check_model(p, err) ||
+        read_bool(&t->bpe.fuse_unknown, &p[FUSE], err) ||
+        read_bool(&t->bpe.byte_fallback, &p[FALLBACK], err) ||
+        read_bool(&t->bpe.ignore_merges, &p[IGNORE], err) ||
+        read_vocabulary(&t->bpe, fm_jsonparts_window(&whole, &p[VOCAB]), err) ||
+        read_unknown(t, &whole, &p[UNK], err) ||
+        read_merges(&t->bpe, fm_jsonparts_window(&whole, &p[MERGES]), err))
+        return err->code;
+    return fm_bpe_finish(&t->bpe, err);
+}
+
 /* --- normalisation --- */
 
 void fm_tokenizer_replace(struct fm_text *out, const char *text, size_t size, const char *from,
@@ -114,13 +244,13 @@ static int read_replace(struct fm_normal *step, const cJSON *o, struct fm_err *e
     const cJSON *content = cJSON_GetObjectItemCaseSensitive(o, "content");
     if (!cJSON_IsObject(pattern) ||
         !cJSON_IsString(cJSON_GetObjectItemCaseSensitive(pattern, "String")))
-        return fm_tokenizer_refuse(err, "a normalizer", "Replace of a regular expression");
+        return refuse(err, "a normalizer", "Replace of a regular expression");
     step->kind = FM_NORMAL_REPLACE;
     int rc = copy_short(step->from, sizeof step->from, pattern, "String", err);
     if (rc)
         return rc;
     if (!cJSON_IsString(content) || strlen(content->valuestring) >= sizeof step->to)
-        return fm_tokenizer_refuse(err, "a normalizer", "Replace with a long text");
+        return refuse(err, "a normalizer", "Replace with a long text");
     strcpy(step->to, content->valuestring);
     return check_keys(o, "type|pattern|content", err);
 }
@@ -136,7 +266,7 @@ static int read_normalizer(struct fm_tokenizer *t, const cJSON *o, struct fm_err
         for (const cJSON *n = inner->child; !rc && n; n = n->next)
             rc = strcmp(type_of(n), "Sequence")
                      ? read_normalizer(t, n, err)
-                     : fm_tokenizer_refuse(err, "normalizer", "Sequence in a Sequence");
+                     : refuse(err, "normalizer", "Sequence in a Sequence");
         return rc;
     }
     if (t->normals == FM_NORMAL_STEPS_MAX)
@@ -150,7 +280,7 @@ static int read_normalizer(struct fm_tokenizer *t, const cJSON *o, struct fm_err
     if (strcmp(type, "Replace") == 0)
         return read_replace(step, o, err);
     if (strcmp(type, "Prepend") != 0)
-        return fm_tokenizer_refuse(err, "normalizer", type);
+        return refuse(err, "normalizer", type);
     step->kind = FM_NORMAL_PREPEND;
     rc = check_keys(o, "type|prepend", err);
     return rc ? rc : copy_short(step->to, sizeof step->to, o, "prepend", err);
@@ -174,10 +304,9 @@ static int read_metaspace(struct fm_tokenizer *t, const cJSON *o, struct fm_err 
             t->metaspace = (enum fm_metaspace)i;
     t->metaspace_split = flag(o, "split", true);
     if (t->metaspace == FM_METASPACE_NONE)
-        return fm_tokenizer_refuse(err, "Metaspace prepend_scheme", name);
+        return refuse(err, "Metaspace prepend_scheme", name);
     if (!prefix && t->metaspace != FM_METASPACE_NEVER)
-        return fm_tokenizer_refuse(
-            err, "Metaspace without add_prefix_space but with prepend_scheme", name);
+        return refuse(err, "Metaspace without add_prefix_space but with prepend_scheme", name);
     return FM_OK;
 }
 
@@ -188,7 +317,7 @@ static int add_pretoken(struct fm_tokenizer *t, const char *pattern, struct fm_e
                        FM_PRETOKENS_MAX);
     return fm_pretoken_parse(&t->pretoken[t->pretokens++], pattern)
                ? FM_OK
-               : fm_tokenizer_refuse(err, "Split pattern", pattern);
+               : refuse(err, "Split pattern", pattern);
 }
 
 /*
@@ -206,15 +335,15 @@ static int read_split(struct fm_tokenizer *t, const cJSON *o, struct fm_err *err
     if (rc)
         return rc;
     if (!cJSON_IsString(regex))
-        return fm_tokenizer_refuse(err, "pre_tokenizer", "Split of a plain string");
+        return refuse(err, "pre_tokenizer", "Split of a plain string");
     if ((rc = add_pretoken(t, regex->valuestring, err)))
         return rc;
     bool covers = t->pretoken[t->pretokens - 1].kind < FM_PRETOKEN_DEEPSEEK; /* any text, wholly */
     if (invert && strcmp(name, "Removed") == 0 && covers)
         return FM_OK;
     if (strcmp(name, "Isolated") != 0)
-        return fm_tokenizer_refuse(err, "Split behavior", name);
-    return invert ? fm_tokenizer_refuse(err, "pre_tokenizer", "Split with invert") : FM_OK;
+        return refuse(err, "Split behavior", name);
+    return invert ? refuse(err, "pre_tokenizer", "Split with invert") : FM_OK;
 }
 
 /* `alone`: there is no pre-tokenizer before it. */
@@ -224,8 +353,7 @@ static int read_byte_level(struct fm_tokenizer *t, const cJSON *o, bool alone, s
     t->bpe.byte_level = true;
     t->prefix_space = flag(o, "add_prefix_space", true);
     if (!rc && !alone && t->prefix_space)
-        rc = fm_tokenizer_refuse(err, "pre_tokenizer",
-                                 "ByteLevel with add_prefix_space after others");
+        rc = refuse(err, "pre_tokenizer", "ByteLevel with add_prefix_space after others");
     return rc || !flag(o, "use_regex", true) ? rc : add_pretoken(t, FM_PRETOKEN_BYTE_LEVEL, err);
 }
 
@@ -234,9 +362,8 @@ static int read_digits(struct fm_tokenizer *t, const cJSON *o, struct fm_err *er
     int rc = check_keys(o, "type|individual_digits", err);
     if (rc)
         return rc;
-    return flag(o, "individual_digits", false)
-               ? add_pretoken(t, FM_PRETOKEN_DIGITS, err)
-               : fm_tokenizer_refuse(err, "pre_tokenizer", "Digits in runs");
+    return flag(o, "individual_digits", false) ? add_pretoken(t, FM_PRETOKEN_DIGITS, err)
+                                               : refuse(err, "pre_tokenizer", "Digits in runs");
 }
 
 /* Read Splits and Digits, then ByteLevel. */
@@ -247,7 +374,7 @@ static int read_sequence(struct fm_tokenizer *t, const cJSON *o, const cJSON *in
     for (const cJSON *p = inner->child; !rc && p; p = p->next) {
         const char *type = type_of(p);
         if (t->bpe.byte_level)
-            return fm_tokenizer_refuse(err, "a pre_tokenizer after ByteLevel", type);
+            return refuse(err, "a pre_tokenizer after ByteLevel", type);
         if (strcmp(type, "Split") == 0)
             rc = read_split(t, p, err);
         else if (strcmp(type, "Digits") == 0)
@@ -255,10 +382,10 @@ static int read_sequence(struct fm_tokenizer *t, const cJSON *o, const cJSON *in
         else if (strcmp(type, "ByteLevel") == 0)
             rc = read_byte_level(t, p, p == inner->child, err);
         else
-            rc = fm_tokenizer_refuse(err, "pre_tokenizer in a Sequence", type);
+            rc = refuse(err, "pre_tokenizer in a Sequence", type);
     }
     if (!rc && !t->bpe.byte_level)
-        rc = fm_tokenizer_refuse(err, "pre_tokenizer", "Sequence without ByteLevel");
+        rc = refuse(err, "pre_tokenizer", "Sequence without ByteLevel");
     return rc;
 }
 
@@ -267,14 +394,14 @@ static int read_pre_tokenizer(struct fm_tokenizer *t, const cJSON *o, struct fm_
     const char *type = type_of(o);
     const cJSON *inner = cJSON_GetObjectItemCaseSensitive(o, "pretokenizers");
     if (strcmp(type, "Metaspace") == 0 && t->normals > 0)
-        return fm_tokenizer_refuse(err, "a normalizer before pre_tokenizer", type);
+        return refuse(err, "a normalizer before pre_tokenizer", type);
     if (strcmp(type, "Metaspace") == 0)
         return read_metaspace(t, o, err);
     if (strcmp(type, "ByteLevel") == 0)
         return read_byte_level(t, o, true, err);
     if (strcmp(type, "Sequence") == 0 && cJSON_IsArray(inner))
         return read_sequence(t, o, inner, err);
-    return fm_tokenizer_refuse(err, "pre_tokenizer", type);
+    return refuse(err, "pre_tokenizer", type);
 }
 
 /* --- post-processor --- */
@@ -308,7 +435,7 @@ static int read_template(struct fm_tokenizer *t, const cJSON *o, struct fm_err *
     bool behind = false;
     int rc = check_keys(o, "type|single|pair|special_tokens", err);
     if (!rc && (t->fronts || t->backs))
-        rc = fm_tokenizer_refuse(err, "post_processor", "two templates");
+        rc = refuse(err, "post_processor", "two templates");
     for (const cJSON *p = cJSON_IsArray(single) ? single->child : NULL; !rc && p; p = p->next) {
         const cJSON *special = cJSON_GetObjectItemCaseSensitive(p, "SpecialToken");
         if (special)
@@ -319,8 +446,7 @@ static int read_template(struct fm_tokenizer *t, const cJSON *o, struct fm_err *
         else
             behind = true;
     }
-    return rc || behind ? rc
-                        : fm_tokenizer_refuse(err, "post_processor", "a template without a text");
+    return rc || behind ? rc : refuse(err, "post_processor", "a template without a text");
 }
 
 static int read_post_processor(struct fm_tokenizer *t, const cJSON *o, struct fm_err *err)
@@ -332,12 +458,12 @@ static int read_post_processor(struct fm_tokenizer *t, const cJSON *o, struct fm
     if (strcmp(type, "TemplateProcessing") == 0)
         return read_template(t, o, err);
     if (strcmp(type, "Sequence") != 0 || !cJSON_IsArray(inner))
-        return fm_tokenizer_refuse(err, "post_processor", type);
+        return refuse(err, "post_processor", type);
     int rc = check_keys(o, "type|processors", err);
     for (const cJSON *p = inner->child; !rc && p; p = p->next)
         rc = strcmp(type_of(p), "Sequence")
                  ? read_post_processor(t, p, err)
-                 : fm_tokenizer_refuse(err, "post_processor", "Sequence in a Sequence");
+                 : refuse(err, "post_processor", "Sequence in a Sequence");
     return rc;
 }
 
@@ -428,8 +554,7 @@ static int normalise_content(const struct fm_tokenizer *t, struct fm_added *a, s
     if (out.failed || out.size == 0) {
         free(out.data);
         return out.failed ? fm_fail(err, FM_ENOMEM, "no memory for an added token")
-                          : fm_tokenizer_refuse(err, "an added token that is normalized to nothing",
-                                                a->content);
+                          : refuse(err, "an added token that is normalized to nothing", a->content);
     }
     free(a->content);
     a->content = out.data;
@@ -537,7 +662,7 @@ int fm_tokenizer_read(struct fm_tokenizer *t, const char *text, size_t size, str
         rc = err->code;
     fm_json_init(&j, text, size);
     if (!rc)
-        rc = fm_tokenizer_read_model(t, fm_jsonparts_window(&j, &p[MODEL]), err);
+        rc = read_model(t, fm_jsonparts_window(&j, &p[MODEL]), err);
     if (rc)
         return rc;
     t->last = t->bpe.last;

@@ -1,6 +1,5 @@
 /*
- * The internals of a tokenizer, which tokenizerjson.c and tokenizermodel.c fill and tokenizer.c
- * uses.
+ * The internals of a tokenizer, which tokenizerjson.c fills and tokenizer.c uses.
  */
 #ifndef FM_TOKENIZERPARTS_H
 #define FM_TOKENIZERPARTS_H
@@ -64,12 +63,6 @@ struct fm_tokenizer {
 /* Fill *t, zeroed by the caller, from the text of a tokenizer.json; the caller releases it in
  * any case. */
 int fm_tokenizer_read(struct fm_tokenizer *t, const char *text, size_t size, struct fm_err *err);
-
-/* Fill *t from the "model", a member of `whole`. */
-int fm_tokenizer_read_model(struct fm_tokenizer *t, struct fm_json whole, struct fm_err *err);
-
-/* FM_ECONFIG: "normalizer 'Lowercase' is not supported; ...". */
-int fm_tokenizer_refuse(struct fm_err *err, const char *what, const char *name);
 
 /* Append text with every `from` replaced. */
 void fm_tokenizer_replace(struct fm_text *out, const char *text, size_t size, const char *from,

@@ -2,7 +2,7 @@
  * This room, formats/text: token ids from files: files of ids, documents in text files, and the
  * tokenizer that encodes a document.  lib/data makes sequences, batches and mixtures of the ids.
  * In reading order: tokens (files of ids), documents, tokenizer (the pipeline),
- * tokenizerparts.h with tokenizerjson.c and tokenizermodel.c (its parts, read from JSON), pretoken,
+ * tokenizerparts.h with tokenizerjson.c (its parts, read from JSON), pretoken,
  * bpe, unicode and unicode_*, idlines.
  *
  * Token files: .npy (u2 u4 i4 i8; one or two dimensions), recognised by content, and raw
