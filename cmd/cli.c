@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "cmd/progress.h"
+#include "cmd/result.h"
 #include "lib/base/clock.h"
 #include "lib/base/fatal.h"
 #include "lib/base/isa.h"
@@ -26,7 +27,6 @@
 #include "lib/base/units.h"
 #include "lib/run/confine.h"
 #include "lib/run/ranks.h"
-#include "lib/run/report.h"
 
 void fm_cli_descriptors(void)
 {
@@ -187,7 +187,7 @@ static int print_result(const struct fm_cli *cli, const char *text, const cJSON 
 {
     bool stream = cli->run.outputs.path && strcmp(cli->run.outputs.path, "-") == 0 && !cli->dry_run;
     FILE *out = stream ? stderr : stdout;
-    char *json = cli->json ? fm_report_json(report, err) : NULL;
+    char *json = cli->json ? fm_result_json(report, err) : NULL;
     if (cli->json && !json)
         return err->code;
     bool silent = !json && stream && cli->quiet;

@@ -7,7 +7,6 @@
 
 #include "cmd/show.h"
 #include "lib/base/units.h"
-#include "lib/run/report.h"
 
 /* Channels in addition to the mask's, in the JSON as channels_KEY and bytes_KEY. */
 static void describe_rounding(const struct fm_result *out, const char *would, const char *label,

@@ -9,7 +9,6 @@
 #include "lib/base/mem.h"
 #include "lib/base/units.h"
 #include "lib/page/page.h"
-#include "lib/run/report.h"
 
 /* Modes: what is measured, and variants selected by other options. */
 enum {

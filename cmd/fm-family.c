@@ -17,6 +17,7 @@
 #include "cmd/cli.h"
 #include "cmd/progress.h"
 #include "cmd/tools.h"
+#include "formats/json/json.h"
 #include "lib/base/mem.h"
 #include "lib/base/printable.h"
 #include "lib/base/signals.h"
@@ -29,7 +30,6 @@
 #include "lib/run/child.h"
 #include "lib/run/confine.h"
 #include "lib/run/ledger.h"
-#include "lib/run/report.h"
 #include "lib/stage/stage.h"
 
 enum { RANK, TRAIN, RECOVER, PACK, EXPORT, VERIFY, STEPS };

@@ -11,7 +11,6 @@
 #include "lib/base/units.h"
 #include "lib/export/plan.h"
 #include "lib/stage/pack.h"
-#include "lib/run/report.h"
 
 struct packed {
     bool dry_run;

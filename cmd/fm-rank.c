@@ -4,7 +4,6 @@
 #include "cmd/tools.h"
 #include "lib/base/names.h"
 #include "lib/learn/rank.h"
-#include "lib/run/report.h"
 
 /* Modes: rank on tokens, or blend rankings. */
 enum { SCORE = 1, BLEND = 2 };

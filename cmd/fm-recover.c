@@ -5,7 +5,6 @@
 #include "cmd/tools.h"
 #include "lib/base/names.h"
 #include "lib/learn/recover.h"
-#include "lib/run/report.h"
 #include "lib/stage/lorafile.h"
 
 /* What a closed form served, and its rows. */

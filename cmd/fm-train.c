@@ -4,7 +4,6 @@
 #include "cmd/tools.h"
 #include "lib/base/names.h"
 #include "lib/learn/train.h"
-#include "lib/run/report.h"
 #include "lib/stage/budgets.h"
 
 static void describe(const struct fm_result *out, const void *report)

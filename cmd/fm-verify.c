@@ -9,7 +9,6 @@
 #include "lib/base/units.h"
 #include "lib/export/list.h"
 #include "lib/publish/sign.h"
-#include "lib/run/report.h"
 #include "lib/verify/verify.h"
 
 /* Findings and files that are not listed are lines of the text result, and arrays of its JSON. */
@@ -262,7 +261,7 @@ static int work_signature(const struct fm_cli *cli, struct signing *s, struct fm
         free(report.signed_as);
         return rc;
     }
-    const struct fm_result result = {text.out, fm_report_begin("fm-verify")};
+    const struct fm_result result = {text.out, fm_result_begin("fm-verify")};
     describe_signature(&result, &found, &report, s->private_key != NULL, rc);
     rc = print_checked(cli, &text, result.json, err);
     free(report.signature);
@@ -323,7 +322,7 @@ static int work(const struct fm_cli *cli, struct fm_verify_options *options,
         fm_cli_text_drop(&text);
         return rc;
     }
-    const struct fm_result result = {text.out, fm_report_begin("fm-verify")};
+    const struct fm_result result = {text.out, fm_result_begin("fm-verify")};
     describe(&result, &report, &findings, rc);
     return print_checked(cli, &text, result.json, err);
 }

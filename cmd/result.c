@@ -5,8 +5,26 @@
 
 #include <inttypes.h>
 #include <stdarg.h>
+#include <stdlib.h>
 
+#include "lib/base/printable.h"
 #include "lib/base/units.h"
+
+cJSON *fm_result_begin(const char *tool)
+{
+    cJSON *report = cJSON_CreateObject();
+    fm_json_add_string(report, "tool", tool);
+    return report;
+}
+
+char *fm_result_json(const cJSON *report, struct fm_err *err)
+{
+    char *text = fm_json_print(report), *plain = text ? fm_printable_json(text) : NULL;
+    if (!plain)
+        fm_fail(err, FM_ENOMEM, "no memory for the report");
+    free(text);
+    return plain;
+}
 
 static void print_line(FILE *out, const char *label, const char *value, const char *remark,
                        va_list args)

@@ -12,12 +12,20 @@
 
 #include <stdio.h>
 
-#include "lib/run/report.h"
+#include "formats/json/json.h"
+#include "lib/base/err.h"
 
 struct fm_result {
     FILE *text;
     cJSON *json;
 };
+
+/* Begin an object with the key "tool", which identifies a report: the tool's name, and a second
+ * word if it makes several kinds ("fm-bench kernels").  The caller owns it. */
+cJSON *fm_result_begin(const char *tool);
+
+/* The complete text, indented by two spaces, with a newline; free() it.  NULL: FM_ENOMEM. */
+char *fm_result_json(const cJSON *report, struct fm_err *err);
 
 /* The remark is printed with printf(3); "" adds nothing to the line. */
 void fm_row_bytes(const struct fm_result *r, const char *label, const char *key, uint64_t bytes,

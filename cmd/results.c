@@ -10,7 +10,6 @@
 #include "lib/base/printable.h"
 #include "lib/base/units.h"
 #include "lib/bench/plot.h"
-#include "lib/run/report.h"
 #include "lib/stage/budgets.h"
 
 /* Print the head of a table of losses by kind of held-out text. */

@@ -10,7 +10,6 @@
 #include "cmd/show.h"
 #include "lib/base/units.h"
 #include "lib/bench/plot.h"
-#include "lib/run/report.h"
 
 static double budget_of(const struct fm_baseline_table *t, int b)
 {

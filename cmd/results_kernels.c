@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "lib/bench/plot.h"
-#include "lib/run/report.h"
 
 /* A figure: x in the JSON, and in the text x / unit with `digits` after the point. */
 static void cell(const struct fm_result *r, const char *key, double x, double unit, int digits)

@@ -10,7 +10,6 @@
 
 #include "lib/learn/forecast.h"
 #include "lib/masks/methods.h"
-#include "lib/run/report.h"
 #include "lib/stage/budgets.h"
 
 void fm_show_extra(const struct fm_result *r, const struct fm_extra *x, const char *what)
@@ -258,7 +257,7 @@ int fm_show(void *self, struct fm_err *err)
     struct fm_cli_text text;
     if (fm_cli_text_open(&text, err))
         return err->code;
-    const struct fm_result result = {text.out, fm_report_begin(s->kind)};
+    const struct fm_result result = {text.out, fm_result_begin(s->kind)};
     s->describe(&result, s->self);
     add_ranks(result.json, s->cli->run.machine.comm);
     if (s->cost)

@@ -14,7 +14,7 @@
 /* A result, described once as text and as JSON (cmd/result.h). */
 struct fm_shown {
     const struct fm_cli *cli;
-    const char *kind; /* fm_report_begin */
+    const char *kind; /* fm_result_begin */
     void (*describe)(const struct fm_result *r, const void *self);
     const void *self;
     const struct fm_estimate *cost; /* with --dry-run, the cost of a measurement; or NULL */

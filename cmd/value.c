@@ -13,7 +13,6 @@
 
 #include "lib/bench/plot.h"
 #include "lib/masks/decimal.h"
-#include "lib/run/report.h"
 
 /* Columns of option and argument in the long and in the short help. */
 #define LEFT 31

@@ -74,7 +74,7 @@ ROOMS = {
             " kernels/ops kernels/clip lib/masks lib/run lib/engine lib/data lib/stage lib/learn"
             " lib/export",
     "lib/baseline": "lib/base lib/masks lib/run lib/block lib/stage lib/learn",
-    "cmd": "lib/base lib/masks lib/run lib/family lib/stage lib/learn lib/export lib/publish"
+    "cmd": "lib/base formats/json lib/masks lib/run lib/family lib/stage lib/learn lib/export lib/publish"
             " lib/verify lib/bench lib/baseline lib/page",
     "tests/unit": "*",
     "tests/fuzz": "*",
