@@ -54,18 +54,13 @@ static void add_batch(void *self, int m, int batch, int lane, int slot)
 static int run_group(struct norms *s, struct fm_sweep *sweep, int32_t *ids, int at, int n,
                      bool outputs, int64_t *counts, struct fm_err *err)
 {
-    const struct fm_calib *calib = &s->task->calib;
-    struct fm_batch batch[GROUP_BATCHES];
-    struct fm_measure measure[GROUP_BATCHES];
     struct fm_lane lane = {.teacher = -1, .ce = 1};
     struct fm_visitor visitor = {
         .self = s, .forward = true, .expert = add_expert, .commit = add_batch};
-    for (int i = 0; i < n; i++)
-        batch[i] = (struct fm_batch){ids + (size_t)i * (size_t)calib->T, 1, calib->T};
-    int rc = fm_calib_read(calib, at, n, ids, err);
+    int rc = fm_calib_read(&s->task->calib, at, n, ids, err);
     return rc ? rc
-              : fm_sweep_run(sweep, batch, n, &lane, 1, outputs ? &visitor : NULL, measure, counts,
-                             err);
+              : fm_task_run(s->task, sweep, ids, n, 1, &lane, 1, outputs ? &visitor : NULL, counts,
+                            err);
 }
 
 static int score_all(struct norms *s, struct fm_task *task, int64_t *tokens, bool outputs,

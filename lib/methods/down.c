@@ -325,24 +325,17 @@ static void save(struct fm_journal_item *item, size_t *items, struct fm_recovere
 static int sweep_once(struct solver *s, struct fm_sweep *sweep, struct fm_err *err)
 {
     const struct fm_calib *calib = &s->r->task.calib;
-    size_t T = (size_t)calib->T, n = (size_t)calib->count;
     const struct fm_lane lane = {.teacher = -1, .ce = 1};
     const struct fm_visitor visitor = {.self = s,
                                        .forward = true,
                                        .layer_begin = begin_layer,
                                        .expert = take_rows,
                                        .layer_end = end_layer};
-    int32_t *ids = fm_alloc(n * T, sizeof *ids, "tokens", err);
-    struct fm_batch *batch = fm_alloc(n, sizeof *batch, "batches", err);
-    struct fm_measure *measure = fm_alloc(n, sizeof *measure, "measures", err);
-    int rc = ids && batch && measure ? fm_calib_read(calib, 0, calib->count, ids, err) : FM_ENOMEM;
-    for (size_t i = 0; !rc && i < n; i++)
-        batch[i] = (struct fm_batch){ids + i * T, 1, calib->T};
+    int32_t *ids = fm_alloc((size_t)calib->count, (size_t)calib->T * sizeof *ids, "tokens", err);
+    int rc = ids ? fm_calib_read(calib, 0, calib->count, ids, err) : FM_ENOMEM;
     if (!rc)
-        rc = fm_sweep_run(sweep, batch, calib->count, &lane, 1, &visitor, measure, NULL, err);
+        rc = fm_task_run(&s->r->task, sweep, ids, calib->count, 1, &lane, 1, &visitor, NULL, err);
     free(ids);
-    free(batch);
-    free(measure);
     return rc;
 }
 
