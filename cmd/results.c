@@ -195,7 +195,7 @@ static void add_row(cJSON *rows, const struct fm_bench_quality *q, const struct 
     cJSON *row = fm_json_add_object(rows, NULL);
     fm_json_add_uint(row, "mask", (uint64_t)r->mask);
     for (int k = 0; k < FM_BENCH_KINDS; k++) {
-        cJSON *m = fm_show_quality(&r->quality[k], &q->kinds);
+        cJSON *m = fm_budgets_quality(&r->quality[k], &q->kinds);
         add_spread(m, &r->quality[k], &r->spread[k]);
         add_paired(m, "ce_change", &r->change[k]);
         if (k == FM_BENCH_FAMILY)

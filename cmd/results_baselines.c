@@ -7,9 +7,9 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "cmd/show.h"
 #include "lib/base/units.h"
 #include "lib/bench/plot.h"
+#include "lib/stage/budgets.h"
 
 static double budget_of(const struct fm_baseline_table *t, int b)
 {
@@ -122,7 +122,7 @@ static cJSON *row_json(const struct fm_baseline_table *t, const struct fm_baseli
     cJSON *cells = fm_json_add_array(o, "cells");
     for (int b = 0; b < t->budgets; b++) {
         const struct fm_baseline_cell *cell = &row->cell[b];
-        cJSON *c = fm_show_quality(&cell->quality, NULL);
+        cJSON *c = fm_budgets_quality(&cell->quality, NULL);
         if (cell->quality.positions > 0) {
             fm_json_add_double(c, "budget", cell->budget);
             fm_json_add_uint(c, "bytes", (uint64_t)llround(bytes_of(t, cell)));
@@ -141,7 +141,7 @@ void fm_results_baselines(const struct fm_result *r, const void *self)
     fm_json_add_uint(o, "seq_len", (uint64_t)t->T);
     fm_json_add_uint(o, "experts", (uint64_t)t->experts);
     fm_json_add(o, "dropped", cJSON_CreateIntArray(t->dropped, t->budgets));
-    cJSON *full = fm_show_quality(&t->full, NULL);
+    cJSON *full = fm_budgets_quality(&t->full, NULL);
     if (t->full.positions > 0)
         fm_json_add_uint(full, "bytes", t->bytes);
     fm_json_add(o, "full", full);

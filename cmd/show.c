@@ -314,20 +314,6 @@ static void show_losses(FILE *out, const struct fm_masks *masks, const struct fm
         fprintf(out, after ? ", without -> with the %s\n" : "\n", made);
 }
 
-cJSON *fm_show_quality(const struct fm_quality *q, const struct fm_kinds *kinds)
-{
-    if (q->positions == 0)
-        return cJSON_CreateNull();
-    cJSON *o = cJSON_CreateObject();
-    fm_json_add_double(o, "ce", q->ce);
-    fm_json_add_double(o, "kl", q->kl);
-    fm_json_add_double(o, "agree", q->agree);
-    fm_json_add_uint(o, "positions", (uint64_t)q->positions);
-    fm_json_add_bool(o, "recovered", q->recovered);
-    fm_budgets_add_kinds(o, kinds, q->kind);
-    return o;
-}
-
 static cJSON *list_masks(const struct fm_masks *masks, const struct fm_quality *after)
 {
     cJSON *list = cJSON_CreateArray();
@@ -339,9 +325,9 @@ static cJSON *list_masks(const struct fm_masks *masks, const struct fm_quality *
         fm_json_add_double(o, "budget", fm_masks_budget(masks, b));
         fm_json_add_string(o, "method", mask->method->name);
         fm_json_add_uint(o, "step", (uint64_t)mask->step);
-        fm_json_add(o, "quality", fm_show_quality(&mask->quality, &masks->kinds));
+        fm_json_add(o, "quality", fm_budgets_quality(&mask->quality, &masks->kinds));
         if (after)
-            fm_json_add(o, "recovered", fm_show_quality(&after[b], &masks->kinds));
+            fm_json_add(o, "recovered", fm_budgets_quality(&after[b], &masks->kinds));
     }
     return list;
 }

@@ -47,10 +47,6 @@ int fm_show_begin(struct fm_show_run *s, const struct fm_cli *cli,
 /* After the run, which returned rc: with --dry-run print the estimate.  Returns the status. */
 int fm_show_end(struct fm_show_run *s, int rc, struct fm_err *err);
 
-/* {"ce", "kl", "agree", "positions", "recovered"}, and "kinds" if there are several; null if
- * nothing was measured. kinds may be NULL. */
-cJSON *fm_show_quality(const struct fm_quality *q, const struct fm_kinds *kinds);
-
 /*
  * The masks of a family.  In the text, a line "held out CE 1.8341 at 0.000, 1.8466 at 0.200, ..."
  * of those nearest to budgets 0, 0.2, ..., 0.8; with `after` (masks->count), also the figures with

@@ -69,19 +69,18 @@ void fm_budgets_add_kinds(cJSON *quality, const struct fm_kinds *kinds, const do
         fm_json_add_double(o, kinds->name[k], kind[k]);
 }
 
-static void add_quality(cJSON *budget, const struct fm_quality *q, const struct fm_kinds *kinds)
+cJSON *fm_budgets_quality(const struct fm_quality *q, const struct fm_kinds *kinds)
 {
-    if (q->positions == 0) {
-        fm_json_add_null(budget, "quality");
-        return;
-    }
-    cJSON *object = fm_json_add_object(budget, "quality");
-    fm_json_add_double(object, "ce", q->ce);
-    fm_json_add_double(object, "kl", q->kl);
-    fm_json_add_double(object, "agree", q->agree);
-    fm_json_add_uint(object, "positions", (uint64_t)q->positions);
-    fm_json_add_bool(object, "recovered", q->recovered);
-    fm_budgets_add_kinds(object, kinds, q->kind);
+    if (q->positions == 0)
+        return cJSON_CreateNull();
+    cJSON *o = cJSON_CreateObject();
+    fm_json_add_double(o, "ce", q->ce);
+    fm_json_add_double(o, "kl", q->kl);
+    fm_json_add_double(o, "agree", q->agree);
+    fm_json_add_uint(o, "positions", (uint64_t)q->positions);
+    fm_json_add_bool(o, "recovered", q->recovered);
+    fm_budgets_add_kinds(o, kinds, q->kind);
+    return o;
 }
 
 static void add_budget(cJSON *budgets, int index, const struct fm_mask *mask,
@@ -100,7 +99,7 @@ static void add_budget(cJSON *budgets, int index, const struct fm_mask *mask,
     fm_json_add_uint(object, "bytes", s->bytes);
     fm_json_add_uint(object, "params", s->params);
     fm_json_add_uint(object, "params_active", s->params_active);
-    add_quality(object, &mask->quality, kinds);
+    fm_json_add(object, "quality", fm_budgets_quality(&mask->quality, kinds));
 }
 
 int fm_budgets_pack(const struct fm_masks *masks, const struct fm_actions *actions,

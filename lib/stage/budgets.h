@@ -43,6 +43,10 @@ int fm_budgets_pack(const struct fm_masks *masks, const struct fm_actions *actio
                     const struct fm_config *config, uint64_t full_bytes, enum fm_dtype dtype,
                     cJSON *manifest, void **frame, size_t *size, struct fm_err *err);
 
+/* {"ce", "kl", "agree", "positions", "recovered"}, and "kinds" if there are several; null if
+ * nothing was measured. kinds may be NULL. */
+cJSON *fm_budgets_quality(const struct fm_quality *q, const struct fm_kinds *kinds);
+
 /* Add the key "kinds" of a quality, losses by name; nothing if kinds is NULL or empty. */
 void fm_budgets_add_kinds(cJSON *quality, const struct fm_kinds *kinds, const double *kind);
 
