@@ -16,12 +16,6 @@ static double budget_of(const struct fm_baseline_table *t, int b)
     return (double)t->dropped[b] / t->experts;
 }
 
-/* Bytes of all tensors without the channels that the rule actually removed. */
-static double bytes_of(const struct fm_baseline_table *t, const struct fm_baseline_cell *cell)
-{
-    return (double)t->bytes - cell->budget * (double)t->bytes_experts;
-}
-
 static double ce_of(const struct fm_quality *q)
 {
     return q->ce;
@@ -125,7 +119,9 @@ static cJSON *row_json(const struct fm_baseline_table *t, const struct fm_baseli
         cJSON *c = fm_budgets_quality(&cell->quality, NULL);
         if (cell->quality.positions > 0) {
             fm_json_add_double(c, "budget", cell->budget);
-            fm_json_add_uint(c, "bytes", (uint64_t)llround(bytes_of(t, cell)));
+            /* all tensors without the channels that the rule actually removed */
+            double bytes = (double)t->bytes - cell->budget * (double)t->bytes_experts;
+            fm_json_add_uint(c, "bytes", (uint64_t)llround(bytes));
         }
         fm_json_add(cells, NULL, c);
     }

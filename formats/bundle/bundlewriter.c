@@ -205,14 +205,6 @@ static int head_bytes(uint64_t *bytes, const struct fm_bundle_writer *w, const s
     return FM_OK;
 }
 
-/* Upper bound on the bytes that a part adds to a file, with its pad and its line of checksums. */
-static uint64_t part_bytes(const struct fm_part *part)
-{
-    return (part->aligned ? FM_ARCHIVE_BLOCK + FM_BUNDLE_ALIGN : 0) +
-           fm_archive_header_bytes(part->size) + fm_archive_padded(part->size) +
-           line_bytes(part->name);
-}
-
 /* Header, padding and zero blocks around the lines of checksums. */
 #define FILE_END_BYTES (2 * FM_ARCHIVE_BLOCK + FM_ARCHIVE_END_BYTES)
 
@@ -221,7 +213,10 @@ static uint64_t part_bytes(const struct fm_part *part)
 static int begin_file_for(struct fm_bundle_writer *w, const struct fm_part *part, uint64_t limit,
                           uint64_t *used, struct fm_err *err)
 {
-    uint64_t needs = part_bytes(part);
+    /* At most, with the pad and the line of checksums. */
+    uint64_t needs = (part->aligned ? FM_ARCHIVE_BLOCK + FM_BUNDLE_ALIGN : 0) +
+                     fm_archive_header_bytes(part->size) + fm_archive_padded(part->size) +
+                     line_bytes(part->name);
     bool weights = fm_place_of(part->name) == FM_PLACE_WEIGHTS;
     if (limit && weights && *used + needs + FILE_END_BYTES > limit) {
         if (w->files == FM_PARTS_MAX)

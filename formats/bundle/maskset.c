@@ -29,12 +29,6 @@ static int count_bytes(size_t *bytes, size_t count, struct fm_err *err)
     return FM_OK;
 }
 
-static void put_little_endian(uint32_t *dst, const uint32_t *src, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        dst[i] = htole32(src[i]);
-}
-
 static int compress(ZSTD_CCtx *ctx, void *dst, size_t *size, size_t capacity, const void *src,
                     size_t bytes, struct fm_err *err)
 {
@@ -75,7 +69,8 @@ int fm_maskset_pack(const uint32_t *widths, size_t count, void **frame, size_t *
         fm_fail(err, FM_ENOMEM, "no memory to compress %zu bytes of masks", bytes);
         goto out;
     }
-    put_little_endian(raw, widths, count);
+    for (size_t i = 0; i < count; i++)
+        raw[i] = htole32(widths[i]);
     rc = compress(ctx, dst, size, capacity, raw, bytes, err);
     if (rc)
         goto out;

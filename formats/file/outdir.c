@@ -417,13 +417,6 @@ static int set_aside(struct aside *a, const struct fm_outdir *d, char *const *na
     return rc ? rc : fm_temporary_flush(a->fd, a->path, err);
 }
 
-static void close_aside(struct aside *a)
-{
-    if (a->fd >= 0)
-        close(a->fd);
-    free(a->path);
-}
-
 /* After a failure, put the old files back.  The error says where those are that cannot be. */
 static int undo(const struct aside *a, const char *path, struct fm_err *err)
 {
@@ -500,7 +493,9 @@ static int replace_all(const struct fm_outdir *d, char *const *name, size_t name
         rc = undo(&a, name[0], err);
     else if (a.path)
         fm_temporary_rmdir(-1, a.path);
-    close_aside(&a);
+    if (a.fd >= 0)
+        close(a.fd);
+    free(a.path);
     return rc;
 }
 

@@ -31,13 +31,6 @@
 const char *const fm_hfdir_read[FM_HFDIR_READ] = {"config.json", "generation_config.json",
                                                   "tokenizer.json", "tokenizer_config.json"};
 
-static void note_states(struct fm_hfdir *dir)
-{
-    for (size_t i = 0; i < FM_HFDIR_READ; i++)
-        if (fstatat(dir->fd, fm_hfdir_read[i], &dir->read[i], 0) != 0)
-            dir->read[i] = (struct stat){0};
-}
-
 static bool is_there(const struct fm_hfdir *dir, const char *name)
 {
     struct stat st;
@@ -306,7 +299,9 @@ int fm_hfdir_open(struct fm_hfdir *dir, const char *path, struct fm_err *err)
     dir->path = fm_strdup(path, err);
     if (!dir->path || fm_file_open_directory(&dir->fd, path, err))
         goto fail;
-    note_states(dir);
+    for (size_t i = 0; i < FM_HFDIR_READ; i++)
+        if (fstatat(dir->fd, fm_hfdir_read[i], &dir->read[i], 0) != 0)
+            dir->read[i] = (struct stat){0};
     int rc = read_config(dir, err);
     if (rc == FM_ENOENT)
         rc = fm_hfcache_explain_directory(dir->fd, rc, err);

@@ -454,13 +454,6 @@ static void release(struct fm_clip *clip)
     free(c);
 }
 
-static void name_path(struct cpu_clip *c, int32_t type)
-{
-    static const char *const names[] = {"f32", "f16", "bf16"};
-    snprintf(c->base.name, sizeof c->base.name, "cpu %s %s%s", c->tile->name, names[type],
-             type == FM_CLIP_F32 || c->tile->pair ? "" : " widened");
-}
-
 static int32_t available(struct fm_clip_error *error)
 {
     const char *mistake = fm_isa_mistake();
@@ -501,7 +494,9 @@ static int32_t prepare(struct fm_clip **clip, const struct fm_clip_layer *layer,
     memcpy(c->cap, layer->cap, E * sizeof *c->cap);
     c->tile = tile;
     c->threads = threads_of(layer);
-    name_path(c, layer->type);
+    static const char *const names[] = {"f32", "f16", "bf16"};
+    snprintf(c->base.name, sizeof c->base.name, "cpu %s %s%s", c->tile->name, names[layer->type],
+             layer->type == FM_CLIP_F32 || c->tile->pair ? "" : " widened");
     fm_clip_pool_want(c->threads);
     *clip = &c->base;
     return FM_CLIP_OK;

@@ -357,14 +357,6 @@ FM_CLONES(void, normalise_back_rows,
     }
 }
 
-/* Set dg, the sums of dc from each token to the chunk's last. */
-static void give_decays(const struct chunk *y)
-{
-    double sum = 0;
-    for (int t = y->n - 1; t >= 0; t--)
-        y->r->dg[y->gate + (int64_t)t * y->r->Q] = (float)(sum += y->dc[t]);
-}
-
 FM_CLONES(double, dot, (const float *a, const float *b, int n), (a, b, n))
 {
     return fm_dot(a, b, n);
@@ -386,7 +378,9 @@ static void chunk_back(const struct chunk *y, const float *Z, float *dZ)
     fm_dnnl_sgemm(false, true, n, C, D, 1, y->d, D, dZ, D, 0, y->one, C);
     y->dc[n - 1] += add_scaled(y->dk, y->one, y->left, 1, y->k_rows, y->dc, -1, n, C);
     y->dc[n - 1] += y->grown[n - 1] * dot(Z, dZ, C * D);
-    give_decays(y);
+    double sum = 0; /* of dc from each token to the chunk's last */
+    for (int t = n - 1; t >= 0; t--)
+        r->dg[y->gate + (int64_t)t * r->Q] = (float)(sum += y->dc[t]);
     normalise_back_rows(r->dx + y->q, y->dq, y->q_rows, y->q_root, n, C, r->x_step,
                         (float)(1 / sqrt(C)));
     normalise_back_rows(r->dx + y->k, y->dk, y->k_rows, y->k_root, n, C, r->x_step, 1);

@@ -293,13 +293,6 @@ static int open_config(struct contest *c, struct fm_err *err)
     return rc;
 }
 
-static void release(struct contest *c)
-{
-    for (int i = 0; i < FM_BASELINE_RANDOM; i++)
-        free(c->score[i]);
-    fm_config_release(&c->config);
-}
-
 int fm_baseline_run(const struct fm_run_options *run, const struct fm_decimals *budgets, bool plan,
                     struct fm_baseline_table *table, struct fm_err *err)
 {
@@ -314,6 +307,8 @@ int fm_baseline_run(const struct fm_run_options *run, const struct fm_decimals *
         rc = calibrate(&c, err);
     if (!rc && !plan)
         rc = measure_rows(&c, err);
-    release(&c);
+    for (int i = 0; i < FM_BASELINE_RANDOM; i++)
+        free(c.score[i]);
+    fm_config_release(&c.config);
     return rc;
 }

@@ -39,20 +39,15 @@ struct products {
     bool refused;
 };
 
-static int columns_of(const struct products *p, int e)
-{
-    return p->down ? p->c->layer.H : 2 * p->c->widths[(int64_t)p->c->budget * p->c->layer.E + e];
-}
-
 /* Task i computes one block of columns, in all rows, of expert i / blocks. */
 static void run_product(void *arg, int i)
 {
     struct products *p = arg;
     struct fm_kernelcase *c = p->c;
     int H = c->layer.H, widest = p->down ? H : 2 * c->I, blocks = (widest + p->cols - 1) / p->cols;
-    int e = i / blocks, at = i % blocks * p->cols, end = columns_of(p, e);
+    int e = i / blocks, width = c->widths[(int64_t)c->budget * c->layer.E + e];
+    int at = i % blocks * p->cols, end = p->down ? H : 2 * width;
     int n = p->rows[e], cols = end - at < p->cols ? end - at : p->cols;
-    int width = c->widths[(int64_t)c->budget * c->layer.E + e];
     bool bf16 = c->layer.type == FM_CLIP_BF16;
     size_t size = bf16 ? 2 : 4;
     if (n == 0 || cols <= 0 || width == 0)
@@ -170,12 +165,6 @@ static const struct kernel {
                {"gpu bucket", true, NULL, FM_CLIP_BUCKET},
                {"gpu mma", true, NULL, FM_CLIP_MMA}};
 
-/* Seconds of one run, or 0 if it is not available. */
-static double run_kernel(const struct kernel *k, struct fm_kernelcase *c, int tokens)
-{
-    return k->run ? k->run(c, tokens) : fm_kernelcase_gpu(c, tokens, k->path);
-}
-
 enum { KERNELS = sizeof kernels / sizeof *kernels };
 
 /* Implementations available here. */
@@ -282,7 +271,8 @@ static int measure(struct fm_kernelbench *b, struct fm_kernelcase *c,
             c->budget = i % c->layer.B;
             fm_kernelcase_flush(c);
             c->cut = &cut[i];
-            double took = run_kernel(k, c, b->row[i].tokens);
+            double took = k->run ? k->run(c, b->row[i].tokens)
+                                 : fm_kernelcase_gpu(c, b->row[i].tokens, k->path);
             if (round < 0 && k->checked && took > 0)
                 b->row[i].error = measure_error(c, b->row[i].tokens);
             else if (round >= 0)

@@ -96,11 +96,6 @@ bool fm_gqa_indexed(const struct fm_config *c, int l)
     return c->gqa->indexed[l / 8] >> l % 8 & 1;
 }
 
-static const struct fm_rope *rope_of(const struct fm_gqa *g, int l)
-{
-    return g->window_rope.R > 0 && !is_full(g, l) ? &g->window_rope : &g->rope;
-}
-
 /* Read layer_types: full_attention, and sliding_attention if the family has both kinds of layers.
  */
 static int read_layer_types(struct fm_gqa *g, const struct fm_config *c,
@@ -581,7 +576,8 @@ static void project(const struct fm_pass *p, float *y, const float *x, struct fm
 static void rotate(const struct fm_pass *p, float *y, int heads, float sign)
 {
     const struct fm_gqa *g = p->config->gqa;
-    const struct fm_rope *r = rope_of(g, p->l);
+    const struct fm_rope *r =
+        g->window_rope.R > 0 && !is_full(g, p->l) ? &g->window_rope : &g->rope;
     size_t first = r == &g->rope ? 0 : (size_t)p->positions * (size_t)(g->rope.R / 2);
     if (g->unrotated && is_full(g, p->l))
         return;

@@ -65,13 +65,8 @@ void fm_mlp_backward(const struct fm_pass *p, float *kept, float *dx, const floa
 
 /* ---- cost ---- */
 
-/* The product for the weight of the shared expert. */
-static double mix(const struct fm_config *c, int l)
-{
-    return fm_config_moe(c, l) >= 0 && c->shared_mix ? 2.0 * c->H : 0;
-}
-
 double fm_mlp_flops(const struct fm_config *c, int l)
 {
-    return 2.0 * (double)fm_mlp_channel_params(c->H) * fm_config_mlp(c, l) + mix(c, l);
+    return 2.0 * (double)fm_mlp_channel_params(c->H) * fm_config_mlp(c, l) +
+           (fm_config_moe(c, l) >= 0 && c->shared_mix ? 2.0 * c->H : 0);
 }

@@ -86,12 +86,6 @@ static void process_end(struct process *p)
     }
 }
 
-/* The program's exit status, or 128 plus the signal that ended it, as in a shell. */
-static int process_status(const struct process *p)
-{
-    return WIFSIGNALED(p->status) ? 128 + WTERMSIG(p->status) : WEXITSTATUS(p->status);
-}
-
 /* --- a run --- */
 
 /* One run: the process, its two pipes (-1: closed), its input and output. */
@@ -150,17 +144,10 @@ static int start(struct talk *t, struct fm_err *err)
     return rc;
 }
 
-/* Close the pipes, and end the process group if it still runs. */
-static void end_process(struct talk *t)
-{
-    close_end(&t->to);
-    close_end(&t->from);
-    process_end(&t->child);
-}
-
 static int judge_status(const struct talk *t, struct fm_err *err)
 {
-    int status = process_status(&t->child);
+    int status = WIFSIGNALED(t->child.status) ? 128 + WTERMSIG(t->child.status)
+                                              : WEXITSTATUS(t->child.status);
     if (status > 128 && status < 128 + SIGRTMAX)
         return fm_fail(err, FM_EIO, "--tokenizer-cmd was stopped by signal %d", status - 128);
     if (status == 126 || status == 127)
@@ -309,7 +296,9 @@ int fm_command_tokens(const struct fm_command *command, int fd, uint64_t *size, 
     *size = heard->ids * sizeof(int32_t);
     *lines = heard->lines;
 out:
-    end_process(&t);
+    close_end(&t.to);
+    close_end(&t.from);
+    process_end(&t.child);
     free(heard);
     free(piece);
     return rc;

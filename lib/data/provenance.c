@@ -75,16 +75,10 @@ void fm_provenance_tokens(cJSON *entry, const struct fm_calib *calib)
     add_sources(add_calib(entry, "tokens", calib), calib);
 }
 
-/* Each of the T tokens except the first is predicted. */
-static uint64_t positions_of(const struct fm_calib *held)
-{
-    return (uint64_t)held->count * (uint64_t)(held->T - 1);
-}
-
 void fm_provenance_held_out(cJSON *entry, const struct fm_calib *held)
 {
     cJSON *o = add_calib(entry, HELD_OUT, held);
-    fm_json_add_uint(o, "positions", positions_of(held));
+    fm_json_add_uint(o, "positions", (uint64_t)held->count * (uint64_t)(held->T - 1));
     if (held->inputs)
         add_sources(o, held);
 }

@@ -103,15 +103,9 @@ void fm_adapter_release(struct fm_adapter *a)
     *a = (struct fm_adapter){0};
 }
 
-/* Floats of the whole adapter. */
-static size_t count_all(const struct fm_adapter *a)
-{
-    return (size_t)a->offset[(size_t)a->M * (size_t)a->E];
-}
-
 void fm_adapter_start(struct fm_adapter *a, uint64_t seed)
 {
-    memset(a->values, 0, count_all(a) * sizeof *a->values);
+    memset(a->values, 0, (size_t)a->offset[(size_t)a->M * (size_t)a->E] * sizeof *a->values);
     for (int m = 0; m < a->M && a->r > 0; m++)
         for (int e = 0; e < a->E; e++)
             for (int part = FM_GATE_A; part < FM_LORA_PARTS; part += 2) {

@@ -87,21 +87,9 @@ static void tap_logprob(const struct fm_sweeping *r, const struct chunk *k)
     }
 }
 
-/* The logits with which the lane is compared: of its teacher, or of the teaching sweep; NULL:
- * none. */
-static const float *taught_logits(const struct chunk *k, int teacher)
-{
-    return teacher >= 0 ? k->saved[teacher] : k->taught;
-}
-
-static const int32_t *taught_top(const struct chunk *k, int teacher)
-{
-    return teacher >= 0 ? k->top[teacher] : k->taught ? k->best : NULL;
-}
-
 static void sum_chunk(struct fm_measure *m, const struct chunk *k, int lane, int teacher)
 {
-    const int32_t *best = taught_top(k, teacher);
+    const int32_t *best = teacher >= 0 ? k->top[teacher] : k->taught ? k->best : NULL;
     *m = (struct fm_measure){0};
     for (int i = 0; i < k->n; i++) {
         if (k->target[i] < 0)
@@ -111,14 +99,6 @@ static void sum_chunk(struct fm_measure *m, const struct chunk *k, int lane, int
         m->agree += best && k->top[lane][i] == best[i];
         m->n++;
     }
-}
-
-/* Losses of the chunk's rows; with `weights`, logits are replaced by their gradient. */
-static void find_losses(const struct fm_sweeping *r, struct chunk *k, int lane, float *logits,
-                        const struct fm_loss_weights *weights)
-{
-    r->sweep->ops->loss(k->ce, k->kl, k->top[lane], logits, taught_logits(k, r->lane[lane].teacher),
-                        k->target, k->n, r->sweep->config->V, weights);
 }
 
 static void show_rows(const struct fm_sweeping *r, const struct chunk *k, int lane,
@@ -217,7 +197,9 @@ static int head_lane(const struct fm_sweeping *r, struct chunk *k, int lane, str
     if (own->backward && k->capped)
         s->ops->copy(k->capped, logits, (size_t)k->n * (size_t)c->V * sizeof *logits);
     struct fm_loss_weights weights = {own->ce, own->kl, 1 / (float)(batch->S * (batch->T - 1))};
-    find_losses(r, k, lane, logits, own->backward ? &weights : NULL);
+    s->ops->loss(k->ce, k->kl, k->top[lane], logits,
+                 own->teacher >= 0 ? k->saved[own->teacher] : k->taught, k->target, k->n, c->V,
+                 own->backward ? &weights : NULL); /* with weights, logits become their gradient */
     if (!own->backward)
         show_rows(r, k, lane, logits);
     sum_chunk(sum, k, lane, own->teacher);

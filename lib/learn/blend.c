@@ -110,12 +110,6 @@ static int open_part(struct blend *b, const struct fm_source *from, struct fm_er
     return check_options(&b->part[0], p, err);
 }
 
-/* Whether the ranking has a layer for multi-token prediction, as all others then have. */
-static int ahead_of(const struct part *p)
-{
-    return cJSON_IsTrue(field(p, "options", "keep_extra"));
-}
-
 static int open_parts(struct blend *b, const struct fm_source *from, struct fm_err *err)
 {
     for (; from->path; from++)
@@ -126,7 +120,9 @@ static int open_parts(struct blend *b, const struct fm_source *from, struct fm_e
     struct fm_stage_model *m = &b->model;
     return fm_criterion_read(&b->criterion, &b->part[0].stream, err) ||
                    fm_stage_model_read(m, &b->part[0].stream, err) ||
-                   fm_ranking_init(&b->ranking, m->M, ahead_of(&b->part[0]), m->E, m->I, err)
+                   fm_ranking_init(&b->ranking, m->M,
+                                   cJSON_IsTrue(field(&b->part[0], "options", "keep_extra")),
+                                   m->E, m->I, err)
                ? err->code
                : FM_OK;
 }
@@ -315,13 +311,6 @@ static int fill_report(const struct blend *b, const struct fm_run_options *run,
     return fm_rank_cover(&r->coverage, &b->ranking, b->model.moe, run, err);
 }
 
-static void release(struct blend *b)
-{
-    for (int i = 0; i < FM_INPUTS_MAX; i++)
-        fm_bundle_close(&b->part[i].stream);
-    fm_ranking_release(&b->ranking);
-}
-
 static int make(const struct fm_run_options *run, const struct fm_source *from,
                 struct fm_rank_report *report, struct fm_err *err)
 {
@@ -331,7 +320,9 @@ static int make(const struct fm_run_options *run, const struct fm_source *from,
     if (open_parts(&b, from, err) || blend_scores(&b, err) ||
         fill_report(&b, run, report, began, err) || write_blend(&b, run, report, err))
         rc = err->code;
-    release(&b);
+    for (int i = 0; i < FM_INPUTS_MAX; i++)
+        fm_bundle_close(&b.part[i].stream);
+    fm_ranking_release(&b.ranking);
     return rc;
 }
 

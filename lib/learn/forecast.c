@@ -33,11 +33,6 @@ struct probe {
     float *c; /* one per thread */
 };
 
-static double flops_of(const struct probe *p)
-{
-    return 2.0 * p->M * p->N * p->K;
-}
-
 static void multiply(void *arg, int i)
 {
     const struct probe *p = arg;
@@ -51,7 +46,7 @@ static double slice_rate(struct probe *probe)
     double began = fm_clock_now(), spent = 0, flops = 0;
     while (spent < SLICE_SECONDS) {
         fm_pool_for(threads, multiply, probe);
-        flops += flops_of(probe) * threads;
+        flops += 2.0 * probe->M * probe->N * probe->K * threads;
         spent = fm_clock_now() - began;
     }
     return flops / spent;

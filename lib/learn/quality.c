@@ -586,20 +586,15 @@ static size_t count_tokens(const struct fm_quality_subject *s)
     return (size_t)s->held->count * (size_t)(s->held->T - 1);
 }
 
-/* Bytes that a sweep of `lanes` lanes needs for the values of its tokens. */
-static uint64_t values_bytes(const struct fm_quality_subject *s, int lanes)
-{
-    return s->detail ? fm_quality_detail_bytes(count_tokens(s), lanes) : 0;
-}
-
 /* Add the sweeps over one of the models to *estimate, as fm_estimate_add_masks; return their
  * memory. */
 static uint64_t add_sweeps(struct fm_estimate *estimate, const struct fm_quality_subject *s,
                            const struct fm_model *model, const struct fm_estimate_sweep *each,
                            int masks, int group, uint64_t memory)
 {
-    uint64_t values = values_bytes(s, each->lanes + group), before = estimate->memory;
-    uint64_t read = estimate->read;
+    size_t tokens = count_tokens(s);
+    uint64_t values = s->detail ? fm_quality_detail_bytes(tokens, each->lanes + group) : 0;
+    uint64_t before = estimate->memory, read = estimate->read;
     estimate->memory = estimate->read = 0;
     fm_estimate_add_masks(estimate, model, each, (uint64_t)masks, (uint64_t)group, each->rows,
                           memory > values ? memory - values : 0);

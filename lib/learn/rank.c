@@ -78,11 +78,6 @@ void fm_rank_report_release(struct fm_rank_report *report)
     *report = (struct fm_rank_report){0};
 }
 
-static const char *order_name(enum fm_rank_order order)
-{
-    return order == FM_ORDER_SCORE ? "score" : "original";
-}
-
 /* Number of scores of a layer: (E, I). */
 static size_t layer_size(const struct scorer *s)
 {
@@ -496,7 +491,8 @@ static void print_params(void *self, struct fm_text *text)
 static void record(void *self, cJSON *options)
 {
     const struct scorer *s = self;
-    fm_json_add_string(options, "order", order_name(s->options->order));
+    fm_json_add_string(options, "order",
+                       s->options->order == FM_ORDER_SCORE ? "score" : "original");
     if (s->criterion != fm_criteria[0])
         fm_json_add_string(options, "criterion", s->criterion->name);
     if (s->ranking.group > 1)

@@ -56,12 +56,6 @@ int fm_trainer_around(const struct fm_calib *calib, const struct fm_train_option
     return take < calib->count ? take : calib->count;
 }
 
-/* Students keep all channels at the start and 1 - until at the end. */
-static double mean_kept(const struct fm_decimal *until)
-{
-    return 1 - fm_decimal_value(until) / 2;
-}
-
 /* Work, memory and disk space for making and measuring the masks. */
 static void estimate_run(struct fm_estimate *estimate, const struct fm_train_options *o,
                          struct fm_task *task)
@@ -73,7 +67,8 @@ static void estimate_run(struct fm_estimate *estimate, const struct fm_train_opt
     uint64_t measured = fm_decimal_targets(&o->measure_step, until) + 1;
     measured = measured < masks ? measured : masks;
     uint64_t group = (uint64_t)fm_quality_group(task->model, &task->held, task->memory);
-    struct fm_estimate_sweep sweep = {.T = task->calib.T, .kept = mean_kept(until)};
+    /* Students keep all channels at the start and 1 - until at the end. */
+    struct fm_estimate_sweep sweep = {.T = task->calib.T, .kept = 1 - fm_decimal_value(until) / 2};
     if (o->method->cost) {
         o->method->cost(&sweep, &(struct fm_trainer_plan){o, task});
         fm_estimate_add(estimate, task->model, &sweep, memory);

@@ -448,14 +448,6 @@ static int plan_slots(struct fm_model *m, struct fm_err *err)
     return FM_OK;
 }
 
-/* For a family that allows both forms, find out whether a checkpoint has fused experts. */
-static void find_fused(struct fm_model *m)
-{
-    char name[FM_WEIGHT_NAME_BYTES];
-    if (m->tensors.naming == FM_NAMING_STOCK && fm_weights_fused_name(name, &m->config))
-        m->config.fused = fm_source_find(&m->tensors, name) != NULL;
-}
-
 /* Open the model at `path`, or in `dir` if that is open; `draft`: fm_model_open_draft. */
 static int open_model(struct fm_model **model, const char *path, const struct fm_hfdir *dir,
                       bool draft, uint64_t memory, struct fm_err *err)
@@ -475,7 +467,9 @@ static int open_model(struct fm_model **model, const char *path, const struct fm
         fm_within(err, "%s", path);
         goto fail;
     }
-    find_fused(m);
+    char name[FM_WEIGHT_NAME_BYTES]; /* if the family allows both forms: which one is it? */
+    if (m->tensors.naming == FM_NAMING_STOCK && fm_weights_fused_name(name, &m->config))
+        m->config.fused = fm_source_find(&m->tensors, name) != NULL;
     if (fm_packed_in(&m->tensors.bundle) &&
         fm_packed_read(&m->packed, &m->tensors.bundle, &m->config, err))
         goto fail;

@@ -229,11 +229,6 @@ bool fm_packed_any(const struct fm_packed_layers *layers, const struct fm_config
     return layers->storage && !c->mixed;
 }
 
-static bool can_scale(const struct fm_storage *storage, enum fm_dtype dtype)
-{
-    return storage->scale_dtypes & 1u << dtype;
-}
-
 /* FM_EFORMAT unless experts can have that scheme and scales of that dtype. */
 static int check_codes(const struct fm_scheme *scheme, const struct fm_config *c,
                        enum fm_dtype scales, struct fm_err *err)
@@ -250,7 +245,7 @@ static int check_codes(const struct fm_scheme *scheme, const struct fm_config *c
         return fm_fail(err, FM_EFORMAT,
                        "storage is '%s', whose groups of %d channels do not divide %d", name,
                        fm_scheme_group(scheme), c->I);
-    if (!can_scale(scheme->storage, scales))
+    if (!(scheme->storage->scale_dtypes & 1u << scales))
         return fm_fail(err, FM_EFORMAT, "scales are '%s', which storage '%s' does not have",
                        fm_dtype_name(scales), name);
     return FM_OK;

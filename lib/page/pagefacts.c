@@ -49,14 +49,6 @@ static void add_model(cJSON *data, const struct fm_list *list)
         fm_json_add_string(model, "storage", list->storage);
 }
 
-/* The loss of the checkpoint itself.  A member with a merged adapter has a different loss. */
-static void add_original(cJSON *data, const struct fm_pagefacts *f)
-{
-    double ce;
-    if (fm_stage_original_ce(&ce, &f->opened.bundle, f->opened.budgets.masks.mask))
-        fm_json_add_double(data, "original_ce", ce);
-}
-
 void fm_pagefacts_model(cJSON *data, const struct fm_pagefacts *f, const char *path)
 {
     const struct fm_bundle *b = &f->opened.bundle;
@@ -74,7 +66,9 @@ void fm_pagefacts_model(cJSON *data, const struct fm_pagefacts *f, const char *p
     if (list->adapter_budget >= 0)
         fm_json_add_double(data, "adapter_budget", list->adapter_budget);
     fm_json_add_uint(data, "source", f->source);
-    add_original(data, f);
+    double ce; /* of the checkpoint itself; a member with a merged adapter has a different loss */
+    if (fm_stage_original_ce(&ce, &f->opened.bundle, f->opened.budgets.masks.mask))
+        fm_json_add_double(data, "original_ce", ce);
 }
 
 /* ---- the members ---- */

@@ -11,15 +11,10 @@ void fm_taskgroup_init(struct fm_taskgroup *tasks, const struct fm_run_options *
     pthread_mutex_init(&tasks->lock, NULL);
 }
 
-static bool asked_to_stop(const struct fm_taskgroup *tasks)
-{
-    return tasks->run->stop && *tasks->run->stop;
-}
-
 bool fm_taskgroup_going(struct fm_taskgroup *tasks)
 {
     pthread_mutex_lock(&tasks->lock);
-    if (!tasks->err.code && asked_to_stop(tasks))
+    if (!tasks->err.code && tasks->run->stop && *tasks->run->stop)
         fm_fail(&tasks->err, FM_ESAVED, "stopped");
     bool going = !tasks->err.code;
     pthread_mutex_unlock(&tasks->lock);

@@ -21,12 +21,6 @@ static void print_header_digest(char hex[FM_DIGEST_HEX], const struct fm_shard *
              shard->st.header_digest[1]);
 }
 
-static void print_config_digest(char hex[FM_DIGEST_HEX], const struct fm_hfdir *dir)
-{
-    struct fm_digest digest = fm_digest_of(dir->config, dir->config_bytes);
-    fm_digest_hex(hex, &digest);
-}
-
 static void add_shard(cJSON *shards, const struct fm_shard *shard)
 {
     char hex[FM_DIGEST_HEX];
@@ -359,7 +353,8 @@ int fm_stage_model_check(const struct fm_bundle *b, const struct fm_hfdir *dir, 
     const cJSON *shards = cJSON_GetObjectItemCaseSensitive(model, "shards");
     const char *config = "";
     char hex[FM_DIGEST_HEX];
-    print_config_digest(hex, dir);
+    struct fm_digest digest = fm_digest_of(dir->config, dir->config_bytes);
+    fm_digest_hex(hex, &digest);
     if (fm_json_get_string(model, "config", &config, err))
         return err->code;
     if (strcmp(config, hex) != 0)
