@@ -68,17 +68,6 @@ static void describe_member(const struct fm_result *out, const char *would,
     fm_json_add_double(o, "width_mean", r->width_mean);
 }
 
-static void describe_codes(const struct fm_result *out, const char *would,
-                           const struct fm_export_options *options,
-                           const struct fm_export_report *r)
-{
-    if (options->quantise)
-        fm_row_word(out, "experts", NULL, options->quantise->name, "%s%s", would,
-                    options->quantise->about);
-    else if (r->storage[0])
-        fm_row_word(out, "codes", NULL, r->codes ? "kept" : "not kept", "%s%s", would, r->storage);
-}
-
 struct exporting {
     bool dry_run;
     const struct fm_export_options *options;
@@ -116,7 +105,11 @@ static void describe(const struct fm_result *out, const void *self)
     fm_json_add_bool(o, "removes_nothing", r->removes_nothing);
     fm_json_add_uint(o, "bytes_source", r->bytes_source);
     fm_json_add_double(o, "break_even", r->break_even);
-    describe_codes(out, would, options, r);
+    if (options->quantise)
+        fm_row_word(out, "experts", NULL, options->quantise->name, "%s%s", would,
+                    options->quantise->about);
+    else if (r->storage[0])
+        fm_row_word(out, "codes", NULL, r->codes ? "kept" : "not kept", "%s%s", would, r->storage);
     fm_row_bytes(out, "weights", "bytes_weights", r->bytes_weights, "%s",
                  dry_run ? "would be in weight files" : "of weight files");
     fm_show_extra(out, &r->extra,

@@ -447,15 +447,6 @@ static void check_needs(const struct fm_cli *cli)
         refuse(cli, err.text, "", "");
 }
 
-static void settle_run(struct fm_run_options *run)
-{
-    static const char *const device[] = {"cpu", "ref"};
-    run->machine.device = device[chosen.device];
-    run->machine.precision = chosen.precision == IN_BF16 ? FM_PRECISION_BF16 : FM_PRECISION_F32;
-    run->machine.precision_auto = chosen.precision == IN_EITHER;
-    run->machine.memory_firm = run->machine.memory > 0;
-}
-
 /* Register all files of the command line, and standard input. */
 static void collect(struct fm_cli *cli, const struct table *t)
 {
@@ -525,6 +516,10 @@ bool fm_options_parse(struct fm_cli *cli, int argc, char **argv, const struct fm
         printf("%s (fm suite) %s\n", cli->tool, FM_VERSION);
     else
         check_needs(cli);
-    settle_run(&cli->run);
+    static const char *const device[] = {"cpu", "ref"};
+    cli->run.machine.device = device[chosen.device];
+    cli->run.machine.precision = chosen.precision == IN_BF16 ? FM_PRECISION_BF16 : FM_PRECISION_F32;
+    cli->run.machine.precision_auto = chosen.precision == IN_EITHER;
+    cli->run.machine.memory_firm = cli->run.machine.memory > 0;
     return !chosen.help && !chosen.version;
 }

@@ -74,15 +74,6 @@ static int refuse(const struct fm_lock *lock, const char *path, struct fm_err *e
                    digits ? ", process " : "", who);
 }
 
-/* Write the process id, for messages of other runs; the lock is valid even if that fails. */
-static void write_process(int fd)
-{
-    char text[24];
-    int n = snprintf(text, sizeof text, "%ld\n", (long)getpid());
-    if (ftruncate(fd, 0) != 0 || pwrite(fd, text, (size_t)n, 0) != n)
-        errno = 0;
-}
-
 int fm_lock_acquire(struct fm_lock *lock, const char *path, struct fm_err *err)
 {
     *lock = (struct fm_lock){.fd = -1};
@@ -106,7 +97,11 @@ int fm_lock_acquire(struct fm_lock *lock, const char *path, struct fm_err *err)
             close(lock->fd);
     }
     if (!rc) {
-        write_process(lock->fd);
+        /* The process, for people: without it the lock is as good. */
+        char text[24];
+        int n = snprintf(text, sizeof text, "%ld\n", (long)getpid());
+        if (ftruncate(lock->fd, 0) != 0 || pwrite(lock->fd, text, (size_t)n, 0) != n)
+            errno = 0;
         return FM_OK;
     }
     free(lock->path);

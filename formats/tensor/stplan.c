@@ -23,15 +23,6 @@ static int compare_places(const void *a, const void *b)
     return wide != wider ? wider - wide : strcmp(s->name, t->name);
 }
 
-static void sort_places(struct fm_tensor *tensor, size_t count)
-{
-    size_t i = 1;
-    while (i < count && compare_places(&tensor[i - 1], &tensor[i]) <= 0)
-        i++;
-    if (i < count) /* not sorted yet */
-        qsort(tensor, count, sizeof *tensor, compare_places);
-}
-
 static int refuse_twins(const struct fm_tensor *tensor, size_t count, struct fm_err *err)
 {
     const char **names = malloc((count + 1) * sizeof *names);
@@ -110,7 +101,11 @@ int fm_safetensors_plan(struct fm_tensor *tensor, size_t count, const char *cons
                        FM_ST_TENSORS_MAX);
     if (count > 0 && (rc = refuse_twins(tensor, count, err)))
         return rc;
-    sort_places(tensor, count);
+    size_t sorted = 1;
+    while (sorted < count && compare_places(&tensor[sorted - 1], &tensor[sorted]) <= 0)
+        sorted++;
+    if (sorted < count)
+        qsort(tensor, count, sizeof *tensor, compare_places);
     fm_text_add(&text, "\0\0\0\0\0\0\0\0", 8);
     add_metadata(&text, metadata);
     for (size_t i = 0; i < count; i++) {

@@ -161,15 +161,6 @@ static uint32_t level_of(unsigned char byte)
     return c <= 0x20 ? 0x100 + c : c <= 0xa0 ? 0x100 + 33 + (c - 0x7f) : 0x100 + 67;
 }
 
-static void find_bytes(struct fm_bpe *b)
-{
-    for (int i = 0; i < 256; i++) {
-        char name[8];
-        int n = snprintf(name, sizeof name, "<0x%02X>", (unsigned)i);
-        b->of_byte[i] = b->byte_fallback ? fm_bpe_find(b, name, (size_t)n) : -1;
-    }
-}
-
 /* True if U+2581 follows a different character. */
 static bool has_inner_space(const char *text, size_t size)
 {
@@ -205,7 +196,11 @@ int fm_bpe_finish(struct fm_bpe *b, struct fm_err *err)
     for (size_t i = 0; i < b->merges; i++) /* of two equal merges the last one counts */
         *find_cell(b, b->merge[i].pair) = b->merge[i];
     b->parted = is_parted(b);
-    find_bytes(b);
+    for (int i = 0; i < 256; i++) {
+        char name[8];
+        int n = snprintf(name, sizeof name, "<0x%02X>", (unsigned)i);
+        b->of_byte[i] = b->byte_fallback ? fm_bpe_find(b, name, (size_t)n) : -1;
+    }
     return FM_OK;
 }
 

@@ -104,16 +104,6 @@ static void sort_by_width(const struct fm_clip_plan *p, int32_t *slot, int32_t n
     }
 }
 
-static void find_groups(struct fm_clip_plan *p, int32_t expert, int32_t first, int32_t end)
-{
-    for (int32_t i = first; i < end; i++) {
-        int32_t width = p->width[p->slot[i]];
-        if (i == first || p->group[p->groups - 1].width != width)
-            p->group[p->groups++] = (struct fm_clip_group){expert, width, i, 0, 0};
-        p->group[p->groups - 1].rows++;
-    }
-}
-
 int32_t fm_clip_plan_make(struct fm_clip_plan *plan, const struct fm_clip_layer *layer,
                           const int32_t *cap, const struct fm_clip_call *call, int64_t first,
                           int32_t n)
@@ -130,7 +120,12 @@ int32_t fm_clip_plan_make(struct fm_clip_plan *plan, const struct fm_clip_layer 
     for (int32_t e = 0, begin = 0; e < layer->E; begin = plan->count[e++]) {
         if (call->budgets)
             sort_by_width(plan, plan->slot + begin, plan->count[e] - begin);
-        find_groups(plan, e, begin, plan->count[e]);
+        for (int32_t i = begin; i < plan->count[e]; i++) {
+            int32_t width = plan->width[plan->slot[i]];
+            if (i == begin || plan->group[plan->groups - 1].width != width)
+                plan->group[plan->groups++] = (struct fm_clip_group){e, width, i, 0, 0};
+            plan->group[plan->groups - 1].rows++;
+        }
     }
     for (int32_t i = 0; i < plan->positions; i++)
         plan->position[plan->slot[i]] = i;

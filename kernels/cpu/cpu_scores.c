@@ -110,15 +110,6 @@ FM_CLONES(void, add_lanes, (double *sum, float *lane, int rows), (sum, lane, row
     }
 }
 
-/* Prefetch the columns of W for the next tile while this one is computed. */
-static void fetch_weights(const float *w, int ld, int rows)
-{
-    for (int i = 0; i < rows; i++) {
-        __builtin_prefetch(w + (size_t)i * ld);
-        __builtin_prefetch(w + (size_t)i * ld + 16);
-    }
-}
-
 /* lane += (W dW)^2 for columns [from, to) of `rows` rows of W, at most as many as a tile has. */
 static void score_panel(const struct scores *t, float *lane, const float *W, const float *panel,
                         int rows, int from, int to)
@@ -126,7 +117,10 @@ static void score_panel(const struct scores *t, float *lane, const float *W, con
     float d[FM_TILE_ROWS_MAX * FM_TILE_COLS];
     for (int j = from; j < to; j += FM_TILE_COLS) {
         if (j + FM_TILE_COLS < t->H)
-            fetch_weights(W + j + FM_TILE_COLS, t->H, rows);
+            for (int i = 0; i < rows; i++) {
+                __builtin_prefetch(W + j + FM_TILE_COLS + (size_t)i * t->H);
+                __builtin_prefetch(W + j + FM_TILE_COLS + (size_t)i * t->H + 16);
+            }
         t->tile->run(d, panel, t->packed + (size_t)j * t->n, t->n);
         square_tile(lane, W + j, t->H, d, rows, to - j < FM_TILE_COLS ? to - j : FM_TILE_COLS);
     }

@@ -311,14 +311,6 @@ static void join_chunks(struct scratch *s, size_t size)
     make_chunk(s, 0, size);
 }
 
-static void note_peak(struct scratch *s)
-{
-    size_t all = s->used;
-    for (size_t c = 0; c < s->chunk; c++)
-        all += s->filled[c];
-    s->peak = all > s->peak ? all : s->peak;
-}
-
 void fm_scratch_reserve(size_t bytes)
 {
     struct scratch *s = scratch();
@@ -357,7 +349,10 @@ void *fm_scratch(size_t bytes)
     }
     void *p = s->block[s->chunk] + s->used;
     s->used += want;
-    note_peak(s);
+    size_t all = s->used;
+    for (size_t c = 0; c < s->chunk; c++)
+        all += s->filled[c];
+    s->peak = all > s->peak ? all : s->peak;
     return p;
 }
 

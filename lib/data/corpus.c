@@ -327,15 +327,6 @@ static void release(struct encoding *e)
         close(e->out);
 }
 
-static void warn_of_dropped(const struct encoding *e)
-{
-    if (e->dropped > 0)
-        fm_run_warn(e->run,
-                    "%s: %" PRIu64 " of %" PRIu64 " bytes of text were dropped: the tokenizer's "
-                    "vocabulary lacks them and has no token for unknown characters",
-                    e->documents.file.path, e->dropped, e->bytes);
-}
-
 static int prepare(struct encoding *e, struct fm_corpus *c, const char *path, struct fm_err *err)
 {
     if (e->run->inputs.tokenizer_cmd && e->run->inputs.tokenizer)
@@ -406,8 +397,11 @@ int fm_corpus_encode(struct fm_corpus *c, struct fm_tokens *t, const struct fm_r
         rc = err->code;
     c->documents = e.seen;
     c->dropped = e.dropped;
-    if (!rc)
-        warn_of_dropped(&e);
+    if (!rc && e.dropped > 0)
+        fm_run_warn(run,
+                    "%s: %" PRIu64 " of %" PRIu64 " bytes of text were dropped: the tokenizer's "
+                    "vocabulary lacks them and has no token for unknown characters",
+                    e.documents.file.path, e.dropped, e.bytes);
     release(&e);
     return rc;
 }

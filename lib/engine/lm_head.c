@@ -68,14 +68,6 @@ uint64_t fm_sweep_head_bytes(const struct fm_config *c, int rows, int lanes, int
     return (logits + rounded + n * (4 * (uint64_t)c->H + (uint64_t)lanes + 8)) * row;
 }
 
-static void tap_logits(const struct fm_sweeping *r, const struct chunk *k, const float *logits)
-{
-    size_t V = (size_t)r->sweep->config->V;
-    float *out = r->sweep->taps.logits;
-    if (out)
-        memcpy(out + (size_t)k->first * V, logits, (size_t)k->n * V * sizeof *logits);
-}
-
 static void tap_logprob(const struct fm_sweeping *r, const struct chunk *k)
 {
     float *out = r->sweep->taps.logprob;
@@ -192,8 +184,9 @@ static int head_lane(const struct fm_sweeping *r, struct chunk *k, int lane, str
         k->saved[lane]) /* the gradient must not overwrite logits that other lanes still need */
         s->ops->copy(logits = k->logits, k->saved[lane],
                      (size_t)k->n * (size_t)c->V * sizeof *logits);
-    if (tapped)
-        tap_logits(r, k, logits);
+    if (tapped && s->taps.logits)
+        memcpy(s->taps.logits + (size_t)k->first * (size_t)c->V, logits,
+               (size_t)k->n * (size_t)c->V * sizeof *logits);
     if (own->backward && k->capped)
         s->ops->copy(k->capped, logits, (size_t)k->n * (size_t)c->V * sizeof *logits);
     struct fm_loss_weights weights = {own->ce, own->kl, 1 / (float)(batch->S * (batch->T - 1))};

@@ -382,16 +382,6 @@ static void add_formats(cJSON *object, const struct fm_list_row *row)
     }
 }
 
-static void add_row(cJSON *array, const struct fm_list *list, const struct fm_list_row *row)
-{
-    cJSON *object = fm_json_add_object(array, NULL);
-    fm_list_add_member(object, row, "widths");
-    add_quality(object, row, &list->texts);
-    add_forms(object, list, row);
-    if (list->packed)
-        add_formats(object, row);
-}
-
 void fm_list_model(cJSON *model, const struct fm_list *list, bool moe_layers)
 {
     fm_json_add_string(model, "family", list->family);
@@ -434,6 +424,13 @@ void fm_list_json(cJSON *tree, const struct fm_list *list)
     if (list->rows > 0)
         fm_json_add_string(tree, "reference", "original");
     cJSON *budgets = fm_json_add_array(tree, "budgets");
-    for (int i = 0; i < list->rows; i++)
-        add_row(budgets, list, &list->row[i]);
+    for (int i = 0; i < list->rows; i++) {
+        const struct fm_list_row *row = &list->row[i];
+        cJSON *object = fm_json_add_object(budgets, NULL);
+        fm_list_add_member(object, row, "widths");
+        add_quality(object, row, &list->texts);
+        add_forms(object, list, row);
+        if (list->packed)
+            add_formats(object, row);
+    }
 }

@@ -189,14 +189,6 @@ static int read_held(struct held_out *h, const struct fm_quality_subject *s, str
     return fm_calib_read(held, 0, held->count, h->ids, err);
 }
 
-static void release_held(struct held_out *h)
-{
-    free(h->sequence);
-    free(h->first);
-    free(h->batch);
-    free(h->ids);
-}
-
 static void average(struct fm_quality *q, const struct fm_measure *measure, int from, int batches,
                     int lanes, int lane, bool recovered)
 {
@@ -575,7 +567,10 @@ int fm_quality_measure(struct fm_quality *quality, const struct fm_quality_subje
         rc = measure_masks(quality, &subnets, &h, &watch, err);
     if (original)
         fm_model_round(original->model, FM_MODEL_EXACT);
-    release_held(&h);
+    free(h.sequence);
+    free(h.first);
+    free(h.batch);
+    free(h.ids);
     return rc;
 }
 

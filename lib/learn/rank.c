@@ -416,16 +416,6 @@ static int take_ahead(struct scorer *s, struct fm_err *err)
 /* Templates beside the default one, which tokenizers save in a directory. */
 #define TEMPLATES "additional_chat_templates/"
 
-static void warn_templates(const struct fm_task *task)
-{
-    for (size_t i = 0; i < task->dir.left_count; i++)
-        if (strcmp(task->dir.left[i], TEMPLATES) == 0)
-            fm_run_warn(task->run,
-                        "%s is not carried: exports have only the default chat template; copy the "
-                        "directory into them",
-                        TEMPLATES);
-}
-
 static int begin(void *self, struct fm_err *err)
 {
     struct scorer *s = self;
@@ -436,7 +426,12 @@ static int begin(void *self, struct fm_err *err)
     fm_extra_note(note, fm_model_extra(task->model), c);
     if (note[0])
         fm_run_warn(task->run, "%s", note);
-    warn_templates(task);
+    for (size_t i = 0; i < task->dir.left_count; i++)
+        if (strcmp(task->dir.left[i], TEMPLATES) == 0)
+            fm_run_warn(task->run,
+                        "%s is not carried: exports have only the default chat template; copy the "
+                        "directory into them",
+                        TEMPLATES);
     if (fm_ranking_init(&s->ranking, c->M, s->ranking.ahead, c->E, c->I, err))
         return err->code;
     s->ranking.group = group;

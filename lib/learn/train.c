@@ -180,16 +180,6 @@ static int pack_family(void *self, struct fm_err *err)
     return FM_OK;
 }
 
-static void unpack_family(struct fm_masks *f, const struct fm_trainer_packed *p)
-{
-    for (int b = 0; b < f->count; b++) {
-        f->mask[b] = (struct fm_mask){.removed = fm_masks_removed(f, fm_masks_widths(f, b)),
-                                      .method = fm_methods[p->methods[b]],
-                                      .step = (int)p->steps[b],
-                                      .quality = fm_quality_unpack(p->quality, b, false)};
-    }
-}
-
 static size_t list_state(void *self, struct fm_journal_item *item)
 {
     struct fm_trainer *t = self;
@@ -254,7 +244,12 @@ static int resumed(void *self, struct fm_err *err)
     struct fm_trainer *t = self;
     if (check_widths(t, err) || check_methods(t, &t->packed, err))
         return err->code;
-    unpack_family(&t->masks, &t->packed);
+    struct fm_masks *f = &t->masks;
+    for (int b = 0; b < f->count; b++)
+        f->mask[b] = (struct fm_mask){.removed = fm_masks_removed(f, fm_masks_widths(f, b)),
+                                      .method = fm_methods[t->packed.methods[b]],
+                                      .step = (int)t->packed.steps[b],
+                                      .quality = fm_quality_unpack(t->packed.quality, b, false)};
     if (t->method->resumed)
         t->method->resumed(t);
     return FM_OK;

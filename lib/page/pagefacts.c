@@ -41,14 +41,6 @@ uint64_t fm_pagefacts_bytes(const struct fm_pagefacts *f, uint64_t removed)
 
 /* ---- the model ---- */
 
-static void add_model(cJSON *data, const struct fm_list *list)
-{
-    cJSON *model = fm_json_add_object(data, "model");
-    fm_list_model(model, list, true);
-    if (list->storage[0])
-        fm_json_add_string(model, "storage", list->storage);
-}
-
 void fm_pagefacts_model(cJSON *data, const struct fm_pagefacts *f, const char *path)
 {
     const struct fm_bundle *b = &f->opened.bundle;
@@ -60,7 +52,10 @@ void fm_pagefacts_model(cJSON *data, const struct fm_pagefacts *f, const char *p
     fm_json_add_string(data, "manifest", text);
     fm_json_add_string(data, "stage", list->stage);
     fm_json_add_bool(data, "packed", list->packed);
-    add_model(data, list);
+    cJSON *model = fm_json_add_object(data, "model");
+    fm_list_model(model, list, true);
+    if (list->storage[0])
+        fm_json_add_string(model, "storage", list->storage);
     if (list->granularity[0])
         fm_json_add_string(data, "granularity", list->granularity);
     if (list->adapter_budget >= 0)

@@ -152,24 +152,18 @@ static int descriptor_of(const char *path)
     return -1;
 }
 
-/* Close the descriptors that the process inherited, except those that the command line names. */
-static void close_inherited(const struct fm_guard *guard, int descriptor)
-{
-    int keep[1 + FM_GUARD_READS_MAX + FM_GUARD_WRITES_MAX] = {descriptor}, n = 1;
-    for (int i = 0; i < guard->reads; i++)
-        keep[n++] = descriptor_of(guard->read[i].path);
-    for (int i = 0; i < guard->writes; i++)
-        keep[n++] = descriptor_of(guard->write[i].path);
-    fm_sandbox_close(keep, n);
-}
-
 int fm_confine(const struct fm_guard *guard, int descriptor, bool rewrites, bool *files,
                struct fm_err *err)
 {
     struct fm_sandbox s;
     bool named = false, piped = false;
     int rc = FM_OK;
-    close_inherited(guard, descriptor);
+    int keep[1 + FM_GUARD_READS_MAX + FM_GUARD_WRITES_MAX] = {descriptor}, n = 1;
+    for (int i = 0; i < guard->reads; i++)
+        keep[n++] = descriptor_of(guard->read[i].path);
+    for (int i = 0; i < guard->writes; i++)
+        keep[n++] = descriptor_of(guard->write[i].path);
+    fm_sandbox_close(keep, n);
     fm_sandbox_open(&s);
     /* The last entry is standard input, which is already open. */
     for (int i = 0; i + 1 < guard->reads && !rc; i++) {

@@ -21,16 +21,6 @@ static void print_header_digest(char hex[FM_DIGEST_HEX], const struct fm_shard *
              shard->st.header_digest[1]);
 }
 
-static void add_shard(cJSON *shards, const struct fm_shard *shard)
-{
-    char hex[FM_DIGEST_HEX];
-    cJSON *s = fm_json_add_object(shards, NULL);
-    print_header_digest(hex, shard);
-    fm_json_add_string(s, "name", shard->name);
-    fm_json_add_uint(s, "size", shard->file.size);
-    fm_json_add_string(s, "header", hex);
-}
-
 /* Add the number of layers and, unless all have experts, the list of those that do. */
 static void add_layers(cJSON *m, const struct fm_config *c)
 {
@@ -101,8 +91,15 @@ int fm_stage_model_identity(cJSON **model, const struct fm_hfdir *dir,
     fm_json_add_string(m, "family", fm_config_family(config));
     add_sum(m, "config", &digest);
     cJSON *shards = fm_json_add_array(m, "shards");
-    for (size_t i = 0; i < dir->shards; i++)
-        add_shard(shards, &dir->shard[i]);
+    for (size_t i = 0; i < dir->shards; i++) {
+        const struct fm_shard *shard = &dir->shard[i];
+        char hex[FM_DIGEST_HEX];
+        cJSON *s = fm_json_add_object(shards, NULL);
+        print_header_digest(hex, shard);
+        fm_json_add_string(s, "name", shard->name);
+        fm_json_add_uint(s, "size", shard->file.size);
+        fm_json_add_string(s, "header", hex);
+    }
     add_sizes(m, config, dtype);
     if (add_tensors(m, dir, config, dtype, err)) {
         cJSON_Delete(m);

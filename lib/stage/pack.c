@@ -42,15 +42,6 @@ static int check_sizes(const struct fm_packing *p, struct fm_err *err)
     return FM_OK;
 }
 
-/* Warn if the number of extra layers in config.json is not the checkpoint's. */
-static void tell_extra(const struct fm_packing *p)
-{
-    char note[FM_EXTRA_NOTE];
-    fm_extra_note(note, &p->cp.sum, &p->cp.config);
-    if (note[0])
-        fm_run_warn(p->run, "%s", note);
-}
-
 /* Refuse the name of a part as output: a bundle with such a name would be read as one part of
  * several. */
 static int check_name(const struct fm_run_options *run, struct fm_err *err)
@@ -80,7 +71,10 @@ static int open_inputs(struct fm_packing *p, struct fm_err *err)
         return err->code;
     if (check_sizes(p, err))
         return err->code;
-    tell_extra(p);
+    char note[FM_EXTRA_NOTE];
+    fm_extra_note(note, &p->cp.sum, &p->cp.config);
+    if (note[0])
+        fm_run_warn(p->run, "%s", note);
     return p->adapter.M ? fm_lorafile_check(&p->adapter, &p->in, &p->budgets.masks, err) : FM_OK;
 }
 

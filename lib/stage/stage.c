@@ -164,19 +164,6 @@ static void copy_key(cJSON *to, const cJSON *from, const char *key)
         fm_json_add(to, key, cJSON_Duplicate(item, true));
 }
 
-/* Name the first member of the input that a later stage made, if there is one.  Such members are
- * dropped, because this stage replaces the members from which they were made. */
-static void name_dropped(char dropped[FM_STAGE_DROPPED_BYTES], enum fm_stage stage,
-                         const struct fm_bundle *in)
-{
-    dropped[0] = '\0';
-    for (size_t i = TYPED; in && i-- > 0;)
-        if (typed[i].maker > stage && fm_bundle_find(in, typed[i].name))
-            snprintf(dropped, FM_STAGE_DROPPED_BYTES,
-                     "%s of the input is dropped: it was made from what fm-%s now replaces",
-                     typed[i].name, stage_names[stage]);
-}
-
 cJSON *fm_stage_manifest(enum fm_stage stage, const struct fm_bundle *in, cJSON *model,
                          char dropped[FM_STAGE_DROPPED_BYTES])
 {
@@ -198,7 +185,12 @@ cJSON *fm_stage_manifest(enum fm_stage stage, const struct fm_bundle *in, cJSON 
     }
     if (stage > FM_STAGE_RECOVER)
         copy_key(m, from, "adapter");
-    name_dropped(dropped, stage, in);
+    dropped[0] = '\0';
+    for (size_t i = TYPED; in && i-- > 0;)
+        if (typed[i].maker > stage && fm_bundle_find(in, typed[i].name))
+            snprintf(dropped, FM_STAGE_DROPPED_BYTES,
+                     "%s of the input is dropped: it was made from what fm-%s now replaces",
+                     typed[i].name, stage_names[stage]);
     return m;
 }
 
