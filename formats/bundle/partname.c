@@ -2,8 +2,6 @@
 #include "formats/bundle/partname.h"
 
 #include <assert.h>
-#include <dirent.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -72,29 +70,26 @@ char *fm_partname_find(const char *path, struct fm_err *err)
     char *dir = slash ? strndup(path, (size_t)(last - path)) : strdup("."), *found = NULL;
     size_t len = stem_length(last);
     int fd = -1, matches = 0, number, parts;
-    DIR *entries = NULL;
+    struct fm_file_list list = {0};
     int rc = dir ? fm_file_open_directory(&fd, dir, err)
                  : fm_fail(err, FM_ENOMEM, "no memory for the name '%s'", path);
     if (!rc) {
-        rc = fm_file_entries(&entries, fd, err);
+        rc = fm_file_list(&list, fd, dir, err);
         close(fd);
     }
-    errno = 0;
-    for (const struct dirent *d; !rc && (d = readdir(entries)); errno = 0) {
-        if (strncmp(d->d_name, last, len) != 0 || strlen(d->d_name) != strlen(last) + INSERTED ||
-            strcmp(d->d_name + len + INSERTED, last + len) != 0 ||
-            !fm_partname_parse(d->d_name, &number, &parts) || number != 1)
+    for (size_t i = 0; i < list.count; i++) {
+        const char *name = list.name[i];
+        if (strncmp(name, last, len) != 0 || strlen(name) != strlen(last) + INSERTED ||
+            strcmp(name + len + INSERTED, last + len) != 0 ||
+            !fm_partname_parse(name, &number, &parts) || number != 1)
             continue;
         size_t size = strlen(path) + INSERTED + 1;
         free(found);
         found = matches++ ? NULL : fm_alloc(size, 1, "a file name", err);
         if (found)
-            snprintf(found, size, "%.*s%s", (int)(last - path), path, d->d_name);
+            snprintf(found, size, "%.*s%s", (int)(last - path), path, name);
     }
-    if (!rc && errno != 0)
-        rc = fm_fail_errno(err, "cannot list '%s'", dir);
-    if (entries)
-        closedir(entries);
+    fm_file_list_release(&list);
     free(dir);
     bool absent = rc == FM_ENOENT || rc == FM_EPERM; /* opening `path` reports it */
     if (rc && !absent) {

@@ -6,6 +6,7 @@
  */
 #include "formats/file/file.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -17,6 +18,7 @@
 #include <unistd.h>
 
 #include "lib/base/mem.h"
+#include "lib/base/names.h"
 #include "lib/base/trace.h"
 
 /* A descriptor with the number of a closed stdin, stdout or stderr would receive data written to
@@ -110,16 +112,45 @@ int fm_file_same_directory(int dirfd, const char *path, struct fm_err *err)
     return fm_fail(err, FM_EIO, "'%s' was replaced while it was read; run the command again", path);
 }
 
-int fm_file_entries(DIR **entries, int dirfd, struct fm_err *err)
+/* Add the names from `dir`, in its order. */
+static int read_names(struct fm_file_list *list, DIR *dir, const char *path, struct fm_err *err)
 {
+    const struct dirent *d;
+    size_t room = 0;
+    while ((errno = 0, d = readdir(dir))) {
+        if (strcmp(d->d_name, ".") == 0 || strcmp(d->d_name, "..") == 0)
+            continue;
+        if (FM_GROW(list->name, room, list->count + 1, "the names in a directory", err) ||
+            !(list->name[list->count] = fm_strdup(d->d_name, err)))
+            return err->code;
+        list->count++;
+    }
+    return errno == 0 ? FM_OK : fm_fail_errno(err, "cannot list '%s'", path);
+}
+
+int fm_file_list(struct fm_file_list *list, int dirfd, const char *path, struct fm_err *err)
+{
+    /* Opened again, to begin with the first name whatever other readers do. */
     int fd = move_above_standard(openat(dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    *entries = fd < 0 ? NULL : fdopendir(fd);
-    if (*entries)
-        return FM_OK;
-    fm_fail_errno(err, "cannot list a directory");
-    if (fd >= 0)
+    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+    *list = (struct fm_file_list){0};
+    int rc = dir ? read_names(list, dir, path, err) : fm_fail_errno(err, "cannot list '%s'", path);
+    if (dir)
+        closedir(dir);
+    else if (fd >= 0)
         close(fd);
-    return err->code;
+    if (rc)
+        fm_file_list_release(list);
+    fm_names_sort(list->name, list->count, sizeof *list->name);
+    return rc;
+}
+
+void fm_file_list_release(struct fm_file_list *list)
+{
+    for (size_t i = 0; i < list->count; i++)
+        free(list->name[i]);
+    free(list->name);
+    *list = (struct fm_file_list){0};
 }
 
 int fm_file_share(struct fm_file *f, const struct fm_file *from, struct fm_err *err)

@@ -17,7 +17,6 @@
 #ifndef FM_FILE_H
 #define FM_FILE_H
 
-#include <dirent.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -55,10 +54,15 @@ int fm_file_share(struct fm_file *f, const struct fm_file *from, struct fm_err *
 int fm_file_open_directory(int *fd, const char *path, struct fm_err *err);
 /* FM_EIO if `path` is no longer that directory, because another was renamed over it. */
 int fm_file_same_directory(int dirfd, const char *path, struct fm_err *err);
-/* A stream of the directory's entries from the first one, independent of other readers;
- * closedir(3) it. */
-int fm_file_entries(DIR **entries, int dirfd, struct fm_err *err);
-void fm_file_close(struct fm_file *f); /* zeroed struct is fine */
+/* The names in a directory, in order of bytes, without "." and "..".  `path` is for errors. Release
+ * the list; after an error it is empty. */
+struct fm_file_list {
+    char **name;
+    size_t count;
+};
+int fm_file_list(struct fm_file_list *list, int dirfd, const char *path, struct fm_err *err);
+void fm_file_list_release(struct fm_file_list *list);
+void fm_file_close(struct fm_file *f); /* zeroed struct is fine, here and above */
 
 /* Read exactly size bytes at offset.  A short file is FM_EFORMAT "ends at byte ..."; FM_EIO if it
  * was longer when it was opened.  EINTR-safe. */

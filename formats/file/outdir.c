@@ -26,41 +26,27 @@
  * to our weights, must never be lost.  Of several other files the first by name is reported, so
  * that the order of the file system does not matter.
  */
-static int check_files(DIR *dir, const char *path, const struct fm_outdir_listed *listed,
-                       struct fm_err *err)
+static int check_files(const struct fm_file_list *in, int dirfd, const char *path,
+                       const struct fm_outdir_listed *listed, struct fm_err *err)
 {
-    bool mark = false, empty = true, plain = true;
-    char stays[sizeof((struct dirent *)0)->d_name] = "";
-    const struct dirent *d;
-    while ((errno = 0, d = readdir(dir))) {
-        if (!strcmp(d->d_name, ".") || !strcmp(d->d_name, ".."))
-            continue;
+    bool mark = false;
+    for (size_t i = 0; i < in->count; i++)
+        mark |= strcmp(in->name[i], listed->mark) == 0;
+    for (size_t i = 0; i < in->count; i++) {
+        const char *name = in->name[i];
         struct stat st;
-        bool file =
-            fstatat(dirfd(dir), d->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode);
-        bool ours = !strcmp(d->d_name, listed->mark);
-        empty = false;
-        mark |= ours;
-        if (file && (ours || listed->has(listed->self, d->d_name)))
+        bool file = fstatat(dirfd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode);
+        if (file && (!strcmp(name, listed->mark) || listed->has(listed->self, name)))
             continue;
-        if (stays[0] && strcmp(stays, d->d_name) < 0)
-            continue;
-        snprintf(stays, sizeof stays, "%s", d->d_name);
-        plain = file;
+        return fm_fail(err, FM_ECREATE,
+                       file
+                           ? "'%s' contains '%s', which is not part of an export; move it away, or "
+                             "remove the directory yourself"
+                           : "'%s' contains '%s', which is not a regular file and cannot be part "
+                             "of an export; remove it yourself",
+                       path, name);
     }
-    if (errno != 0)
-        return fm_fail_errno(err, "cannot list '%s'", path);
-    if (stays[0] && !plain)
-        return fm_fail(err, FM_ECREATE,
-                       "'%s' contains '%s', which is not a regular file and cannot be part of an "
-                       "export; remove it yourself",
-                       path, stays);
-    if (stays[0])
-        return fm_fail(err, FM_ECREATE,
-                       "'%s' contains '%s', which is not part of an export; move it away, or "
-                       "remove the directory yourself",
-                       path, stays);
-    if (mark || empty)
+    if (mark || in->count == 0)
         return FM_OK;
     return fm_fail(err, FM_ECREATE, "'%s' is not an export (it has no %s); remove it yourself",
                    path, listed->mark);
@@ -70,11 +56,15 @@ static int check_files(DIR *dir, const char *path, const struct fm_outdir_listed
 static int check_directory(const char *there, const char *path,
                            const struct fm_outdir_listed *listed, struct fm_err *err)
 {
-    DIR *dir = opendir(there);
-    if (!dir)
+    struct fm_file_list list;
+    int fd = open(there, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
         return fm_fail_errno(err, "cannot open '%s'", path);
-    int rc = check_files(dir, path, listed, err);
-    closedir(dir);
+    int rc = fm_file_list(&list, fd, path, err);
+    if (!rc)
+        rc = check_files(&list, fd, path, listed, err);
+    fm_file_list_release(&list);
+    close(fd);
     return rc;
 }
 
@@ -321,19 +311,6 @@ static bool exists(const char *path)
     return lstat(path, &st) == 0;
 }
 
-/* Find the first name in a directory, by order of bytes: that of the first file.  False if it is
- * empty or cannot be read. */
-static bool first_name(char first[NAME_MAX + 1], DIR *dir)
-{
-    const struct dirent *d;
-    *first = 0;
-    rewinddir(dir);
-    while ((d = readdir(dir)))
-        if (d->d_name[0] != '.' && (!*first || strcmp(d->d_name, first) < 0))
-            snprintf(first, NAME_MAX + 1, "%s", d->d_name);
-    return *first;
-}
-
 static bool move_file(const char *from, const char *to, const char *name)
 {
     char old[PATH_MAX], new[PATH_MAX];
@@ -346,24 +323,27 @@ static bool move_file(const char *from, const char *to, const char *name)
 static void put_back(const char *home, const char *aside, bool directory)
 {
     (void)directory;
-    char first[NAME_MAX + 1];
-    const struct dirent *d;
-    DIR *dir = opendir(aside);
-    if (!dir)
+    struct fm_file_list list = {0};
+    struct fm_err unused = {0};
+    int fd;
+    if (fm_file_open_directory(&fd, aside, &unused))
         return;
-    bool done = true;
-    if (first_name(first, dir)) {
-        struct stat st;
+    bool done = !fm_file_list(&list, fd, aside, &unused);
+    size_t first = 0;
+    close(fd);
+    while (first < list.count && list.name[first][0] == '.')
+        first++;
+    if (first < list.count) {
         char path[PATH_MAX];
-        bool whole = (size_t)snprintf(path, sizeof path, "%s/%s", home, first) < sizeof path &&
-                     lstat(path, &st) == 0;
-        rewinddir(dir);
-        while (!whole && done && (d = readdir(dir)))
-            if (d->d_name[0] != '.' && strcmp(d->d_name, first) != 0)
-                done = move_file(aside, home, d->d_name);
-        done = done && (whole || move_file(aside, home, first));
+        bool whole =
+            (size_t)snprintf(path, sizeof path, "%s/%s", home, list.name[first]) < sizeof path &&
+            exists(path);
+        for (size_t i = 0; i < list.count && !whole && done; i++)
+            if (list.name[i][0] != '.' && i != first)
+                done = move_file(aside, home, list.name[i]);
+        done = done && (whole || move_file(aside, home, list.name[first]));
     }
-    closedir(dir);
+    fm_file_list_release(&list);
     if (done)
         fm_temporary_rmdir(-1, aside);
 }

@@ -186,14 +186,15 @@ static void each_left(const char *home, const char *begin, bool directory,
 {
     char path[PATH_MAX];
     int parent = open(home, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *entries = NULL;
+    struct fm_file_list list = {0};
     struct fm_err unused = {0};
-    if (parent < 0 || fm_file_entries(&entries, parent, &unused))
-        goto out;
-    for (const struct dirent *d; (d = readdir(entries));) {
+    if (parent >= 0)
+        (void)fm_file_list(&list, parent, home, &unused);
+    for (size_t i = 0; i < list.count; i++) {
+        const char *name = list.name[i];
         size_t n = strlen(begin);
-        if (strncmp(d->d_name, begin, n) != 0 || !is_pid_and_number(d->d_name + n) ||
-            (size_t)snprintf(path, sizeof path, "%s/%s", home, d->d_name) >= sizeof path)
+        if (strncmp(name, begin, n) != 0 || !is_pid_and_number(name + n) ||
+            (size_t)snprintf(path, sizeof path, "%s/%s", home, name) >= sizeof path)
             continue;
         int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC |
                                 (directory ? O_DIRECTORY : 0));
@@ -203,8 +204,7 @@ static void each_left(const char *home, const char *begin, bool directory,
             act(home, path, directory);
         close(fd);
     }
-    closedir(entries);
-out:
+    fm_file_list_release(&list);
     if (parent >= 0)
         close(parent);
 }

@@ -5,7 +5,6 @@
  */
 #include "formats/tensor/carry.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <fnmatch.h>
@@ -166,15 +165,12 @@ int fm_carry_list(struct fm_hfdir *dir, const char *const *pattern, struct fm_er
     dir->carried = fm_alloc(FM_CARRIED_MAX, sizeof *dir->carried, "the carried files", err);
     if (!dir->carried)
         return err->code;
-    DIR *d;
-    const struct dirent *e;
-    if (fm_file_entries(&d, dir->fd, err))
-        return fm_within(err, "%s", dir->path);
-    while (!rc && (errno = 0, e = readdir(d)))
-        rc = add(dir, e->d_name, pattern, &sum, err);
-    if (!rc && errno != 0)
-        rc = fm_fail_errno(err, "cannot list the directory");
-    closedir(d);
+    struct fm_file_list list;
+    if (fm_file_list(&list, dir->fd, dir->path, err))
+        return err->code;
+    for (size_t i = 0; i < list.count && !rc; i++)
+        rc = add(dir, list.name[i], pattern, &sum, err);
+    fm_file_list_release(&list);
     fm_names_sort(dir->carried, dir->carried_count, sizeof *dir->carried);
     fm_names_sort(dir->left, dir->left_count, sizeof *dir->left);
     if (!rc)

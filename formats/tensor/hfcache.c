@@ -9,7 +9,6 @@
  */
 #include "formats/tensor/hfcache.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <pwd.h>
@@ -21,6 +20,7 @@
 
 #include "formats/file/file.h"
 #include "formats/file/text.h"
+#include "lib/base/names.h"
 
 #define LETTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
 #define WORD "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_"
@@ -207,20 +207,15 @@ static int find_kinds(int *kinds, int dir, struct fm_err *err)
                 {"", ".pth", PYTORCH},
                 {"", ".pt", PYTORCH},
                 {"", ".gguf", GGUF}};
-    DIR *d;
-    const struct dirent *e;
+    struct fm_file_list list;
     *kinds = 0;
-    if (fm_file_entries(&d, dir, err))
-        return err->code;
-    while ((errno = 0, e = readdir(d)))
-        for (size_t i = 0; i < sizeof name / sizeof *name; i++) {
-            size_t n = strlen(e->d_name), tail = strlen(name[i].end);
-            if (strncmp(e->d_name, name[i].begin, strlen(name[i].begin)) == 0 && n >= tail &&
-                strcmp(e->d_name + n - tail, name[i].end) == 0)
+    int rc = fm_file_list(&list, dir, ".", err);
+    for (size_t k = 0; k < list.count; k++)
+        for (size_t i = 0; i < sizeof name / sizeof *name; i++)
+            if (strncmp(list.name[k], name[i].begin, strlen(name[i].begin)) == 0 &&
+                fm_ends_with(list.name[k], name[i].end))
                 *kinds |= name[i].kind;
-        }
-    int rc = errno != 0 ? fm_fail_errno(err, "cannot list the directory") : FM_OK;
-    closedir(d);
+    fm_file_list_release(&list);
     return rc;
 }
 

@@ -5,7 +5,6 @@
  */
 #include "lib/publish/files.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -118,8 +117,7 @@ static int meet(struct walk *w, const char *path, const char *name, int level, s
 static int walk(struct walk *w, const char *below, int level, struct fm_err *err)
 {
     char path[PATH_MAX], name[PATH_MAX];
-    const struct dirent *e;
-    DIR *d;
+    struct fm_file_list list;
     int fd;
     if (level > LEVELS_MAX)
         return fm_fail(err, FM_EFORMAT, "'%s' is more than %d directories deep", below, LEVELS_MAX);
@@ -128,28 +126,22 @@ static int walk(struct walk *w, const char *below, int level, struct fm_err *err
     int rc = fm_file_open_directory(&fd, path, err);
     if (rc)
         return rc;
-    rc = fm_file_entries(&d, fd, err);
+    rc = fm_file_list(&list, fd, path, err);
     close(fd);
-    if (rc)
-        return rc;
-    while (!rc && (errno = 0, e = readdir(d))) {
-        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0 ||
-            (level == 0 && is_passed_over(w, e->d_name)))
+    for (size_t i = 0; i < list.count && !rc; i++) {
+        const char *own = list.name[i];
+        if (level == 0 && is_passed_over(w, own))
             continue;
-        if (level == 0 && is_ignored(w, e->d_name)) {
-            rc = add_ignored(w->f, e->d_name, err);
-            continue;
-        }
-        if (snprintf(name, sizeof name, "%s%s%s", below, *below ? "/" : "", e->d_name) >=
-                (int)sizeof name ||
-            snprintf(path, sizeof path, "%s/%s", w->f->path, name) >= (int)sizeof path)
-            rc = fm_fail(err, FM_EFORMAT, "the path of '%s' is too long", e->d_name);
+        if (level == 0 && is_ignored(w, own))
+            rc = add_ignored(w->f, own, err);
+        else if (snprintf(name, sizeof name, "%s%s%s", below, *below ? "/" : "", own) >=
+                     (int)sizeof name ||
+                 snprintf(path, sizeof path, "%s/%s", w->f->path, name) >= (int)sizeof path)
+            rc = fm_fail(err, FM_EFORMAT, "the path of '%s' is too long", own);
         else
             rc = meet(w, path, name, level, err);
     }
-    if (!rc && errno != 0)
-        rc = fm_fail_errno(err, "cannot list '%s'", path);
-    closedir(d);
+    fm_file_list_release(&list);
     return rc;
 }
 

@@ -4,7 +4,6 @@
  * not named the directory. */
 #include "lib/run/confine.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -58,20 +57,16 @@ static int read_link(struct fm_sandbox *s, int dirfd, const char *path, const ch
 /* Allow the targets of links in the directory. */
 static int read_linked(struct fm_sandbox *s, const char *path, struct fm_err *err)
 {
-    const struct dirent *d = NULL;
     struct fm_err unused = {0};
-    DIR *entries = NULL;
+    struct fm_file_list list;
     int fd;
     if (fm_file_open_directory(&fd, path, &unused))
         return FM_OK;
-    int rc = fm_file_entries(&entries, fd, err);
+    int rc = fm_file_list(&list, fd, path, err);
+    for (size_t i = 0; i < list.count && !rc; i++)
+        rc = read_link(s, fd, path, list.name[i], err);
+    fm_file_list_release(&list);
     close(fd);
-    while (!rc && (errno = 0, d = readdir(entries)))
-        rc = read_link(s, dirfd(entries), path, d->d_name, err);
-    if (!rc && errno != 0)
-        rc = fm_fail_errno(err, "cannot list '%s'", path);
-    if (entries)
-        closedir(entries);
     return rc;
 }
 

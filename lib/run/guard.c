@@ -7,7 +7,6 @@
 #include "lib/run/guard.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
@@ -136,24 +135,20 @@ static int find_linked(bool *linked, const struct spot *s, const struct spot *di
                        struct fm_err *err)
 {
     struct fm_err unused = {0};
-    DIR *dir = NULL;
-    const struct dirent *d;
+    struct fm_file_list list;
     int fd;
     *linked = false;
     if (!s->there || !is_directory(directory) ||
         fm_file_open_directory(&fd, directory->path, &unused))
         return FM_OK;
-    int rc = fm_file_entries(&dir, fd, err);
-    close(fd);
-    while (!rc && !*linked && (errno = 0, d = readdir(dir))) {
+    int rc = fm_file_list(&list, fd, directory->path, err);
+    for (size_t i = 0; i < list.count && !*linked; i++) {
         struct stat st;
-        *linked = fstatat(dirfd(dir), d->d_name, &st, 0) == 0 && S_ISREG(st.st_mode) &&
+        *linked = fstatat(fd, list.name[i], &st, 0) == 0 && S_ISREG(st.st_mode) &&
                   is_same_file(&st, &s->st);
     }
-    if (!rc && !*linked && errno != 0)
-        rc = fm_fail_errno(err, "cannot list '%s'", directory->path);
-    if (dir)
-        closedir(dir);
+    fm_file_list_release(&list);
+    close(fd);
     return rc;
 }
 

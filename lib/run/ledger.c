@@ -18,7 +18,6 @@
 #include "formats/file/file.h"
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
-#include "lib/base/names.h"
 #include "lib/base/printable.h"
 #include "lib/base/signals.h"
 
@@ -247,61 +246,35 @@ static int digest_file(struct fm_ledger *l, cJSON *to, const char *what, const c
     return rc;
 }
 
-struct names {
-    struct name {
-        char *name;
-    } * name;
-    size_t count, room;
-};
-
-static int list_files(struct names *names, const char *path, struct fm_err *err)
-{
-    const struct dirent *d = NULL;
-    DIR *entries = NULL;
-    int fd, rc = fm_file_open_directory(&fd, path, err);
-    if (rc)
-        return rc;
-    rc = fm_file_entries(&entries, fd, err);
-    close(fd);
-    while (!rc && (errno = 0, d = readdir(entries))) {
-        struct stat st;
-        if (d->d_name[0] == '.' || fstatat(dirfd(entries), d->d_name, &st, 0) != 0 ||
-            !S_ISREG(st.st_mode))
-            continue;
-        rc = FM_GROW(names->name, names->room, names->count + 1, "the names of a directory", err);
-        char *name = rc ? NULL : fm_strdup(d->d_name, err);
-        if (name)
-            names->name[names->count++].name = name;
-        rc = name ? FM_OK : err->code;
-    }
-    if (!rc && errno != 0)
-        rc = fm_fail_errno(err, "cannot list '%s'", path);
-    if (entries)
-        closedir(entries);
-    if (names->count)
-        fm_names_sort(names->name, names->count, sizeof *names->name);
-    return rc;
-}
-
 int fm_ledger_digest(struct fm_ledger *l, cJSON *to, const char *what, const char *path,
                      struct fm_err *err)
 {
-    struct names names = {0};
+    struct fm_file_list list;
     struct stat st;
+    int fd;
     if (stat(path, &st) != 0 || !S_ISDIR(st.st_mode))
         return digest_file(l, to, what, path, err);
-    int rc = list_files(&names, path, err);
-    for (size_t i = 0; i < names.count; i++) {
-        char *key = NULL, *file = rc ? NULL : fm_file_join(path, names.name[i].name, err);
-        if (!rc && (!file || asprintf(&key, "%s %s", what, names.name[i].name) < 0))
+    int rc = fm_file_open_directory(&fd, path, err);
+    if (rc)
+        return rc;
+    rc = fm_file_list(&list, fd, path, err);
+    for (size_t i = 0; i < list.count && !rc; i++) {
+        const char *name = list.name[i];
+        char *key = NULL;
+        if (name[0] == '.' || fstatat(fd, name, &st, 0) != 0 || !S_ISREG(st.st_mode))
+            continue;
+        char *file = fm_file_join(path, name, err);
+        if (!file || asprintf(&key, "%s %s", what, name) < 0) {
+            key = NULL;
             rc = fm_fail(err, FM_ENOMEM, "no memory for the name '%s'", path);
+        }
         if (!rc)
             rc = digest_file(l, to, key, file, err);
         free(key);
         free(file);
-        free(names.name[i].name);
     }
-    free(names.name);
+    fm_file_list_release(&list);
+    close(fd);
     return rc;
 }
 

@@ -6,7 +6,6 @@
 #include "lib/verify/verify_parts.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +16,6 @@
 #include "formats/json/jsonedit.h"
 #include "formats/sign/oms.h"
 #include "lib/base/mem.h"
-#include "lib/base/names.h"
 #include "lib/export/card.h"
 #include "lib/export/filetable.h"
 #include "lib/stage/stage.h"
@@ -204,43 +202,21 @@ static void skip(struct fm_verifier *v, const char *what)
 int fm_verify_others(struct fm_verifier *v, bool (*known)(const void *self, const char *name),
                      void (*other)(void *self, const char *name), void *self, struct fm_err *err)
 {
-    DIR *dir;
+    struct fm_file_list list;
     bool there[HUBS + 1] = {0};
-    char **name = NULL;
-    size_t names = 0, room = 0;
-    int rc = fm_file_entries(&dir, v->dir, err);
-    if (rc)
-        return fm_within(err, "%s", v->options->target);
-    const struct dirent *entry;
-    while ((errno = 0, entry = readdir(dir))) {
-        size_t hub = find_hubs(entry->d_name);
+    if (fm_file_list(&list, v->dir, v->options->target, err))
+        return err->code;
+    for (size_t i = 0; i < list.count; i++) {
+        size_t hub = find_hubs(list.name[i]);
         there[hub] = true;
-        if (hub < HUBS || strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0 ||
-            known(self, entry->d_name))
-            continue;
-        if (FM_GROW(name, room, names + 1, "names", err) ||
-            !(name[names] = fm_strdup(entry->d_name, err))) {
-            rc = err->code;
-            goto out;
-        }
-        names++;
+        if (hub == HUBS && !known(self, list.name[i]))
+            other(self, list.name[i]);
     }
-    if (errno != 0) {
-        rc = fm_fail_errno(err, "cannot list '%s'", v->options->target);
-        goto out;
-    }
-    fm_names_sort(name, names, sizeof *name);
-    for (size_t i = 0; i < names; i++)
-        other(self, name[i]);
     for (size_t i = 0; i < HUBS; i++)
         if (there[i])
             skip(v, hubs[i]);
-out:
-    closedir(dir);
-    while (names > 0)
-        free(name[--names]);
-    free(name);
-    return rc;
+    fm_file_list_release(&list);
+    return FM_OK;
 }
 
 static void meet_other(void *self, const char *name)
