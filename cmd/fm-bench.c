@@ -7,7 +7,6 @@
 #include "cmd/show.h"
 #include "cmd/tools.h"
 #include "lib/base/mem.h"
-#include "lib/base/units.h"
 #include "lib/page/page.h"
 
 /* Modes: what is measured, and variants selected by other options. */

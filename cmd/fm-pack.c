@@ -7,7 +7,6 @@
 #include "cmd/listing.h"
 #include "cmd/show.h"
 #include "cmd/tools.h"
-#include "lib/base/printable.h"
 #include "lib/base/units.h"
 #include "lib/export/plan.h"
 #include "lib/stage/pack.h"

@@ -1,11 +1,9 @@
 /* fm-pack --list: the members of a family, and the size of each in every form of export. */
 #include "cmd/listing.h"
 #include "cmd/show.h"
-#include "lib/base/mem.h"
 #include "lib/base/printable.h"
 #include "lib/base/units.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "lib/export/kept.h"

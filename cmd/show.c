@@ -3,7 +3,6 @@
  * budget, as text and as JSON.
  */
 #include "cmd/show.h"
-#include "lib/base/printable.h"
 #include "lib/base/units.h"
 
 #include <string.h>

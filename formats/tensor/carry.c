@@ -5,7 +5,6 @@
  */
 #include "formats/tensor/carry.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <fnmatch.h>
 #include <limits.h>

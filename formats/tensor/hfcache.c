@@ -9,7 +9,6 @@
  */
 #include "formats/tensor/hfcache.h"
 
-#include <fcntl.h>
 #include <limits.h>
 #include <pwd.h>
 #include <stdio.h>

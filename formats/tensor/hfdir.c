@@ -8,7 +8,6 @@
 #include "formats/tensor/hfdir.h"
 
 #include <fcntl.h>
-#include <inttypes.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>

@@ -4,7 +4,6 @@
  */
 #include "formats/tensor/hfwriter.h"
 
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -6,7 +6,6 @@
  */
 #include "formats/text/bpe.h"
 
-#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

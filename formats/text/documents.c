@@ -13,7 +13,6 @@
 #include "formats/file/input.h"
 #include "formats/json/json.h"
 #include "lib/base/mem.h"
-#include "lib/base/names.h"
 
 #define PIECE (1 << 20)
 

@@ -8,13 +8,11 @@
 #include "lib/bench/kernelcase.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/ops/kernels.h"
 #include "lib/base/clock.h"
 #include "lib/base/dtype.h"
-#include "lib/base/mem.h"
 #include "lib/base/pool.h"
 
 enum { COLUMNS = 256 };

@@ -6,7 +6,6 @@
  */
 #include "lib/data/corpus.h"
 
-#include <assert.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdlib.h>

@@ -5,7 +5,6 @@
 #include "lib/export/export.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 

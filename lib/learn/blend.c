@@ -20,7 +20,6 @@
 
 #include "formats/json/json.h"
 #include "lib/base/clock.h"
-#include "lib/base/mem.h"
 #include "lib/comm/comm.h"
 #include "lib/learn/rank.h"
 #include "lib/stage/ranking.h"
@@ -121,8 +120,8 @@ static int open_parts(struct blend *b, const struct fm_source *from, struct fm_e
     return fm_criterion_read(&b->criterion, &b->part[0].stream, err) ||
                    fm_stage_model_read(m, &b->part[0].stream, err) ||
                    fm_ranking_init(&b->ranking, m->M,
-                                   cJSON_IsTrue(field(&b->part[0], "options", "keep_extra")),
-                                   m->E, m->I, err)
+                                   cJSON_IsTrue(field(&b->part[0], "options", "keep_extra")), m->E,
+                                   m->I, err)
                ? err->code
                : FM_OK;
 }

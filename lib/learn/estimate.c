@@ -18,7 +18,6 @@
 #include "formats/quant/quant.h"
 #include "lib/base/isa.h"
 #include "lib/base/mem.h"
-#include "lib/base/pool.h"
 #include "lib/base/units.h"
 #include "lib/block/cost.h"
 #include "lib/block/experts.h"

@@ -7,7 +7,6 @@
  */
 #include "lib/learn/recoverer.h"
 
-#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

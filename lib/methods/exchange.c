@@ -13,7 +13,6 @@
  * measuring and exchanging correct the mask.  In an exchange, the gain of the step up exceeds the
  * cost of the step down.
  */
-#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 

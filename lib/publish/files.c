@@ -5,8 +5,6 @@
  */
 #include "lib/publish/files.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,7 +2,6 @@
  * the child is ready for them, so none is lost between fork and wait. */
 #include "lib/run/child.h"
 
-#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

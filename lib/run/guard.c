@@ -7,7 +7,6 @@
 #include "lib/run/guard.h"
 
 #include <assert.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -10,7 +10,6 @@
 #include "lib/stage/volumes.h"
 
 #include <assert.h>
-#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
