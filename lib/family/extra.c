@@ -189,15 +189,6 @@ const char *fm_extra_of_twin(char name[FM_ST_NAME_BYTES_MAX + 1], const struct f
     return name;
 }
 
-const struct fm_weight *fm_extra_expert(const struct fm_config *c, const char *name, int *e)
-{
-    char twin[FM_ST_NAME_BYTES_MAX + 1];
-    int l;
-    const struct fm_weight *w =
-        fm_extra_twin(twin, c, name) ? fm_weights_find(c, FM_NAMING_STOCK, twin, &l, e) : NULL;
-    return w && fm_weights_is_expert(w) ? w : NULL;
-}
-
 int fm_extra_can_draft(const struct fm_extra *x, const struct fm_config *c, struct fm_err *err)
 {
     int layers = 0;

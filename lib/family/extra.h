@@ -102,10 +102,6 @@ bool fm_extra_twin(char twin[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *
 const char *fm_extra_of_twin(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *config,
                              const char *twin);
 
-/* The row of the family's table for an extra tensor that is a weight of an expert, and its expert;
- * else NULL. */
-const struct fm_weight *fm_extra_expert(const struct fm_config *config, const char *name, int *e);
-
 /* Whether the extra tensors are one layer for multi-token prediction, which can be computed.
  * FM_ECONFIG, with the reason, if they are not. */
 int fm_extra_can_draft(const struct fm_extra *extra, const struct fm_config *config,

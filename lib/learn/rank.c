@@ -858,24 +858,6 @@ static const struct fm_work work = {
     .members = make_members,
 };
 
-static void release(struct scorer *s)
-{
-    fm_sweep_free(s->ahead_sweep);
-    fm_reduction_release(&s->ahead_reduction);
-    fm_model_joint_release(&s->joint);
-    fm_model_close(s->draft);
-    free(s->ahead_ids);
-    fm_sweep_free(s->sweep);
-    free(s->slot);
-    fm_reduction_release(&s->reduction);
-    free(s->before);
-    free(s->ids);
-    free(s->batch);
-    free(s->measure);
-    fm_ranking_release(&s->ranking);
-    fm_task_close(&s->task);
-}
-
 int fm_rank(const struct fm_run_options *run, const struct fm_rank_options *options,
             struct fm_estimate *dry, struct fm_rank_report *report, struct fm_err *err)
 {
@@ -884,6 +866,19 @@ int fm_rank(const struct fm_run_options *run, const struct fm_rank_options *opti
                        .report = report,
                        .criterion = options->criterion};
     int rc = fm_runner_run(&s.runner, run, dry, err);
-    release(&s);
+    fm_sweep_free(s.ahead_sweep);
+    fm_reduction_release(&s.ahead_reduction);
+    fm_model_joint_release(&s.joint);
+    fm_model_close(s.draft);
+    free(s.ahead_ids);
+    fm_sweep_free(s.sweep);
+    free(s.slot);
+    fm_reduction_release(&s.reduction);
+    free(s.before);
+    free(s.ids);
+    free(s.batch);
+    free(s.measure);
+    fm_ranking_release(&s.ranking);
+    fm_task_close(&s.task);
     return rc;
 }

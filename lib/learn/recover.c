@@ -477,17 +477,6 @@ static const struct fm_work work = {
     .members = make_members,
 };
 
-static void release(struct fm_recoverer *r)
-{
-    if (r->own)
-        r->train->run->release(r);
-    free(r->own);
-    fm_budgets_release(&r->budgets);
-    free(r->before);
-    free(r->after);
-    fm_task_close(&r->task);
-}
-
 int fm_recover(const struct fm_run_options *run, const struct fm_recover_options *options,
                struct fm_estimate *dry, struct fm_recover_report *report, struct fm_err *err)
 {
@@ -496,7 +485,13 @@ int fm_recover(const struct fm_run_options *run, const struct fm_recover_options
                              .train = options->train,
                              .report = report};
     int rc = fm_runner_run(&r.runner, run, dry, err);
-    release(&r);
+    if (r.own)
+        r.train->run->release(&r);
+    free(r.own);
+    fm_budgets_release(&r.budgets);
+    free(r.before);
+    free(r.after);
+    fm_task_close(&r.task);
     return rc;
 }
 

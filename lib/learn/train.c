@@ -666,16 +666,6 @@ static const struct fm_work work = {
     .members = make_members,
 };
 
-static void release(struct fm_trainer *t)
-{
-    if (t->own && t->method->release)
-        t->method->release(t);
-    free(t->own);
-    release_packed(&t->packed);
-    fm_masks_release(&t->masks);
-    fm_task_close(&t->task);
-}
-
 int fm_train(const struct fm_run_options *run, const struct fm_train_options *options,
              struct fm_estimate *dry, struct fm_train_report *report, struct fm_err *err)
 {
@@ -685,6 +675,11 @@ int fm_train(const struct fm_run_options *run, const struct fm_train_options *op
                            .method = options->method,
                            .report = report};
     int rc = fm_runner_run(&t.runner, run, dry, err);
-    release(&t);
+    if (t.own && t.method->release)
+        t.method->release(&t);
+    free(t.own);
+    release_packed(&t.packed);
+    fm_masks_release(&t.masks);
+    fm_task_close(&t.task);
     return rc;
 }
