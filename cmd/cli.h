@@ -4,7 +4,7 @@
  * In reading order: this header with cli.c, options and value (options from one table), completion,
  * progress; the tools fm-recover.c (the smallest), fm-rank.c, fm-train.c, fm-pack.c, fm-verify.c,
  * and fm-bench.c, which are functions (tools.h, main.c); fm-family.c, which calls them; their
- * output (result, show, listing, exporting, baselines, results and results_*).
+ * output (result, show, listing, results and results_*).
  *
  * Common to the tools: options from one table (which also prints --help), the run options of
  * lib/run/run.h, progress, warnings, signals, and the end of the process.  A tool begins with

@@ -10,7 +10,7 @@
  *
  * An export by a budget, from options to files:
  *
- *   1. cmd/fm-pack.c reads the options and cmd/exporting.c calls fm_export();
+ *   1. cmd/fm-pack.c reads the options and calls fm_export();
  *   2. plan.c refuses invalid combinations, by the layout's descriptor;
  *   3. opened.c opens the family: the bundle, config.json, the masks, and the places of weights;
  *   4. plan.c begins the plan: the members that a load cap keeps;
