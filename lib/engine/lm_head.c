@@ -178,6 +178,8 @@ static int head_lane(const struct fm_sweeping *r, struct chunk *k, int lane, str
     int rc = fm_store_get(&s->store, record, offset, size, &x, k->x, err);
     if (rc)
         return rc;
+    /* The teacher's logits are there, and nothing replaces them. */
+    assert(own->teacher < lane && (own->teacher < 0 || k->saved[own->teacher]));
     float *logits = k->saved[lane] ? k->saved[lane] : k->logits;
     find_logits(s, r->nonlayer, k, x, logits);
     if (own->backward &&

@@ -44,6 +44,7 @@ int fm_exportplan_add_tensor(struct fm_exportplan *p, const struct fm_planned_te
 static int add_block(struct fm_exportplan *p, const struct fm_planned_block *like,
                      struct fm_err *err)
 {
+    assert(p->tensors > 0 && like->e >= 0 && like->e < p->from->config.E);
     struct fm_planned_tensor *t = &p->tensor[p->tensors - 1];
     int rc = FM_GROW(p->block, p->block_room, p->blocks ? p->blocks + 1 : most_parts(p),
                      "the experts of an export", err);

@@ -139,6 +139,7 @@ static int find_packed(struct fm_model *m, struct fm_model_tensor *p, const stru
     snprintf(scales, sizeof scales, "%s" FM_PACKED_SCALE, name);
     *p = (struct fm_model_tensor){.weight = w, .part = w->part, .expert = -1};
     p->packed = fm_packed_find(packed_of(m, l), w->part, 0);
+    assert(p->packed); /* is_packed */
     const struct fm_stored *codes = fm_source_find(&m->tensors, name);
     const struct fm_stored *scale = own ? fm_source_find(&m->tensors, scales) : NULL;
     if (!codes || (own && !scale))
@@ -297,6 +298,7 @@ static int plan_layer(struct fm_model *m, int l, struct fm_err *err)
                 return rc;
         }
     }
+    assert(layer->places > 0 && layer->places <= rows * E);
     qsort(layer->place, layer->places, sizeof *layer->place, compare_places);
     count_bytes(m, l, layer);
     return FM_OK;
@@ -398,6 +400,7 @@ static uint64_t pieces_bytes(const struct fm_model *m)
     uint64_t most = 0, threads = (uint64_t)fm_pool_threads();
     for (int l = 0; l < m->config.L; l++) {
         const struct fm_layer_tensors *layer = &m->layer[l];
+        assert(layer->piece > 0 && layer->piece <= layer->bytes);
         uint64_t bytes =
             threads < layer->bytes / layer->piece ? threads * layer->piece : layer->bytes;
         most = bytes > most ? bytes : most;
@@ -434,6 +437,7 @@ static void count_pinned(struct fm_model *m)
         m->pinned = L;
     else
         m->pinned = left > layer + raw ? (int)((left - layer - raw) / layer) : 0;
+    assert(m->pinned >= 0 && m->pinned <= L);
 }
 
 static int plan_slots(struct fm_model *m, struct fm_err *err)

@@ -1,9 +1,17 @@
 /*
- * Four kinds of files can hold a model.  Opening any of them gives one sorted list of names with
- * files and offsets; after that the kind affects only which names are looked up.
+ * Four kinds of files can hold a model.  Opening any of them gives one list of tensors, and two
+ * orders in which they are looked up; after that the kind affects only which names these are.
+ *
+ *     file[]    | a: t0 t1 t2 | b: t3 t4 |      shards, members of a bundle, or one file
+ *     entry[]   | t0 | t1 | t2 | t3 | t4 |      one for each tensor, in order of files
+ *     name[]    by hash and name: fm_source_find
+ *     of[]      the weights among them, by row of the family's table, layer, expert and role:
+ *               fm_source_weight.  After fm_source_draft, weights of the draft are in the place of
+ *               the model's, so that no two entries have the same key
  */
 #include "lib/model/source.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -217,6 +225,7 @@ static int list_entries(struct fm_tensors *t, struct fm_err *err)
             *s = (struct fm_stored){.tensor = &t->file[i].st->tensor[k], .file = t->file[i].file};
             t->name[t->entries++] = (struct fm_source_name){hash_of(s->tensor->name), s};
         }
+    assert(t->entries + 1 == count);
     qsort(t->name, t->entries, sizeof *t->name, compare_names);
     return FM_OK;
 }
@@ -341,6 +350,7 @@ void fm_source_draft(struct fm_tensors *t, const struct fm_config *c)
 {
     int twin = fm_extra_twin_layer(c);
     size_t drafts;
+    assert(t->of && twin >= 0); /* after fm_source_resolve, which allocated it for all entries */
     t->ofs = 0;
     for (size_t i = 0; i < t->entries; i++)
         if (t->entry[i].extra && fm_stored_see_twin(&t->entry[i], c))

@@ -6,6 +6,7 @@
  */
 #include "lib/model/stored.h"
 
+#include <assert.h>
 #include <float.h>
 #include <stdio.h>
 #include <string.h>
@@ -464,6 +465,7 @@ int fm_stored_widen(struct fm_scales *scales, float *scale, const struct fm_stor
     uint64_t rows = 1;
     for (int d = 0; d < s->tensor->dims - (storage->fused ? 2 : 1); d++)
         rows *= s->tensor->shape[d];
+    assert(s->scale && first + count <= fm_tensor_count(s->scale)); /* fm_stored_check */
     fm_storage_scales(scale, storage, raw, s->scale->dtype, count, factor);
     for (size_t i = 0; i < count; i++)
         if (!(scale[i] > 0 || (storage->zeros && scale[i] == 0)) || scale[i] > most)
