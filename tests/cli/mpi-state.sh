@@ -15,7 +15,7 @@ go_on() { # go_on RANKS
 # ended STATUS: report how a run ended.  Open MPI's launcher may lose messages of its ranks.  MPICH 4.0's
 # may also lose their status, 75, and exit with 0.  A run that really ends with 0 has written its output.
 ended() {
-    if [ "$1" = 75 ] || grep -q '^fm-train: interrupted .* go on from' err; then
+    if [ "$1" = 75 ] || grep -q '^fm-train: interrupted .* to continue from' err; then
         echo stopped
     elif [ "$1" = 0 ] && [[ $MPIRUN = *mpich* ]] && [ ! -e stopped ]; then
         echo stopped
