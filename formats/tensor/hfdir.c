@@ -1,9 +1,8 @@
 /*
  * Opening a checkpoint reads no weights, only config.json, hf_quant_config.json, the index and the
  * shards' headers (for GPTQ also zero points and the order of columns).  Index and headers are
- * compared, so that a shard from another download is found before hours of work.  All tensors are
- * in one sorted list of places.  Weight files may be links, because the hub's cache is made of
- * them; carry.c decides which other files are carried.
+ * compared, so that a shard from another download is found before hours of work.  Weight files may
+ * be links, because the hub's cache is made of them; carry.c decides which other files are carried.
  */
 #include "formats/tensor/hfdir.h"
 
@@ -22,6 +21,7 @@
 #include "formats/tensor/hfindex.h"
 #include "formats/tensor/hftext.h"
 #include "lib/base/mem.h"
+#include "lib/base/names.h"
 
 #define SINGLE "model.safetensors"
 #define QUANT "hf_quant_config.json"
@@ -264,32 +264,26 @@ static int take_tensors(struct fm_hfdir *dir, struct fm_err *err)
     return rc;
 }
 
-static int compare_places(const void *a, const void *b)
-{
-    return strcmp(((const struct fm_place *)a)->tensor->name,
-                  ((const struct fm_place *)b)->tensor->name);
-}
-
-static int sort_places(struct fm_hfdir *dir, struct fm_err *err)
+static int check_twins(const struct fm_hfdir *dir, struct fm_err *err)
 {
     size_t n = 0;
     for (size_t i = 0; i < dir->shards; i++)
         n += dir->shard[i].st.count;
-    dir->place = malloc((n + 1) * sizeof *dir->place);
-    if (!dir->place)
-        return fm_fail(err, FM_ENOMEM, "no memory for the places of %zu tensors", n);
+    const char **name = fm_alloc(n + 1, sizeof *name, "the names of tensors", err);
+    if (!name)
+        return err->code;
+    n = 0;
     for (size_t i = 0; i < dir->shards; i++)
         for (size_t k = 0; k < dir->shard[i].st.count; k++)
-            dir->place[dir->places++] =
-                (struct fm_place){&dir->shard[i].st.tensor[k], &dir->shard[i]};
-    qsort(dir->place, dir->places, sizeof *dir->place, compare_places);
-    for (size_t i = 1; i < dir->places; i++)
-        if (compare_places(&dir->place[i - 1], &dir->place[i]) == 0)
-            return fm_fail(
-                err, FM_EFORMAT,
-                "tensor '%s' is in the checkpoint twice, under two names; remove one of them",
-                dir->place[i].tensor->name);
-    return FM_OK;
+            name[n++] = dir->shard[i].st.tensor[k].name;
+    fm_names_sort(name, n, sizeof *name);
+    const char *twin = fm_names_twin(name, n, sizeof *name);
+    free(name);
+    return !twin ? FM_OK
+                 : fm_fail(err, FM_EFORMAT,
+                           "tensor '%s' is in the checkpoint twice, under two names; remove one of "
+                           "them",
+                           twin);
 }
 
 int fm_hfdir_open(struct fm_hfdir *dir, const char *path, struct fm_err *err)
@@ -305,7 +299,7 @@ int fm_hfdir_open(struct fm_hfdir *dir, const char *path, struct fm_err *err)
     if (rc == FM_ENOENT)
         rc = fm_hfcache_explain_directory(dir->fd, rc, err);
     if (rc || open_weights(dir, err) || take_quant(dir, err) || take_tensors(dir, err) ||
-        take_text(dir, err) || sort_places(dir, err)) {
+        take_text(dir, err) || check_twins(dir, err)) {
         fm_within(err, "%s", path);
         goto fail;
     }
@@ -333,7 +327,6 @@ void fm_hfdir_close(struct fm_hfdir *dir)
         close(dir->fd);
     free(dir->shard);
     free(dir->carried);
-    free(dir->place);
     free(dir->config);
     free(dir->path);
     *dir = (struct fm_hfdir){.fd = -1};

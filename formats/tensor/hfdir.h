@@ -36,12 +36,6 @@ struct fm_carried {
 #define FM_HFDIR_READ 4
 extern const char *const fm_hfdir_read[FM_HFDIR_READ];
 
-/* Where a tensor is; private. */
-struct fm_place {
-    const struct fm_tensor *tensor;
-    const struct fm_shard *shard;
-};
-
 struct fm_hfdir {
     char *path;
     int fd;
@@ -56,8 +50,6 @@ struct fm_hfdir {
     char *left[FM_CARRIED_MAX];
     size_t left_count, left_more;
     struct stat read[FM_HFDIR_READ]; /* state at open of fm_hfdir_read; zero: not there */
-    struct fm_place *place;          /* every tensor, sorted by name */
-    size_t places;
 };
 
 /*

@@ -11,41 +11,17 @@
 #include "lib/base/mem.h"
 #include "lib/model/loading.h"
 
-struct fm_share *fm_checkpoint_expert(const struct fm_checkpoint *cp, int m, int e)
+struct fm_share fm_checkpoint_share(const struct fm_checkpoint *cp, int m, int e, int i)
 {
-    size_t expert = (size_t)m * (size_t)cp->config.E + (size_t)e;
-    return &cp->expert[expert * (size_t)cp->tensors];
-}
-
-static bool is_row_of_experts(const struct fm_checkpoint *cp, const struct fm_weight *w)
-{
-    return fm_weights_exists(&cp->config, w, cp->config.moe[0]) && w->name[FM_NAMING_STOCK] &&
-           fm_weights_is_expert(w);
-}
-
-/* The index of row w among the table's rows for experts. */
-static int place_of(const struct fm_checkpoint *cp, const struct fm_weight *w)
-{
-    int place = 0;
-    for (const struct fm_weight *x = cp->config.family->weight; x != w; x++)
-        place += is_row_of_experts(cp, x);
-    return place;
-}
-
-/* List the shares of the experts of the m-th layer with experts. */
-static void take_experts(struct fm_checkpoint *cp, int m)
-{
-    const struct fm_layer_tensors *layer = &cp->model->layer[cp->config.moe[m]];
-    for (size_t i = 0; i < layer->places; i++) {
-        const struct fm_model_tensor *p = &layer->place[i];
-        if (!fm_weights_is_expert(p->weight))
-            continue;
-        bool fused = p->expert < 0;
-        int first = fused ? 0 : p->expert, n = fused ? cp->config.E : 1;
-        for (int e = first; e < first + n; e++, cp->experts++)
-            fm_checkpoint_expert(cp, m, e)[place_of(cp, p->weight)] =
-                (struct fm_share){.at = p->at, .part = p->part, .fused = fused};
-    }
+    const struct fm_weight *w = cp->row[i];
+    bool fused = !fm_weights_per_expert(w, FM_NAMING_STOCK);
+    const struct fm_stored *at =
+        fm_source_stored(&cp->model->tensors, w, cp->config.moe[m], fused ? -1 : e);
+    assert(at); /* found when the model was opened */
+    return (struct fm_share){.at = at,
+                             .part =
+                                 at->scale ? fm_stored_part(at->scheme.storage, w->part) : w->part,
+                             .fused = fused};
 }
 
 /* Add a tensor that is not an expert's to the extra tensors, to those that belong to codes or to
@@ -74,23 +50,21 @@ static int compare_wheres(const void *a, const void *b)
 static int sort_tensors(struct fm_checkpoint *cp, struct fm_err *err)
 {
     const struct fm_tensors *source = &cp->model->tensors;
-    size_t experts = (size_t)cp->config.M * (size_t)cp->config.E, all = source->entries;
+    size_t all = source->entries;
     for (const struct fm_weight *w = cp->config.family->weight; fm_weights_more(w); w++)
-        cp->tensors += is_row_of_experts(cp, w);
-    assert(cp->tensors <= FM_EXPERT_TENSORS_MAX);
-    size_t tensors = (size_t)cp->tensors;
-    cp->expert = fm_alloc(experts * tensors, sizeof *cp->expert, "the list of experts", err);
+        if (fm_weights_exists(&cp->config, w, cp->config.moe[0]) && w->name[FM_NAMING_STOCK] &&
+            fm_weights_is_expert(w)) {
+            assert(cp->tensors < FM_EXPERT_TENSORS_MAX);
+            cp->row[cp->tensors++] = w;
+        }
     cp->rest = fm_alloc(all, sizeof *cp->rest, "the list of tensors", err);
     cp->extra = fm_alloc(all, sizeof *cp->extra, "the list of tensors", err);
     cp->aside = fm_alloc(all, sizeof *cp->aside, "the list of tensors", err);
-    int rc = cp->expert && cp->rest && cp->extra && cp->aside ? FM_OK : err->code;
-    for (int m = 0; m < cp->config.M && !rc; m++)
-        take_experts(cp, m);
+    int rc = cp->rest && cp->extra && cp->aside ? FM_OK : err->code;
     for (size_t i = 0; i < all && !rc; i++)
         rc = sort_tensor(cp, &source->entry[i], err);
     if (rc)
         return rc;
-    assert(cp->experts == experts * tensors);
     qsort(cp->rest, cp->rests, sizeof *cp->rest, compare_wheres);
     qsort(cp->extra, cp->extras, sizeof *cp->extra, compare_wheres);
     return FM_OK;
@@ -142,7 +116,6 @@ fail:
 
 void fm_checkpoint_close(struct fm_checkpoint *cp)
 {
-    free(cp->expert);
     free(cp->rest);
     free(cp->extra);
     free(cp->aside);

@@ -22,7 +22,7 @@
 
 /* An expert's share of a tensor: all of it, or one of E equal shares. */
 struct fm_share {
-    struct fm_stored at;
+    const struct fm_stored *at;
     enum fm_weight_part part;
     bool fused; /* one of E shares; expert e has share number e */
 };
@@ -32,16 +32,15 @@ struct fm_checkpoint {
     struct fm_model *model;  /* opened from `dir`, which checks every tensor */
     struct fm_config config; /* the model's */
     enum fm_dtype dtype;     /* dtype of every expert weight when written */
-    struct fm_share *expert; /* (M, E, tensors) */
-    int tensors;             /* tensors per expert: rows of the family's table */
+    const struct fm_weight *row[FM_EXPERT_TENSORS_MAX]; /* rows of the family's table */
+    int tensors;                                        /* per expert: their number */
     struct fm_stored
         *rest; /* all other tensors except those that belong to codes, sorted by name */
     struct fm_stored *aside; /* tensors that belong to codes, including scales */
     size_t asides;
     struct fm_stored
         *extra; /* extra tensors (lib/family/extra.h), sorted by name; `rest` does not have them */
-    size_t experts, rests; /* numbers of shares and of other tensors */
-    size_t extras;
+    size_t rests, extras;
     struct fm_extra sum; /* of extra */
 };
 
@@ -50,8 +49,8 @@ struct fm_checkpoint {
 int fm_checkpoint_open(struct fm_checkpoint *cp, const char *path, struct fm_err *err);
 void fm_checkpoint_close(struct fm_checkpoint *cp); /* zeroed struct is fine */
 
-/* The shares of expert e of the m-th layer with experts, one in each of `tensors` tensors. */
-struct fm_share *fm_checkpoint_expert(const struct fm_checkpoint *cp, int m, int e);
+/* The share of expert e of the m-th layer with experts in the i-th of its tensors. */
+struct fm_share fm_checkpoint_share(const struct fm_checkpoint *cp, int m, int e, int i);
 
 /* For a bundle whose layers keep codes: move what belongs to codes and is in no layer to the rest.
  */

@@ -179,9 +179,7 @@ static int find_place(struct fm_model *m, struct fm_model_tensor *p, const struc
     if (is_packed(m, w, l))
         return find_packed(m, p, w, l, err);
     fm_weights_name(name, w->name[m->tensors.naming], l, e);
-    const struct fm_stored *at = fm_source_weight(&m->tensors, FM_STORED_VALUES, w, l, e);
-    if (!at)
-        at = fm_source_weight(&m->tensors, FM_STORED_CODES, w, l, e);
+    const struct fm_stored *at = fm_source_stored(&m->tensors, w, l, e);
     if (!at && e < 0 && fm_weights_is_expert(w) && has_name(&m->tensors, ".experts.0."))
         return fm_fail(
             err, FM_ECONFIG,

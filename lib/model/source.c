@@ -377,6 +377,13 @@ const struct fm_stored *fm_source_weight(const struct fm_tensors *t, enum fm_sto
     return found ? *found : NULL;
 }
 
+const struct fm_stored *fm_source_stored(const struct fm_tensors *t, const struct fm_weight *weight,
+                                         int l, int e)
+{
+    const struct fm_stored *values = fm_source_weight(t, FM_STORED_VALUES, weight, l, e);
+    return values ? values : fm_source_weight(t, FM_STORED_CODES, weight, l, e);
+}
+
 void fm_source_bytes(const struct fm_tensors *t, uint64_t *stored, uint64_t *written)
 {
     *stored = *written = 0;

@@ -69,6 +69,10 @@ const struct fm_stored *fm_source_find(const void *t, const char *name);
 const struct fm_stored *fm_source_weight(const struct fm_tensors *t, enum fm_stored_role role,
                                          const struct fm_weight *weight, int l, int e);
 
+/* The tensor of the weight itself: its values or its codes. */
+const struct fm_stored *fm_source_stored(const struct fm_tensors *t, const struct fm_weight *weight,
+                                         int l, int e);
+
 /* Add the bytes of all tensors as stored, and as bundles store them. */
 void fm_source_bytes(const struct fm_tensors *t, uint64_t *stored, uint64_t *written);
 

@@ -324,22 +324,32 @@ static uint64_t count_merged(const struct fm_packing *p)
     return channels * fm_expert_channel_weights(p->cp.config.expert, p->cp.config.H);
 }
 
+static uint64_t scale_bytes(const struct fm_stored *s)
+{
+    return s->scale ? s->scale->size + fm_tensor_count(s->scale) * sizeof(float) : 0;
+}
+
+static uint64_t larger(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
 /* Set *share to the bytes of the largest share of an expert in a tensor of codes, and *scales to
  * the most bytes that the scales of a tensor or share take, as stored and as floats. */
 static void largest_codes(const struct fm_packing *p, uint64_t *share, uint64_t *scales)
 {
     const struct fm_checkpoint *cp = &p->cp;
+    int E = cp->config.E;
     *share = *scales = 0;
-    for (size_t i = 0; cp->config.scheme.storage && i < cp->experts + cp->rests; i++) {
-        const struct fm_share *e = i < cp->experts ? &cp->expert[i] : NULL;
-        const struct fm_stored *s = e ? &e->at : &cp->rest[i - cp->experts];
-        uint64_t shares = e && e->fused ? (uint64_t)cp->config.E : 1;
-        uint64_t bytes = e ? s->tensor->size / shares : 0;
-        uint64_t scale = s->scale ? s->scale->size + fm_tensor_count(s->scale) * sizeof(float) : 0;
-        scale /= shares;
-        *share = bytes > *share ? bytes : *share;
-        *scales = scale > *scales ? scale : *scales;
+    for (int i = 0; cp->config.scheme.storage && i < cp->config.M * E * cp->tensors; i++) {
+        int x = i / cp->tensors;
+        const struct fm_share s = fm_checkpoint_share(cp, x / E, x % E, i % cp->tensors);
+        uint64_t shares = s.fused ? (uint64_t)E : 1;
+        *share = larger(*share, s.at->tensor->size / shares);
+        *scales = larger(*scales, scale_bytes(s.at) / shares);
     }
+    for (size_t i = 0; i < cp->rests; i++)
+        *scales = larger(*scales, scale_bytes(&cp->rest[i]));
 }
 
 /* Largest number of rows of a channel in one tensor of the checkpoint: 2 if gate and up are in one
@@ -349,7 +359,8 @@ static uint64_t rows_of_tensor(const struct fm_packing *p)
     uint64_t most = 1;
     for (int i = 0; i < p->cp.tensors; i++) {
         struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
-        int cuts = fm_expert_cuts(cut, p->cp.config.expert, p->cp.expert[i].part);
+        int cuts =
+            fm_expert_cuts(cut, p->cp.config.expert, fm_checkpoint_share(&p->cp, 0, 0, i).part);
         uint64_t rows = 0;
         for (int k = 0; k < cuts; k++)
             rows += (uint64_t)cut[k].rows;
@@ -381,15 +392,13 @@ static uint64_t task_memory(const struct fm_packing *p)
            (uint64_t)p->cp.config.I * rows * sizeof(int32_t);
 }
 
-/* Memory for the names and places of a checkpoint's tensors; those of experts are in the model,
- * too. */
+/* Memory for the names and places of a checkpoint's tensors, which the model lists twice. */
 static uint64_t index_memory(const struct fm_checkpoint *cp)
 {
-    uint64_t bytes = 2 * cp->experts * sizeof *cp->expert + cp->dir.places * sizeof *cp->dir.place +
-                     (cp->rests + cp->asides + cp->extras) * sizeof *cp->rest;
+    uint64_t bytes = (cp->rests + cp->asides + cp->extras) * sizeof *cp->rest;
     for (size_t i = 0; i < cp->dir.shards; i++) {
         const struct fm_safetensors *st = &cp->dir.shard[i].st;
-        bytes += st->count * sizeof *st->tensor;
+        bytes += st->count * (sizeof *st->tensor + 2 * sizeof(struct fm_stored));
         for (size_t t = 0; t < st->count; t++)
             bytes += strlen(st->tensor[t].name) + 2 * sizeof(void *);
     }

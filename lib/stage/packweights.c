@@ -56,19 +56,19 @@ static struct fm_reading reading_of(struct fm_packing *p, const struct fm_stored
 /* The reading of share i of expert e (lib/model/checkpoint.h). */
 static struct fm_reading share_of(struct run *w, int e, int i)
 {
-    const struct fm_share *share = &fm_checkpoint_expert(&w->p->cp, w->layer, e)[i];
-    return reading_of(w->p, &share->at, e, share->fused ? w->pieces[i] : NULL);
+    const struct fm_share share = fm_checkpoint_share(&w->p->cp, w->layer, e, i);
+    return reading_of(w->p, share.at, e, share.fused ? w->pieces[i] : NULL);
 }
 
 /* Add the digests of tensors that hold all experts, once every expert's share has been read. */
 static void join_sums(struct run *w)
 {
-    const struct fm_share *share = fm_checkpoint_expert(&w->p->cp, w->layer, 0);
     int plane = part_of(w)->plane; /* -1: values, for which codes and scales are read */
     for (int i = 0; i < w->p->cp.tensors; i++) {
         const struct fm_reading r = share_of(w, 0, i);
         struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
-        fm_expert_cuts(cut, w->p->cp.config.expert, share[i].part);
+        fm_expert_cuts(cut, w->p->cp.config.expert,
+                       fm_checkpoint_share(&w->p->cp, w->layer, 0, i).part);
         for (int n = 0; n < FM_PLANES && r.pieces && cut[0].of == part_of(w)->of; n++)
             if (plane < 0 || n == plane)
                 fm_reading_join(&r, n);
@@ -154,13 +154,13 @@ static int order_part(struct run *w, int e, char *rows, enum fm_dtype dtype, str
 {
     const struct fm_config *c = &w->p->cp.config;
     const struct fm_packed *packed = fm_packed_at(&w->p->packed, w->layer);
-    const struct fm_share *share = fm_checkpoint_expert(&w->p->cp, w->layer, e);
     const int32_t *order = order_of(w, e);
     int rc = FM_OK;
     for (int i = 0; i < w->p->cp.tensors && !rc; i++) {
         struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
         struct fm_forms f[FM_EXPERT_CUTS_MAX];
-        int cuts = fm_expert_cuts(cut, c->expert, share[i].part);
+        int cuts =
+            fm_expert_cuts(cut, c->expert, fm_checkpoint_share(&w->p->cp, w->layer, e, i).part);
         size_t all = 0;
         if (cut[0].of != part_of(w)->of)
             continue;

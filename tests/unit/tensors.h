@@ -10,13 +10,12 @@
 static const struct fm_tensor *find_tensor(const struct fm_hfdir *dir, const char *name,
                                            const struct fm_shard **shard)
 {
-    for (size_t i = 0; i < dir->places; i++) {
-        const struct fm_place *p = &dir->place[i];
-        if (strcmp(p->tensor->name, name) != 0)
-            continue;
-        if (shard)
-            *shard = p->shard;
-        return p->tensor;
+    for (size_t i = 0; i < dir->shards; i++) {
+        const struct fm_tensor *found = fm_safetensors_find(&dir->shard[i].st, name);
+        if (found && shard)
+            *shard = &dir->shard[i];
+        if (found)
+            return found;
     }
     return NULL;
 }

@@ -54,7 +54,7 @@ TEST(opens_shards_by_their_index)
     const char *name = make(MAP(SHARD_A, SHARD_B, SHARD_B));
     assert_ok(fm_hfdir_open(&dir, scratch(name), &err));
     assert_int_equal(dir.shards, 2);
-    assert_int_equal(dir.places, 3);
+    assert_int_equal(dir.shard[0].st.count + dir.shard[1].st.count, 3);
     const struct fm_tensor *t = find_tensor(&dir, "c", &shard);
     assert_non_null(t);
     assert_string_equal(shard->name, SHARD_B);
@@ -207,15 +207,18 @@ TEST(tensors_of_a_large_index_are_listed)
     free(json);
     struct fm_hfdir dir;
     assert_ok(fm_hfdir_open(&dir, scratch("wide"), &err));
-    assert_int_equal(dir.places, SHARDS * EACH);
-    for (size_t i = 0; i < dir.places; i++) {
-        const struct fm_place *p = &dir.place[i];
-        int layer = 0, expert = 0;
-        assert_true(i == 0 || strcmp(p[-1].tensor->name, p->tensor->name) < 0);
-        assert_int_equal(sscanf(p->tensor->name, "layers.%d.experts.%d.w", &layer, &expert), 2);
-        assert_true(expert < EACH);
-        snprintf(name, sizeof name, "s%d.safetensors", layer);
-        assert_string_equal(p->shard->name, name);
+    assert_int_equal(dir.shards, SHARDS);
+    for (size_t i = 0; i < dir.shards; i++) {
+        assert_int_equal(dir.shard[i].st.count, EACH);
+        for (size_t k = 0; k < EACH; k++) {
+            int layer = 0, expert = 0;
+            assert_int_equal(
+                sscanf(dir.shard[i].st.tensor[k].name, "layers.%d.experts.%d.w", &layer, &expert),
+                2);
+            assert_true(expert < EACH);
+            snprintf(name, sizeof name, "s%d.safetensors", layer);
+            assert_string_equal(dir.shard[i].name, name);
+        }
     }
     fm_hfdir_close(&dir);
 }

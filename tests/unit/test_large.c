@@ -98,11 +98,12 @@ TEST(a_large_checkpoint_lists_its_tensors)
     struct fm_hfdir dir;
     uint64_t all = 0, last = 0;
     assert_ok(fm_hfdir_open(&dir, scratch("large"), &err));
-    for (size_t i = 0; i < dir.places; i++) {
-        const struct fm_tensor *t = dir.place[i].tensor;
-        all += t->size;
-        last = t->offset > last ? t->offset : last;
-    }
+    for (size_t i = 0; i < dir.shards; i++)
+        for (size_t k = 0; k < dir.shard[i].st.count; k++) {
+            const struct fm_tensor *t = &dir.shard[i].st.tensor[k];
+            all += t->size;
+            last = t->offset > last ? t->offset : last;
+        }
     assert_true(all > 8 * GIB && last > 5 * GIB);
     fm_hfdir_close(&dir);
 }
