@@ -2,8 +2,8 @@
  * This room, lib/stage: the meaning of the members of a stream.  To formats/bundle a member is a
  * name and bytes; here it is a ranking, a family of masks, an adapter or checksums, and everything
  * in it is checked before it is used.  In reading order: this header with stage.c and identity.c,
- * stbytes (small safetensors in memory), ranking, budgets, lorafile, segments, volumes, nonexpert
- * (tensors that are not routed experts); pack with packing.h and packweights (the bundle).
+ * stbytes (small safetensors in memory), ranking, budgets, lorafile, volumes (weights and their
+ * checksums); pack with packing.h and packweights (the bundle).
  *
  * Functions that the stages of the pipeline share: every stage reads a stream (except fm-rank),
  * adds or replaces its own members, extends the history, and writes a stream.
@@ -40,7 +40,34 @@
 #include "lib/masks/masks.h"
 #include "lib/model/model.h"
 #include "lib/run/run.h"
-#include "lib/stage/nonexpert.h"
+
+/*
+ * Counts of the tensors outside the routed experts.  Their shapes follow from config.json, and most
+ * have the dtype of the experts.  The manifest records the exceptions, other dtypes and tensors
+ * that the model does not use, so that the bytes of a budget can be recomputed without the weights,
+ * and a tensor that was added to a bundle later is detected: a reader compares the sums and needs
+ * no list of tensors.
+ */
+struct fm_nonexpert {
+    uint64_t elements[FM_DTYPES];          /* elements of the model's tensors, by their dtype in
+                                              bundles */
+    uint64_t unread_tensors, unread_bytes; /* tensors that the model does not use */
+};
+
+/*
+ * Count a tensor outside the experts, inside a decoder layer or not, with its type, shape and size
+ * in bundles.  FM_EFORMAT if its shape is not the model's, or its name is that of an expert's
+ * tensor or of a layer's tensor that the model does not have.  `codes`: it is of a checkpoint, or
+ * of a bundle of codes; codes count as their values, and what belongs to them and tensors of
+ * experts do not count.
+ */
+int fm_nonexpert_add(struct fm_nonexpert *nonexpert, const struct fm_config *config,
+                     const struct fm_tensor *tensor, bool codes, struct fm_err *err);
+
+/* Elements of the model's tensors outside the experts, by its config; bytes of all counted ones. */
+uint64_t fm_nonexpert_elements(const struct fm_config *config);
+uint64_t fm_nonexpert_bytes(const struct fm_nonexpert *nonexpert);
+bool fm_nonexpert_equal(const struct fm_nonexpert *a, const struct fm_nonexpert *b);
 
 enum fm_stage { FM_STAGE_RANK, FM_STAGE_TRAIN, FM_STAGE_RECOVER, FM_STAGE_PACK };
 

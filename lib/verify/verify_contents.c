@@ -146,8 +146,7 @@ static int count_nonexperts(const struct fm_bundle_job *j, struct fm_extra *extr
     for (size_t i = 0; i < j->seg.tensors && !rc; i++) {
         const struct fm_tensor *t = &j->seg.tensor[i].t;
         if (!fm_extra_add(extra, &j->config, t))
-            rc = (j->seg.packed.storage ? fm_nonexpert_add_stored
-                                        : fm_nonexpert_add)(nonexpert, &j->config, t, err);
+            rc = fm_nonexpert_add(nonexpert, &j->config, t, j->seg.packed.storage, err);
     }
     return rc;
 }
