@@ -24,7 +24,7 @@
 #include "lib/base/units.h"
 #include "lib/export/exportoptions.h"
 #include "lib/export/list.h"
-#include "lib/export/ownexport.h"
+#include "lib/export/filetable.h"
 #include "lib/learn/recover.h"
 #include "lib/masks/methods.h"
 #include "lib/run/child.h"

@@ -16,7 +16,7 @@
 #include "cmd/value.h"
 #include "lib/base/names.h"
 #include "lib/base/pool.h"
-#include "lib/export/ownexport.h"
+#include "lib/export/filetable.h"
 
 #define OPTIONS_MAX FM_CLI_GIVEN_MAX
 

@@ -24,7 +24,7 @@
  *
  * The other files, in reading order: exportoptions.h, layouts.h and layouts.c (the layouts are in
  * lib/export/layouts), trust (which files and keys of a checkpoint load code), frontmatter;
- * filetable (sizes and digests of files); ownexport (what --force may replace).
+ * filetable (sizes and digests of files; what --force may replace).
  *
  * Lists (list.h; kept.h has what members keep of a kind of text) do steps 3, 4 and 6 for every
  * member; fm-verify (lib/verify/verify_export.c) does them for the member that a directory's

@@ -32,7 +32,7 @@
 #include "lib/base/mem.h"
 #include "lib/base/pool.h"
 #include "lib/export/card.h"
-#include "lib/export/ownexport.h"
+#include "lib/export/filetable.h"
 #include "lib/export/texts.h"
 #include "lib/model/reading.h"
 #include "lib/move/move.h"
