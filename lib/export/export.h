@@ -91,7 +91,7 @@ struct fm_export_report {
  * progress and stop are used too.  FM_EUSAGE if no member is close enough (the error lists the
  * nearest ones) or small enough, and for options that exclude each other.  FM_ECONFIG if the
  * layout or an option does not support this model.  FM_EFORMAT for a broken bundle; FM_ECREATE if
- * the directory exists, unless `force` may replace it (ownexport.h).
+ * the directory exists, unless `force` may replace it (filetable.h).
  */
 int fm_export(const struct fm_run_options *run, const struct fm_export_options *options,
               struct fm_export_report *report, struct fm_err *err);

@@ -115,22 +115,22 @@ TEST(any_box_is_moved_between_any_two_forms)
 static const struct fm_storage int4 = {
     .name = "int4", .code = FM_CODE_INT4, .codes = FM_I32, .whole = true};
 static const struct format {
-    const char *name;
+    const char *name, *rounded; /* the format of --weights with this storage */
     const struct fm_storage *storage;
     int rows, columns, bits, scale_bits;
     enum fm_dtype dtype, scales; /* of values; of scales */
     size_t group;
     size_t I, H;
 } formats[] = {
-    {"bf16", NULL, 0, 0, 16, 0, FM_BF16, FM_U8, 1, 195, 131},
-    {"f32", NULL, 0, 0, 32, 0, FM_F32, FM_U8, 1, 77, 133},
-    {"fp8 4x4", &fm_fp8, 4, 4, 8, 32, FM_BF16, FM_F32, 4, 68, 37},
-    {"fp8 rows", &fm_fp8, 1, 0, 8, 16, FM_BF16, FM_BF16, 1, 67, 65},
-    {"int4", &int4, 1, 32, 4, 16, FM_BF16, FM_BF16, 32, 192, 160},
-    {"int4 rows", &int4, 1, 0, 4, 16, FM_BF16, FM_BF16, 8, 72, 48},
-    {"nvfp4", &fm_nvfp4, 1, 16, 4, 8, FM_BF16, FM_F8_E4M3, 16, 80, 48},
-    {"mxfp4", &fm_mxfp4, 1, 32, 4, 8, FM_BF16, FM_U8, 32, 128, 96},
-    {"mxfp8", &fm_mxfp8, 1, 32, 8, 8, FM_BF16, FM_U8, 32, 96, 64},
+    {"bf16", NULL, NULL, 0, 0, 16, 0, FM_BF16, FM_U8, 1, 195, 131},
+    {"f32", NULL, NULL, 0, 0, 32, 0, FM_F32, FM_U8, 1, 77, 133},
+    {"fp8 4x4", "fp8-block", &fm_fp8, 4, 4, 8, 32, FM_BF16, FM_F32, 4, 68, 37},
+    {"fp8 rows", "fp8", &fm_fp8, 1, 0, 8, 16, FM_BF16, FM_BF16, 1, 67, 65},
+    {"int4", "w4a16:32", &int4, 1, 32, 4, 16, FM_BF16, FM_BF16, 32, 192, 160},
+    {"int4 rows", "w4a16", &int4, 1, 0, 4, 16, FM_BF16, FM_BF16, 8, 72, 48},
+    {"nvfp4", "nvfp4", &fm_nvfp4, 1, 16, 4, 8, FM_BF16, FM_F8_E4M3, 16, 80, 48},
+    {"mxfp4", "mxfp4", &fm_mxfp4, 1, 32, 4, 8, FM_BF16, FM_U8, 32, 128, 96},
+    {"mxfp8", "mxfp8", &fm_mxfp8, 1, 32, 8, 8, FM_BF16, FM_U8, 32, 96, 64},
 };
 enum { FORMATS = sizeof formats / sizeof *formats };
 
@@ -365,6 +365,91 @@ TEST(every_cut_is_moved_in_every_format_that_has_it)
     }
     print_message("%d pairs moved, %d refused; codes/scales\n", pairs, refused);
     assert_true(pairs > 80 && refused > 20);
+}
+
+/* ---- channels ---- */
+
+/* A matrix of a part of values, by a loop over its elements: gate (0), up (1) or down (2). */
+static uint16_t *matrix_of(const uint16_t *part, int matrix, size_t k, size_t H)
+{
+    uint16_t *w = malloc((k * H + 1) * sizeof *w);
+    for (size_t c = 0; c < k; c++)
+        for (size_t h = 0; h < H; h++)
+            if (matrix < 2)
+                w[c * H + h] = part[(2 * c + (size_t)matrix) * H + h];
+            else
+                w[h * k + c] = part[c * H + h];
+    return w;
+}
+
+/* Compare a cut with the matrix w (N, K) that is rounded alone with the factor, and decoded. */
+static void compare_rounded(const struct fm_channels *c, const struct fm_channels *decoded,
+                            const struct format *f, enum fm_weight_part cut, const uint16_t *w,
+                            size_t N, size_t K)
+{
+    const struct fm_scheme *scheme = &c->packed->scheme;
+    const struct fm_quantise_matrix own = {(const char *)w, 2 * K, FM_BF16, N, K};
+    size_t codes = N * K * (size_t)f->bits / 8, blocks = fm_scheme_blocks(scheme, N, K);
+    char *code = malloc(codes + 1), *scale = malloc(blocks * sizeof(float) + 1);
+    float *wide = malloc((blocks + 1) * sizeof *wide), *want = malloc((N * K + 1) * sizeof *want);
+    assert_true(
+        fm_quantise(code, scale, fm_quantisers_find(f->rounded), scheme, &own, c->factor[0]));
+    assert_memory_equal(fm_channels_cut(c, cut, 0, c->count, c->count, 0), code, codes);
+    bool has = fm_packed_find(c->packed, c->of, 1);
+    assert_memory_equal(has ? fm_channels_cut(c, cut, 1, c->count, c->count, 0) : c->plane[1],
+                        scale, blocks * (size_t)f->scale_bits / 8);
+    fm_storage_scales(wide, f->storage, scale, f->scales, blocks, c->factor[0]);
+    fm_scheme_decode(want, scheme, code, wide, N, K);
+    assert_memory_equal(fm_channels_cut(decoded, cut, -1, c->count, c->count, 0), want,
+                        N * K * sizeof *want);
+    free(code);
+    free(scale);
+    free(wide);
+    free(want);
+}
+
+static void round_part(const struct model *m, const struct format *f, bool down, size_t k)
+{
+    const struct fm_quantiser *q = fm_quantisers_find(f->rounded);
+    const struct fm_packed *packed = fm_packed_at(&m->packed, 0);
+    size_t H = f->H, rows = down ? 1 : 2;
+    uint16_t *part = malloc((rows * k * H + 1) * sizeof *part);
+    for (size_t i = 0; i < rows * k * H; i++)
+        part[i] = (uint16_t)(rand() % 2 << 15 | (0x3f00 + rand() % 0x100)); /* 0.5 to 2 */
+    const struct fm_quantise_matrix all = {(const char *)part, 2 * H, FM_BF16, rows * k, H};
+    struct fm_mark mark = fm_scratch_mark();
+    struct fm_channels c = {.config = &m->config,
+                            .of = down ? FM_PART_DOWN_T : FM_PART_GATE_UP,
+                            .count = k,
+                            .dtype = FM_BF16,
+                            .plane = {part}};
+    float factor;
+    assert_true(fm_quantise_factor(&factor, q, &packed->scheme, &all));
+    assert_true(fm_channels_convert(&c, packed, q));
+    struct fm_channels decoded = c;
+    decoded.dtype = FM_F32;
+    assert_true(fm_channels_convert(&decoded, NULL, NULL));
+    for (int i = 0; i < (int)rows; i++) {
+        uint16_t *w = matrix_of(part, down ? 2 : i, k, H);
+        assert_true(c.factor[i] == factor);
+        compare_rounded(&c, &decoded, f, fm_packed_matrix(c.of, i), w, down ? H : k, down ? k : H);
+        free(w);
+    }
+    fm_scratch_release(mark);
+    free(part);
+}
+
+/* All matrices of a part have one factor, that of all their values. */
+TEST(channels_are_rounded_and_decoded_as_their_matrices)
+{
+    for (int i = 0; i < FORMATS; i++) {
+        struct model m;
+        make_model(&m, &formats[i]);
+        for (int down = 0; down < 2 && formats[i].rounded; down++) {
+            round_part(&m, &formats[i], down, formats[i].group);
+            round_part(&m, &formats[i], down, 32 * formats[i].I); /* in several steps */
+        }
+    }
 }
 
 TEST_MAIN(NULL, NULL)
