@@ -62,6 +62,36 @@ TEST(names_at_a_directory_are_single_components)
     assert_int_equal(fm_file_open_directory(&dir, scratch("plain"), &err), FM_ENOENT);
 }
 
+/* Every name once, hidden ones too, whatever the order in which they were made; each list begins
+ * with the first name. */
+TEST(a_directory_is_listed_in_order_of_names)
+{
+    enum { NAMES = 64 };
+    struct fm_file_list list;
+    int fd;
+    scratch_mkdir("many");
+    assert_ok(fm_file_open_directory(&fd, scratch("many"), &err));
+    assert_ok(fm_file_list(&list, fd, "many", &err));
+    assert_int_equal(list.count, 0);
+    fm_file_list_release(&list);
+    for (int i = 0; i < NAMES; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "%s%03d", i % 7 ? "" : ".", i * 37 % NAMES);
+        scratch_put("many", name, "x");
+    }
+    for (int again = 0; again < 2; again++) {
+        assert_ok(fm_file_list(&list, fd, "many", &err));
+        assert_int_equal(list.count, NAMES);
+        for (size_t i = 1; i < list.count; i++)
+            assert_true(strcmp(list.name[i - 1], list.name[i]) < 0);
+        assert_true(list.name[0][0] == '.' && strcmp(list.name[0], "..") > 0);
+        fm_file_list_release(&list);
+    }
+    close(fd);
+    assert_fails(fm_file_list(&list, fd, "many", &err), FM_EIO, "cannot list 'many'");
+    assert_null(list.name);
+}
+
 TEST(reads_are_whole_or_refused)
 {
     struct fm_file f;
