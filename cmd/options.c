@@ -466,16 +466,6 @@ static void collect(struct fm_cli *cli, const struct table *t)
     fm_guard_reads(g, "standard input", "-");
 }
 
-/* Look up a model by its hub name in the cache of this machine. */
-static void find_model(struct fm_cli *cli)
-{
-    struct fm_err err = {0};
-    if (fm_inputs_find_model(&cli->run.inputs, &err)) {
-        fprintf(stderr, "%s: --model: %s\n", fm_options_speaker(cli), err.text);
-        exit(err.code);
-    }
-}
-
 /* --completion=SHELL, without other arguments: for installation, so --help does not list it. */
 static bool completes(const struct fm_cli *cli, const struct table *t, int argc, char **argv)
 {
@@ -506,7 +496,11 @@ bool fm_options_parse(struct fm_cli *cli, int argc, char **argv, const struct fm
     if (completes(cli, &t, argc, argv))
         return false;
     parse_words(cli, &t, argc, argv);
-    find_model(cli);
+    struct fm_err err = {0}; /* a hub name is looked up in the cache of this machine */
+    if (fm_inputs_find_model(&cli->run.inputs, &err)) {
+        fprintf(stderr, "%s: --model: %s\n", fm_options_speaker(cli), err.text);
+        exit(err.code);
+    }
     collect(cli, &t);
     if (chosen.help && *chosen.help)
         print_help(cli, &t);

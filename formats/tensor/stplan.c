@@ -53,17 +53,6 @@ static void add_metadata(struct fm_text *text, const char *const *metadata)
     fm_text_add(text, "}", 1);
 }
 
-static void add_tensor(struct fm_text *text, const struct fm_tensor *t)
-{
-    fm_text_add(text, ",", 1);
-    fm_text_quote(text, t->name);
-    fm_text_printf(text, ":{\"dtype\":\"%s\",\"shape\":[", fm_dtype_name(t->dtype));
-    for (int d = 0; d < t->dims; d++)
-        fm_text_printf(text, "%s%" PRIu64, d ? "," : "", t->shape[d]);
-    fm_text_printf(text, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", t->offset,
-                   t->offset + t->size);
-}
-
 /* Pad with spaces to the alignment, and put the length first. */
 static int close_header(struct fm_text *text, struct fm_err *err)
 {
@@ -121,7 +110,14 @@ int fm_safetensors_plan(struct fm_tensor *tensor, size_t count, const char *cons
                          tensor[i].name);
             goto out;
         }
-        add_tensor(&text, &tensor[i]);
+        const struct fm_tensor *t = &tensor[i];
+        fm_text_add(&text, ",", 1);
+        fm_text_quote(&text, t->name);
+        fm_text_printf(&text, ":{\"dtype\":\"%s\",\"shape\":[", fm_dtype_name(t->dtype));
+        for (int d = 0; d < t->dims; d++)
+            fm_text_printf(&text, "%s%" PRIu64, d ? "," : "", t->shape[d]);
+        fm_text_printf(&text, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", t->offset,
+                       t->offset + t->size);
     }
     if ((rc = close_header(&text, err)))
         goto out;

@@ -291,17 +291,6 @@ static void compose(struct stretch *s)
     s->n = n;
 }
 
-static void write_stretch(struct fm_text *out, struct stretch *s)
-{
-    char bytes[4];
-    reorder(s);
-    compose(s);
-    out->failed = out->failed || s->failed;
-    for (size_t i = 0; i < s->n; i++)
-        fm_text_add(out, bytes, (size_t)fm_unicode_put(bytes, s->point[i]));
-    s->n = 0;
-}
-
 void fm_unicode_nfc(struct fm_text *out, const char *text, size_t size)
 {
     const uint16_t *class = fm_unicode_classes();
@@ -322,7 +311,13 @@ void fm_unicode_nfc(struct fm_text *out, const char *text, size_t size)
             decompose(&s, c);
             at = p + (size_t)bytes;
         }
-        write_stretch(out, &s);
+        char utf8[4];
+        reorder(&s);
+        compose(&s);
+        out->failed = out->failed || s.failed;
+        for (size_t i = 0; i < s.n; i++)
+            fm_text_add(out, utf8, (size_t)fm_unicode_put(utf8, s.point[i]));
+        s.n = 0;
         copied = before = at;
     }
     fm_text_add(out, text + copied, size - copied);

@@ -101,19 +101,6 @@ static int open_subject(struct subject *s, const struct fm_run_options *run, str
     return fm_bench_held(&s->train, &s->held, run, config, err);
 }
 
-static void close_subject(struct subject *s)
-{
-    fm_calib_close(&s->held);
-    fm_calib_close(&s->train);
-    fm_model_close(s->model);
-    if (s->adapted)
-        fm_adapter_release(&s->adapter);
-    fm_ranking_release(&s->ranking);
-    fm_budgets_release(&s->budgets);
-    fm_hfdir_close(&s->dir);
-    fm_bundle_close(&s->bundle);
-}
-
 const struct fm_decimals fm_bench_tenths = {
     .count = 10,
     .at = {
@@ -281,7 +268,15 @@ int fm_bench_quality(const struct fm_run_options *run, const struct fm_decimals 
     rc = estimate ? fm_forecast_make(estimate, &run->machine, ops, err)
                   : measure(result, &s, run, err);
 out:
-    close_subject(&s);
+    fm_calib_close(&s.held);
+    fm_calib_close(&s.train);
+    fm_model_close(s.model);
+    if (s.adapted)
+        fm_adapter_release(&s.adapter);
+    fm_ranking_release(&s.ranking);
+    fm_budgets_release(&s.budgets);
+    fm_hfdir_close(&s.dir);
+    fm_bundle_close(&s.bundle);
     return rc;
 }
 

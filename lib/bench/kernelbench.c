@@ -302,10 +302,12 @@ static void describe(struct fm_kernelbench *b, const struct fm_kernelcase *c)
     fm_processor_name(b->cpu, sizeof b->cpu);
 }
 
-/* Measure the machine's limits, and record the names of libfm_clip's path and the GPU. */
-static void survey(struct fm_kernelbench *b, struct fm_kernelcase *c,
-                   const struct fm_kernelbench_options *o)
+static int run_all(struct fm_kernelbench *b, struct fm_kernelcase *c,
+                   const struct fm_kernelbench_options *o, struct fm_err *err)
 {
+    if (fm_kernelcase_fill(c, err))
+        return err->code;
+    /* The machine's limits, and the names of libfm_clip's path and of the GPU. */
     snprintf(b->path, sizeof b->path, "%s", fm_clip_name(c->clip));
     b->bandwidth = measure_bandwidth(c);
     b->peak = o->peak > 0 ? o->peak : fm_processor_peak(c->layer.type == FM_CLIP_BF16);
@@ -314,14 +316,6 @@ static void survey(struct fm_kernelbench *b, struct fm_kernelcase *c,
         b->gpu_bandwidth = fm_clip_gpu_bandwidth();
         b->gpu_peak = fm_clip_gpu_peak();
     }
-}
-
-static int run_all(struct fm_kernelbench *b, struct fm_kernelcase *c,
-                   const struct fm_kernelbench_options *o, struct fm_err *err)
-{
-    if (fm_kernelcase_fill(c, err))
-        return err->code;
-    survey(b, c, o);
     int rc = lay_out(b, c, o->tokens, err);
     return rc ? rc : measure(b, c, o, err);
 }

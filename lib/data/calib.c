@@ -178,17 +178,6 @@ static int open_sources(struct reading *r, struct fm_err *err)
     return rc;
 }
 
-static void close_files(struct fm_calib_files *f)
-{
-    for (int s = 0; f && s < f->count; s++)
-        fm_tokens_close(&f->tokens[s]);
-    if (f) {
-        free(f->input);
-        free(f->place);
-    }
-    free(f);
-}
-
 /* Choose the tokens per sequence: the option, or the default. */
 static int choose_T(int *T, const struct reading *r, struct fm_err *err)
 {
@@ -523,7 +512,13 @@ const struct fm_corpus *fm_calib_text(const struct fm_calib *c)
 
 void fm_calib_close(struct fm_calib *c)
 {
-    close_files(c->files);
+    for (int s = 0; c->files && s < c->files->count; s++)
+        fm_tokens_close(&c->files->tokens[s]);
+    if (c->files) {
+        free(c->files->input);
+        free(c->files->place);
+    }
+    free(c->files);
     free(c->ids);
     *c = (struct fm_calib){0};
 }

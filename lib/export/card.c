@@ -247,12 +247,6 @@ static void say_servers(struct fm_text *t, const struct fm_exportplan *p)
                    code, layout->sglang_options ? layout->sglang_options : "");
 }
 
-static bool has_tokenizer(const struct fm_exportplan *p)
-{
-    return fm_bundle_find(&p->from->bundle, FM_MEMBER_CARRIED "tokenizer.json") ||
-           fm_bundle_find(&p->from->bundle, FM_MEMBER_CARRIED "tokenizer.model");
-}
-
 /* The section for transformers, whose AutoTokenizer reads config.json too: without
  * trust_remote_code it asks, or warns of an unknown type, if that names custom classes. */
 static void say_transformers(struct fm_text *t, const struct fm_exportplan *p)
@@ -266,7 +260,8 @@ static void say_transformers(struct fm_text *t, const struct fm_exportplan *p)
                    code      ? ", 5 or newer"
                    : package ? ", with the package compressed-tensors"
                              : "");
-    if (has_tokenizer(p)) {
+    if (fm_bundle_find(&p->from->bundle, FM_MEMBER_CARRIED "tokenizer.json") ||
+        fm_bundle_find(&p->from->bundle, FM_MEMBER_CARRIED "tokenizer.model")) {
         fm_text_printf(t,
                        "    from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
                        "    tokenizer = AutoTokenizer.from_pretrained(\".\"%s)\n"

@@ -220,17 +220,6 @@ static int fill_adapter(struct fm_list *list, const struct fm_bundle *bundle, st
     return FM_OK;
 }
 
-static void fill_granularity(struct fm_list *list, const struct fm_bundle *bundle)
-{
-    const cJSON *train = fm_stage_history_of(bundle, "fm-train");
-    const cJSON *options = cJSON_GetObjectItemCaseSensitive(train, "options");
-    const char *text =
-        cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(options, "granularity"));
-    for (int g = 0; text && g < FM_GRANULARITIES; g++)
-        if (strcmp(text, fm_granularity_name((enum fm_granularity)g)) == 0)
-            snprintf(list->granularity, sizeof list->granularity, "%s", text);
-}
-
 /* Set how the checkpoint stores its weights, and the bytes of its files. */
 static int fill_storage(struct fm_list *list, const struct fm_bundle *bundle, struct fm_err *err)
 {
@@ -277,7 +266,13 @@ int fm_list_fill(struct fm_list *list, struct fm_opened *o, bool forms, struct f
         return err->code;
     list->packed = fm_bundle_find(&o->bundle, FM_MEMBER_SEGMENTS);
     if (fm_bundle_find(&o->bundle, FM_MEMBER_MASKS)) {
-        fill_granularity(list, &o->bundle);
+        const cJSON *train = fm_stage_history_of(&o->bundle, "fm-train");
+        const cJSON *options = cJSON_GetObjectItemCaseSensitive(train, "options");
+        const char *text =
+            cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(options, "granularity"));
+        for (int g = 0; text && g < FM_GRANULARITIES; g++)
+            if (strcmp(text, fm_granularity_name((enum fm_granularity)g)) == 0)
+                snprintf(list->granularity, sizeof list->granularity, "%s", text);
         if (fm_opened_read(o, list->packed && forms ? FM_OPENED_WEIGHTS : 0, err))
             return err->code;
         list->codes = list->packed && o->packed.storage;

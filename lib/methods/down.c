@@ -257,19 +257,6 @@ static int take_memory(struct solver *s, struct fm_err *err)
                : err->code;
 }
 
-static void end_step(struct solver *s)
-{
-    fm_rows_release(&s->rows);
-    free(s->send);
-    free(s->recv);
-    free(s->v);
-    free(s->moments);
-    free(s->matrix);
-    free(s->w);
-    free(s->change);
-    free(s->x);
-}
-
 static struct fm_recovery_memory memory(const struct fm_recoverer *r)
 {
     const struct fm_task *task = &r->task;
@@ -354,7 +341,15 @@ static int step(struct fm_recoverer *r, struct fm_err *err)
     rc = fm_comm_agree(s->comm, rc, err);
     if (!rc)
         rc = sweep_once(s, sweep, err);
-    end_step(s);
+    fm_rows_release(&s->rows);
+    free(s->send);
+    free(s->recv);
+    free(s->v);
+    free(s->moments);
+    free(s->matrix);
+    free(s->w);
+    free(s->change);
+    free(s->x);
     fm_sweep_free(sweep);
     task->units = 0;
     return rc;

@@ -142,18 +142,6 @@ static void add_layers(cJSON *m, const struct fm_config *c)
         fm_json_add_uint(list, NULL, (uint64_t)c->moe[i]);
 }
 
-static void add_sizes(cJSON *m, const struct fm_config *c, enum fm_dtype dtype)
-{
-    add_layers(m, c);
-    fm_json_add_uint(m, "experts", (uint64_t)c->E);
-    fm_json_add_uint(m, "experts_per_token", (uint64_t)c->K);
-    fm_json_add_uint(m, "hidden", (uint64_t)c->H);
-    fm_json_add_uint(m, "channels", (uint64_t)c->I);
-    fm_json_add_uint(m, "vocabulary", (uint64_t)c->V);
-    fm_json_add_string(m, "dtype", fm_dtype_name(dtype));
-    fm_json_add_uint(m, "params", fm_config_params(c, NULL));
-}
-
 /* Add the facts about the checkpoint's tensors that do not follow from sizes and dtype. */
 static int add_tensors(cJSON *m, const struct fm_hfdir *dir, const struct fm_config *c,
                        enum fm_dtype dtype, struct fm_err *err)
@@ -210,7 +198,14 @@ int fm_stage_model_identity(cJSON **model, const struct fm_hfdir *dir,
         fm_json_add_uint(s, "size", shard->file.size);
         fm_json_add_string(s, "header", hex);
     }
-    add_sizes(m, config, dtype);
+    add_layers(m, config);
+    fm_json_add_uint(m, "experts", (uint64_t)config->E);
+    fm_json_add_uint(m, "experts_per_token", (uint64_t)config->K);
+    fm_json_add_uint(m, "hidden", (uint64_t)config->H);
+    fm_json_add_uint(m, "channels", (uint64_t)config->I);
+    fm_json_add_uint(m, "vocabulary", (uint64_t)config->V);
+    fm_json_add_string(m, "dtype", fm_dtype_name(dtype));
+    fm_json_add_uint(m, "params", fm_config_params(config, NULL));
     if (add_tensors(m, dir, config, dtype, err)) {
         cJSON_Delete(m);
         return err->code;
