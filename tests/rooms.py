@@ -92,7 +92,6 @@ kernels/clip/clip_avx512.h kernels/clip/clip_choose.h kernels/clip/clip_plan.h
 kernels/clip/clip_pool.h kernels/clip/clip_tile.h
 lib/engine/sweeping.h
 lib/model/loading.h
-lib/stage/packing.h
 lib/verify/verifier.h lib/verify/verify_parts.h lib/verify/verify_contents.h
 lib/bench/kernelcase.h
 """.split(), "")

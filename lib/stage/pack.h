@@ -1,7 +1,6 @@
 /*
  * Makes a bundle from a stage stream and a checkpoint.  No other code changes the order of channels
- * on disk.  In reading order: this header, packing.h, pack.c (the members and their order),
- * packweights.c (the bytes of experts).
+ * on disk.
  *
  * A bundle is a stage stream (ranking, masks, perhaps an adapter) together with the weights of the
  * checkpoint that it was made from.

@@ -3,7 +3,7 @@
  * name and bytes; here it is a ranking, a family of masks, an adapter or checksums, and everything
  * in it is checked before it is used.  In reading order: this header with stage.c and identity.c,
  * stbytes (small safetensors in memory), ranking, budgets, lorafile, volumes (weights and their
- * checksums); pack with packing.h and packweights (the bundle).
+ * checksums); pack (the bundle).
  *
  * Functions that the stages of the pipeline share: every stage reads a stream (except fm-rank),
  * adds or replaces its own members, extends the history, and writes a stream.
