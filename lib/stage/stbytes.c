@@ -36,7 +36,7 @@ void fm_stbytes_release(struct fm_stbytes *s)
 void fm_stbytes_add(struct fm_stbytes *s, enum fm_dtype dtype, int dims, const uint64_t *shape,
                     const void *data, const char *fmt, ...)
 {
-    assert(s->count < s->capacity && dims >= 1 && dims <= 2);
+    assert(s->count < s->capacity && dims >= 1 && dims <= 3);
     size_t i = s->count++;
     va_list ap;
     va_start(ap, fmt);
@@ -130,9 +130,13 @@ const void *fm_stmember_get(const struct fm_stmember *s, enum fm_dtype dtype, in
         return NULL;
     }
     if (t->dtype != dtype || !fm_tensor_shaped(t, shape, dims)) {
-        fm_fail(err, FM_EFORMAT,
-                "tensor '%s' is not %s of %" PRIu64 " x %" PRIu64 ", as the manifest implies", name,
-                fm_dtype_name(dtype), shape[0], dims > 1 ? shape[1] : 1);
+        char want[96];
+        int at = snprintf(want, sizeof want, "%" PRIu64 " x %" PRIu64, shape[0],
+                          dims > 1 ? shape[1] : 1);
+        if (dims > 2)
+            snprintf(want + at, sizeof want - (size_t)at, " x %" PRIu64, shape[2]);
+        fm_fail(err, FM_EFORMAT, "tensor '%s' is not %s of %s, as the manifest implies", name,
+                fm_dtype_name(dtype), want);
         return NULL;
     }
     return (const char *)s->bytes + (t->offset - s->member->offset);

@@ -10,7 +10,7 @@
 #include "formats/bundle/bundle.h"
 #include "formats/tensor/safetensors.h"
 
-#define FM_STBYTES_NAME 96
+#define FM_STBYTES_NAME (FM_ST_NAME_BYTES_MAX + 32)
 
 /* Tensors to be written; their data is borrowed. */
 struct fm_stbytes {
@@ -23,7 +23,7 @@ struct fm_stbytes {
 int fm_stbytes_init(struct fm_stbytes *s, size_t capacity, struct fm_err *err);
 void fm_stbytes_release(struct fm_stbytes *s); /* zeroed struct is fine */
 
-/* Add a tensor; `shape` has `dims` numbers, 1 or 2.  Adding more than `capacity` tensors fails an
+/* Add a tensor; `shape` has `dims` numbers, 1 to 3.  Adding more than `capacity` tensors fails an
  * assertion. */
 void fm_stbytes_add(struct fm_stbytes *s, enum fm_dtype dtype, int dims, const uint64_t *shape,
                     const void *data, const char *fmt, ...) FM_PRINTF(6, 7);

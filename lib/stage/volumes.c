@@ -10,7 +10,6 @@
 #include "lib/stage/volumes.h"
 
 #include <assert.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +17,7 @@
 #include "lib/base/mem.h"
 #include "lib/base/names.h"
 #include "lib/family/extra.h"
+#include "lib/stage/stbytes.h"
 
 /* ---- where weights are ---- */
 
@@ -273,89 +273,6 @@ void fm_segments_digest(struct fm_digest *digest, const struct fm_segments *seg,
 
 /* ---- writing them ---- */
 
-/* Strings of list_entries: "layers.3.down", "tensor.x", "BF16 4 4". */
-struct words {
-    char **word;
-    size_t count;
-};
-
-static const char *add_word(struct words *w, const char *fmt, ...) FM_PRINTF(2, 3);
-static const char *add_word(struct words *w, const char *fmt, ...)
-{
-    va_list ap;
-    va_start(ap, fmt);
-    char *text = NULL;
-    int n = vasprintf(&text, fmt, ap);
-    va_end(ap);
-    if (n < 0)
-        return NULL;
-    return w->word[w->count++] = text;
-}
-
-static void free_words(struct words *w)
-{
-    for (size_t i = 0; i < w->count; i++)
-        free(w->word[i]);
-    free(w->word);
-}
-
-/* List the entries of the file, in any order, and its metadata; false if memory ran out. */
-static bool list_entries(const struct fm_segments *seg, struct fm_tensor *entry,
-                         const char **metadata, struct words *w)
-{
-    size_t n = 0, pairs = 0;
-    bool ok = true;
-    entry[n++] = (struct fm_tensor){
-        .name = "boundaries", .dtype = FM_I32, .dims = 1, .shape = {(uint64_t)seg->S + 1}};
-    for (int m = 0; m < seg->M; m++) {
-        const struct fm_packed *packed = fm_packed_at(&seg->packed, m);
-        for (int p = 0; p < packed->parts; p++) {
-            struct fm_tensor t = {.dtype = FM_U8, .dims = 3};
-            t.name = add_word(w, "layers.%d.%s", seg->config->moe[m], packed->part[p].name);
-            t.shape[0] = (uint64_t)seg->E;
-            t.shape[1] = (uint64_t)seg->S;
-            t.shape[2] = sizeof(struct fm_digest);
-            ok = ok && t.name;
-            entry[n++] = t;
-        }
-    }
-    metadata[pairs++] = "fm.kind";
-    metadata[pairs++] = "segments";
-    metadata[pairs++] = "fm.dtype";
-    metadata[pairs++] = fm_dtype_name(seg->dtype);
-    for (size_t i = 0; i < seg->tensors; i++) {
-        char text[FM_TENSOR_TEXT];
-        fm_tensor_describe(text, &seg->tensor[i].t);
-        struct fm_tensor t = {.dtype = FM_U8, .dims = 1, .shape = {sizeof(struct fm_digest)}};
-        t.name = add_word(w, TENSOR_PREFIX "%s", seg->tensor[i].t.name);
-        entry[n++] = t;
-        metadata[pairs++] = t.name;
-        metadata[pairs++] = add_word(w, "%s", text);
-        ok = ok && t.name && metadata[pairs - 1];
-    }
-    metadata[pairs] = NULL;
-    return ok;
-}
-
-/* The bytes of an entry. */
-static const void *entry_bytes(const struct fm_segments *seg, const char *name)
-{
-    if (strcmp(name, "boundaries") == 0)
-        return seg->bound;
-    if (strncmp(name, TENSOR_PREFIX, strlen(TENSOR_PREFIX)) == 0)
-        return &fm_segments_find(seg, name + strlen(TENSOR_PREFIX))->digest;
-    int l = 0, p = 0;
-    char part[24];
-    int got = sscanf(name, "layers.%d.%23s", &l, part);
-    assert(got == 2);
-    int m = fm_config_moe(seg->config, l);
-    const struct fm_packed *packed = fm_packed_at(&seg->packed, m);
-    while (strcmp(part, packed->part[p].name) != 0)
-        p++;
-    assert(p < packed->parts);
-    return fm_segments_expert(seg, m, p, 0);
-}
-
 /* Number of entries of the file. */
 static size_t count_entries(const struct fm_segments *seg)
 {
@@ -365,79 +282,82 @@ static size_t count_entries(const struct fm_segments *seg)
     return n;
 }
 
+/* List the entries of the file, in any order, and its metadata. */
+static void list_entries(const struct fm_segments *seg, struct fm_stbytes *s, const char **metadata,
+                         char (*text)[FM_TENSOR_TEXT])
+{
+    const uint64_t bounds = (uint64_t)seg->S + 1, one = sizeof(struct fm_digest);
+    const uint64_t shape[3] = {(uint64_t)seg->E, (uint64_t)seg->S, sizeof(struct fm_digest)};
+    size_t pairs = 0;
+    fm_stbytes_add(s, FM_I32, 1, &bounds, seg->bound, "boundaries");
+    for (int m = 0; m < seg->M; m++)
+        for (int p = 0; p < fm_packed_at(&seg->packed, m)->parts; p++)
+            fm_stbytes_add(s, FM_U8, 3, shape, fm_segments_expert(seg, m, p, 0), "layers.%d.%s",
+                           seg->config->moe[m], fm_packed_at(&seg->packed, m)->part[p].name);
+    metadata[pairs++] = "fm.kind";
+    metadata[pairs++] = "segments";
+    metadata[pairs++] = "fm.dtype";
+    metadata[pairs++] = fm_dtype_name(seg->dtype);
+    for (size_t i = 0; i < seg->tensors; i++) {
+        const struct fm_segment_tensor *t = &seg->tensor[i];
+        fm_tensor_describe(text[i], &t->t);
+        fm_stbytes_add(s, FM_U8, 1, &one, &t->digest, TENSOR_PREFIX "%s", t->t.name);
+        metadata[pairs++] = s->name[s->count - 1];
+        metadata[pairs++] = text[i];
+    }
+}
+
 int fm_segments_write(const struct fm_segments *seg, void **bytes, size_t *size, struct fm_err *err)
 {
-    size_t entries = count_entries(seg);
-    struct words w = {.word = calloc(entries + seg->tensors, sizeof(char *))};
-    struct fm_tensor *entry = calloc(entries, sizeof *entry);
-    const char **metadata = calloc(2 * seg->tensors + 5, sizeof *metadata);
-    char *header = NULL, *all = NULL;
-    uint64_t header_bytes = 0, file_bytes = 0;
+    struct fm_stbytes s = {0};
+    char(*text)[FM_TENSOR_TEXT] = fm_alloc(seg->tensors + 1, sizeof *text, "checksums", err);
+    const char **metadata = fm_alloc(2 * seg->tensors + 5, sizeof *metadata, "checksums", err);
     int rc = FM_OK;
-    if (!w.word || !entry || !metadata || !list_entries(seg, entry, metadata, &w)) {
-        rc = fm_fail(err, FM_ENOMEM, "no memory for the segment checksums");
-        goto out;
-    }
-    rc = fm_safetensors_plan(entry, entries, metadata, &header, &header_bytes, &file_bytes, err);
-    if (rc)
-        goto out;
-    all = fm_alloc(file_bytes, 1, "segment checksums", err);
-    if (!all) {
+    if (!text || !metadata || fm_stbytes_init(&s, count_entries(seg), err)) {
         rc = err->code;
-        goto out;
+    } else {
+        list_entries(seg, &s, metadata, text);
+        rc = fm_stbytes_pack(&s, metadata, bytes, size, err);
     }
-    memcpy(all, header, header_bytes);
-    for (size_t i = 0; i < entries; i++)
-        memcpy(all + entry[i].offset, entry_bytes(seg, entry[i].name), entry[i].size);
-    *bytes = all;
-    *size = file_bytes;
-out:
-    free(header);
+    fm_stbytes_release(&s);
     free(metadata);
-    free(entry);
-    free_words(&w);
+    free(text);
     return rc;
 }
 
 /* ---- reading them ---- */
 
 /* Read an entry of exactly that dtype and shape into dst. */
-static int read_entry(const struct fm_safetensors *st, const char *bytes, const char *name,
-                      enum fm_dtype dtype, const uint64_t *shape, int dims, void *dst,
-                      struct fm_err *err)
+static int read_entry(const struct fm_stmember *s, const char *name, enum fm_dtype dtype,
+                      const uint64_t *shape, int dims, void *dst, struct fm_err *err)
 {
-    const struct fm_tensor *t = fm_safetensors_find(st, name);
-    if (!t)
-        return fm_fail(err, FM_EFORMAT, "tensor '%s' is missing", name);
-    if (t->dtype != dtype || !fm_tensor_shaped(t, shape, dims))
-        return fm_fail(err, FM_EFORMAT,
-                       "tensor '%s' does not have the type and shape that the model requires",
-                       name);
-    memcpy(dst, bytes + t->offset, t->size);
+    const void *data = fm_stmember_get(s, dtype, dims, shape, err, "%s", name);
+    if (!data)
+        return err->code;
+    memcpy(dst, data, (size_t)fm_safetensors_find(&s->st, name)->size);
     return FM_OK;
 }
 
-static int read_bounds(struct fm_segments *seg, const struct fm_safetensors *st, const char *bytes,
-                       struct fm_err *err)
+static int read_bounds(struct fm_segments *seg, const struct fm_stmember *s, struct fm_err *err)
 {
-    const struct fm_tensor *t = fm_safetensors_find(st, "boundaries");
+    const struct fm_tensor *t = fm_safetensors_find(&s->st, "boundaries");
     if (!t || t->dims != 1 || t->shape[0] < 2 || t->shape[0] > (uint64_t)seg->I + 1)
         return fm_fail(err, FM_EFORMAT, "no boundaries between 0 and %d", seg->I);
     seg->S = (int)t->shape[0] - 1;
     seg->bound = fm_alloc(t->shape[0], sizeof *seg->bound, "segment boundaries", err);
     if (!seg->bound)
         return err->code;
-    int rc = read_entry(st, bytes, "boundaries", FM_I32, t->shape, 1, seg->bound, err);
+    int rc = read_entry(s, "boundaries", FM_I32, t->shape, 1, seg->bound, err);
     if (rc)
         return rc;
-    for (int s = 0; s < seg->S; s++)
-        if (seg->bound[s + 1] <= seg->bound[s])
-            return fm_fail(err, FM_EFORMAT, "boundaries do not increase (entry %d is %d)", s + 1,
-                           seg->bound[s + 1]);
-    for (int s = 0; s <= seg->S; s++)
-        if (seg->bound[s] % seg->packed.group != 0)
-            return fm_fail(err, FM_EFORMAT, "boundary %d is %d, inside a group of %d channels", s,
-                           seg->bound[s], seg->packed.group);
+    for (int i = 0; i < seg->S; i++)
+        if (seg->bound[i + 1] <= seg->bound[i])
+            return fm_fail(err, FM_EFORMAT, "boundaries do not increase (entry %d is %d)", i + 1,
+                           seg->bound[i + 1]);
+    for (int i = 0; i <= seg->S; i++)
+        if (seg->bound[i] % seg->packed.group != 0)
+            return fm_fail(err, FM_EFORMAT, "boundary %d is %d, inside a group of %d channels", i,
+                           seg->bound[i], seg->packed.group);
     if (seg->bound[0] != 0 || seg->bound[seg->S] != seg->I)
         return fm_fail(err, FM_EFORMAT, "boundaries go from %d to %d instead of 0 to %d",
                        seg->bound[0], seg->bound[seg->S], seg->I);
@@ -466,9 +386,9 @@ static int parse_description(struct fm_tensor *t, const char *text, struct fm_er
 }
 
 /* Read every entry whose name begins with TENSOR_PREFIX, in the index's order, by name. */
-static int read_tensors(struct fm_segments *seg, const struct fm_safetensors *st, const char *bytes,
-                        struct fm_err *err)
+static int read_tensors(struct fm_segments *seg, const struct fm_stmember *s, struct fm_err *err)
 {
+    const struct fm_safetensors *st = &s->st;
     seg->tensor = fm_alloc(st->count, sizeof *seg->tensor, "segment checksums", err);
     if (!seg->tensor)
         return err->code;
@@ -478,7 +398,7 @@ static int read_tensors(struct fm_segments *seg, const struct fm_safetensors *st
         if (strncmp(name, TENSOR_PREFIX, strlen(TENSOR_PREFIX)) != 0)
             continue;
         struct fm_segment_tensor *t = &seg->tensor[seg->tensors];
-        int rc = read_entry(st, bytes, name, FM_U8, shape, 1, &t->digest, err);
+        int rc = read_entry(s, name, FM_U8, shape, 1, &t->digest, err);
         if (rc)
             return rc;
         t->t.name = fm_strdup(name + strlen(TENSOR_PREFIX), err);
@@ -494,8 +414,7 @@ static int read_tensors(struct fm_segments *seg, const struct fm_safetensors *st
 }
 
 /* Read the digests of all experts; the file must have no entries other than the known ones. */
-static int read_experts(struct fm_segments *seg, const struct fm_safetensors *st, const char *bytes,
-                        struct fm_err *err)
+static int read_experts(struct fm_segments *seg, const struct fm_stmember *s, struct fm_err *err)
 {
     int rc = alloc_experts(seg, err);
     const uint64_t shape[3] = {(uint64_t)seg->E, (uint64_t)seg->S, sizeof(struct fm_digest)};
@@ -504,58 +423,45 @@ static int read_experts(struct fm_segments *seg, const struct fm_safetensors *st
         for (int p = 0; p < packed->parts && !rc; p++) {
             char name[64];
             snprintf(name, sizeof name, "layers.%d.%s", seg->config->moe[m], packed->part[p].name);
-            rc =
-                read_entry(st, bytes, name, FM_U8, shape, 3, fm_segments_expert(seg, m, p, 0), err);
+            rc = read_entry(s, name, FM_U8, shape, 3, fm_segments_expert(seg, m, p, 0), err);
         }
     }
     size_t known = count_entries(seg);
-    if (!rc && st->count != known)
-        return fm_fail(err, FM_EFORMAT, "%zu tensors, expected %zu", st->count, known);
+    if (!rc && s->st.count != known)
+        return fm_fail(err, FM_EFORMAT, "%zu tensors, expected %zu", s->st.count, known);
     return rc;
 }
 
-static int read_index(struct fm_segments *seg, const struct fm_safetensors *st, const char *bytes,
-                      struct fm_err *err)
+static int read_index(struct fm_segments *seg, const struct fm_stmember *s, struct fm_err *err)
 {
-    const char *kind = fm_safetensors_metadata(st, "fm.kind");
-    const char *name = fm_safetensors_metadata(st, "fm.dtype");
+    const char *name = fm_safetensors_metadata(&s->st, "fm.dtype");
     int dtype = name ? fm_dtype_from_name(name, strlen(name)) : -1;
-    if (!kind || strcmp(kind, "segments") != 0 || dtype < 0)
-        return fm_fail(err, FM_EFORMAT, "metadata lacks fm.kind=segments or a known fm.dtype");
+    if (dtype < 0)
+        return fm_fail(err, FM_EFORMAT, "metadata lacks a known fm.dtype");
     seg->dtype = (enum fm_dtype)dtype;
-    if (read_bounds(seg, st, bytes, err) || read_tensors(seg, st, bytes, err))
+    if (read_bounds(seg, s, err) || read_tensors(seg, s, err))
         return err->code;
-    return read_experts(seg, st, bytes, err);
+    return read_experts(seg, s, err);
 }
 
 int fm_segments_read(struct fm_segments *seg, const struct fm_bundle *bundle,
                      const struct fm_config *config, struct fm_err *err)
 {
+    struct fm_stmember s;
     *seg = segments_of(config);
-    struct fm_safetensors st = {0};
-    void *bytes = NULL;
-    size_t size = 0;
-    const struct fm_member *m = fm_bundle_find(bundle, FM_MEMBER_SEGMENTS);
-    if (!m)
+    if (!fm_bundle_find(bundle, FM_MEMBER_SEGMENTS))
         return fm_fail(err, FM_EFORMAT, "%s: no member %s; it is not a bundle of fm-pack",
                        bundle->file.path, FM_MEMBER_SEGMENTS);
-    int rc = fm_packed_read(&seg->packed, bundle, config, err);
+    if (fm_packed_read(&seg->packed, bundle, config, err))
+        return err->code;
+    int rc = fm_stmember_open(&s, bundle, FM_MEMBER_SEGMENTS, "segments", err);
     if (rc)
-        return rc;
-    rc = fm_bundle_read(bundle, m, &bytes, &size, err);
-    if (!rc)
-        rc = fm_safetensors_open(&st, &bundle->file, m->offset, m->size, err);
-    /* Offsets of the index are absolute in the bundle, those of the bytes relative to the
-     * member. */
-    for (size_t i = 0; !rc && i < st.count; i++)
-        st.tensor[i].offset -= m->offset;
-    if (!rc)
-        rc = read_index(seg, &st, bytes, err);
+        return fm_within(err, "%s", bundle->file.path);
+    rc = read_index(seg, &s, err);
     if (rc) {
         fm_within(err, "%s: %s", bundle->file.path, FM_MEMBER_SEGMENTS);
         fm_segments_release(seg);
     }
-    fm_safetensors_close(&st);
-    free(bytes);
+    fm_stmember_close(&s);
     return rc;
 }
