@@ -123,7 +123,8 @@ static void show(void *self, const char *stage, uint64_t done, uint64_t total, c
     (void)self;
     pthread_mutex_lock(&lock);
     double t = fm_clock_now();
-    if (strncmp(stage, now.stage, sizeof now.stage - 1) != 0 || done < now.done_first)
+    if (next.work > 0 || strncmp(stage, now.stage, sizeof now.stage - 1) != 0 ||
+        done < now.done_first)
         enter_stage(stage, done, t);
     now.done = done;
     now.total = total;
