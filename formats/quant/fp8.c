@@ -2,10 +2,11 @@
  * FP8: codes are E4M3, `X.weight` F8_E4M3 (N, K).
  *
  * In blocks: `X.weight_scale_inv` (ceil(N / rows), ceil(K / columns)); the value of an element is
- * its code times the scale of its block.  Blocks are 128 x 128 in all known checkpoints; a matrix
- * whose sizes are not multiples of 128 has partial blocks at its far edges.  Scales are float32
- * (DeepSeek-V3), bfloat16 (Qwen3), or powers of two in one byte (ue8m0, as F8_E8M0 or U8).
- * modules_to_not_convert is not needed, because a tensor's dtype shows whether it is quantised.
+ * its code times the scale of its block.  For a weight `X` of experts without that suffix, the
+ * scales are `X_scale_inv`.  Blocks are 128 x 128 in all known checkpoints; a matrix whose sizes
+ * are not multiples of 128 has partial blocks at its far edges.  Scales are float32 (DeepSeek-V3),
+ * bfloat16 (Qwen3), or powers of two in one byte (ue8m0, as F8_E8M0 or U8). modules_to_not_convert
+ * is not needed, because a tensor's dtype shows whether it is quantised.
  *
  * In compressed-tensors `X.weight_scale` is (N, 1), one per block or one number; in ModelOpt, one
  * number.
@@ -103,9 +104,9 @@ const struct fm_quant_method fm_method_fp8 = {.name = "fp8", .read = read_fp8};
 const struct fm_storage fm_fp8 = {CODES,
                                   .name = "fp8",
                                   .written = FM_BF16,
-                                  .weight = ".weight",
-                                  .codes_end = ".weight",
-                                  .scale_end = ".weight_scale_inv",
+                                  .weight = "",
+                                  .codes_end = "",
+                                  .scale_end = "_scale_inv",
                                   .scale_dtypes = FM_SCALES_PLAIN | FM_SCALES_POWERS};
 
 #define COMPRESSED                                                                                 \

@@ -44,7 +44,8 @@ struct fm_plane {
 /*
  * A matrix of codes and the tensors that belong to it.  A value is its code times the scale of its
  * block (lib/base/scaled.h).  Each tensor has the weight's name in the family's table with a
- * different suffix in place of `weight`.
+ * different suffix in place of `weight`.  If a tensor has all experts of a layer, each of these has
+ * E as its first dimension, and an expert's share of them is as described here.
  */
 struct fm_storage {
     const char *name; /* for reports: "fp8" */
@@ -54,9 +55,9 @@ struct fm_storage {
     enum fm_dtype written; /* dtype of the values in bundles and exports, rounded once */
     bool exact;            /* every value is representable as `written` */
     bool whole; /* a row of codes has whole blocks; else blocks at the far edges may be partial */
-    /* The tensor has all experts of a layer, (E, rows, columns / block, bytes of a block), where
-     * rows and columns are the columns and rows of the unquantised weight. */
-    bool fused;
+    /* Codes of experts that are stored as columns are transposed, (E, rows, columns / block, bytes
+     * of a block), where rows and columns are the columns and rows of the unquantised weight. */
+    bool turned;
     const char *weight;    /* suffix of the weight in the family's table */
     const char *codes_end; /* suffix of the tensors of codes that replace it */
     const char *scale_end;

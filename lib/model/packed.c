@@ -192,6 +192,12 @@ bool fm_packed_see(struct fm_packed_layers *layers, const struct fm_config *c, e
                  scheme.storage->name);
         return false;
     }
+    bool apart = scheme.storage && (scheme.storage->factor_end || scheme.block_columns == 0);
+    if (apart && fm_stored_is_fused(at)) {
+        snprintf(why, FM_PACKED_WHY, "%s has numbers for each expert of one tensor",
+                 scheme.storage->name);
+        return false;
+    }
     if (has_one_scale(&scheme)) {
         snprintf(why, FM_PACKED_WHY, "%s has one scale for a whole matrix of an expert",
                  scheme.storage->name);
@@ -260,15 +266,14 @@ int fm_packed_of(struct fm_packed_layers *layers, const struct fm_config *c, enu
     return FM_OK;
 }
 
-/* The scheme of a layer's experts in config.json; *fused: whether they are in one tensor. */
-static struct fm_scheme scheme_of(const struct fm_config *c, int m, bool *fused)
+/* The scheme of a layer's experts in config.json. */
+static struct fm_scheme scheme_of(const struct fm_config *c, int m)
 {
     char name[FM_WEIGHT_NAME_BYTES];
     const struct fm_weight *w = c->family->weight;
     while (!w->name[FM_NAMING_STOCK] || !fm_weights_is_expert(w) ||
            !fm_weights_exists(c, w, c->moe[m]))
         w++;
-    *fused = !fm_weights_per_expert(w, FM_NAMING_STOCK);
     fm_weights_name(name, w->name[FM_NAMING_STOCK], c->moe[m], 0);
     return fm_config_scheme(c, name);
 }
@@ -279,8 +284,7 @@ static int read_layer(struct fm_packed_layers *layers, const struct fm_config *c
                       struct fm_err *err)
 {
     const char *name = cJSON_GetStringValue(storage), *type = cJSON_GetStringValue(scales);
-    bool fused;
-    struct fm_scheme scheme = scheme_of(c, layers->M, &fused);
+    struct fm_scheme scheme = scheme_of(c, layers->M);
     struct fm_packed form;
     int of = type ? fm_dtype_from_name(type, strlen(type)) : -1;
     if (cJSON_IsNull(storage) && cJSON_IsNull(scales)) {
@@ -292,9 +296,6 @@ static int read_layer(struct fm_packed_layers *layers, const struct fm_config *c
     else if (!scheme.storage || strcmp(name, scheme.storage->name) != 0)
         return fm_fail(err, FM_EFORMAT, "storage is '%.32s', but config.json says %s", name,
                        scheme.storage ? scheme.storage->name : "none");
-    else if (fused && !scheme.storage->fused)
-        return fm_fail(err, FM_EFORMAT, "storage is '%s', which experts in one tensor cannot have",
-                       name);
     else if (of < 0)
         return fm_fail(err, FM_EFORMAT, "scales are '%.32s', which storage '%s' does not have",
                        type, name);

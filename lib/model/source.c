@@ -21,6 +21,7 @@
 #include "formats/json/json.h"
 #include "lib/base/mem.h"
 #include "lib/base/modules.h"
+#include "lib/base/names.h"
 #include "lib/family/extra.h"
 
 #define EXPORT_BYTES_MAX ((size_t)64 << 20)
@@ -406,8 +407,9 @@ static int check_tensor(const struct fm_stored *s, const struct fm_modules *e, c
     const struct fm_tensor *t = s->tensor;
     if (!fm_stored_is_codes(s))
         return FM_OK;
-    int length = (int)(strlen(t->name) - strlen(s->scheme.storage->codes_end));
-    snprintf(module, sizeof module, "%.*s", length, t->name);
+    const char *end = s->scheme.storage->codes_end;
+    end = end[0] || !fm_ends_with(t->name, ".weight") ? end : ".weight";
+    snprintf(module, sizeof module, "%.*s", (int)(strlen(t->name) - strlen(end)), t->name);
     if (!fm_modules_match(e, module))
         return FM_OK;
     return fm_fail(err, FM_EFORMAT,

@@ -179,6 +179,24 @@ static int check_number(const struct fm_tensor *t, struct fm_err *err)
                    t->name, has);
 }
 
+/* Whether the first dimension of a tensor of codes is that of experts. */
+static bool has_experts(const struct fm_stored *s)
+{
+    return s->scheme.storage->turned || fm_stored_is_fused(s);
+}
+
+/* Rows and columns of a matrix of codes, or of each of them. */
+static uint64_t rows_of(const struct fm_stored *s)
+{
+    return s->tensor->shape[has_experts(s)];
+}
+
+static uint64_t columns_of(const struct fm_stored *s)
+{
+    uint64_t rows = rows_of(s) * (has_experts(s) ? s->tensor->shape[0] : 1);
+    return fm_stored_count(s) / (rows ? rows : 1);
+}
+
 /* FM_EFORMAT if the factor is missing, or if the factor or the shape does not fit the codes. */
 static int check_single(const struct fm_stored *s, struct fm_err *err)
 {
@@ -205,7 +223,7 @@ static int check_single(const struct fm_stored *s, struct fm_err *err)
     int64_t said[2];
     if (fm_tensor_read(s->shape, s->shape_file, 0, said, sizeof said, err))
         return fm_within(err, "tensor '%s'", s->shape->name);
-    uint64_t rows = s->tensor->shape[0], columns = fm_stored_count(s) / (rows ? rows : 1);
+    uint64_t rows = rows_of(s), columns = columns_of(s);
     if ((uint64_t)said[0] == rows && (uint64_t)said[1] == columns)
         return FM_OK;
     return fm_fail(err, FM_EFORMAT,
@@ -237,23 +255,21 @@ int fm_stored_check(const struct fm_stored *s, struct fm_err *err)
     if (!s->scale)
         return fm_fail(err, FM_EFORMAT, "tensor '%s' is %s, but its scales '%s' are missing",
                        t->name, fm_dtype_name(t->dtype), name);
-    int dims = storage->fused ? 4 : 2;
+    int experts = has_experts(s), dims = 2 + experts + storage->turned;
     if (t->dims != dims)
         return fm_fail(err, FM_EFORMAT, "tensor '%s' is %s with %d dimensions; codes have %d",
                        t->name, fm_dtype_name(t->dtype), t->dims, dims);
     int rc = check_scale_dtype(storage, s->scale, err);
     if (rc)
         return rc;
-    if (storage->fused)
-        return check_shape(s->scale, t->shape, 3, "its codes require", err);
     if (check_single(s, err))
         return err->code;
     if (scheme.block_rows == 0)
         return check_number(s->scale, err);
-    uint64_t columns = fm_stored_count(s) / (t->shape[0] ? t->shape[0] : 1);
     uint64_t chunks = s->chunks ? (uint64_t)s->chunks : 1;
-    const uint64_t want[] = {chunks * fm_scheme_across(t->shape[0] / chunks, scheme.block_rows),
-                             fm_scheme_across(columns, scheme.block_columns)};
+    const uint64_t want[] = {t->shape[0],
+                             chunks * fm_scheme_across(rows_of(s) / chunks, scheme.block_rows),
+                             fm_scheme_across(columns_of(s), scheme.block_columns)};
     if (s->chunks)
         snprintf(who, sizeof who, "blocks of %d x %d in each of %d chunks require",
                  scheme.block_rows, scheme.block_columns, s->chunks);
@@ -262,7 +278,7 @@ int fm_stored_check(const struct fm_stored *s, struct fm_err *err)
                  scheme.block_columns);
     else
         snprintf(who, sizeof who, "a scale for each row requires");
-    return check_shape(s->scale, want, 2, who, err);
+    return check_shape(s->scale, want + !experts, 2 + experts, who, err);
 }
 
 /* The part as which a weight's codes are stored if they are transposed; -1 for other parts. */
@@ -307,26 +323,28 @@ int fm_stored_check_weight(enum fm_weight_part *part, const struct fm_stored *s,
         return fm_weights_check(c, w, t, storage, l, channels, err);
     int dims = fm_weights_shape(own, c, w, l, channels), as = turned(w->part);
     uint64_t bits = (uint64_t)fm_storage_bits(storage);
-    if (dims != (storage->fused ? 3 : 2) || (storage->fused && as < 0))
+    bool fused = fm_stored_is_fused(s), columns = fused && as >= 0;
+    if (dims != 2 + fused || storage->turned != columns)
         return fm_fail(err, FM_ECONFIG, "tensor '%s' is %s; in this model only %s can be", t->name,
-                       storage->name, storage->fused ? "experts' matrices" : "matrices");
-    int rc = check_whole(t, scheme, own[1], err);
+                       storage->name, storage->turned ? "experts' matrices" : "matrices");
+    uint64_t *row = &own[columns ? 1 : dims - 1];
+    int rc = check_whole(t, scheme, *row, err);
     if (rc)
         return rc;
-    if (!storage->fused) {
-        own[1] = own[1] * bits / (uint64_t)fm_dtype_bits(t->dtype);
-        return check_shape(t, own, 2, "config.json requires", err);
+    if (!columns) {
+        *row = *row * bits / (uint64_t)fm_dtype_bits(t->dtype);
+        return check_shape(t, own, dims, "config.json requires", err);
     }
     *part = (enum fm_weight_part)as;
     uint64_t block = (uint64_t)scheme.block_columns;
-    const uint64_t want[] = {own[0], own[2], own[1] / block, block * bits / 8};
+    const uint64_t want[] = {own[0], own[2], *row / block, block * bits / 8};
     return check_shape(t, want, 4, "config.json requires", err);
 }
 
 enum fm_weight_part fm_stored_part(const struct fm_storage *storage, enum fm_weight_part part)
 {
     int as = turned(part);
-    return storage->fused && as >= 0 ? (enum fm_weight_part)as : part;
+    return storage->turned && as >= 0 ? (enum fm_weight_part)as : part;
 }
 
 void fm_stored_name(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_storage *storage,
@@ -340,13 +358,15 @@ int fm_stored_shape(uint64_t shape[FM_ST_DIMS_MAX], const struct fm_scheme *sche
 {
     const struct fm_storage *s = scheme->storage;
     uint64_t bits = (uint64_t)fm_storage_bits(s);
-    if (!s->fused) {
-        shape[0] = plane ? fm_scheme_across(plain->shape[0], scheme->block_rows) : plain->shape[0];
-        shape[1] = plane ? fm_scheme_across(plain->shape[1], scheme->block_columns)
-                         : plain->shape[1] * bits / (uint64_t)fm_dtype_bits(s->codes);
-        return 2;
-    }
+    int rows = plain->dims - 2, columns = plain->dims - 1; /* dimensions */
     shape[0] = plain->shape[0];
+    if (!s->turned) {
+        shape[rows] =
+            plane ? fm_scheme_across(plain->shape[rows], scheme->block_rows) : plain->shape[rows];
+        shape[columns] = plane ? fm_scheme_across(plain->shape[columns], scheme->block_columns)
+                               : plain->shape[columns] * bits / (uint64_t)fm_dtype_bits(s->codes);
+        return plain->dims;
+    }
     shape[1] = plain->shape[2];
     shape[2] = plain->shape[1] / (uint64_t)scheme->block_columns;
     shape[3] = (uint64_t)scheme->block_columns * bits / 8;
@@ -375,10 +395,10 @@ void fm_stored_values(struct fm_tensor *values, char name[FM_ST_NAME_BYTES_MAX +
     values->name = name;
     values->dtype = storage->written;
     values->size = fm_stored_bytes(s);
-    values->dims -= storage->fused;
+    values->dims -= storage->turned;
     values->shape[values->dims - 1] *=
-        storage->fused ? (uint64_t)s->scheme.block_columns
-                       : (uint64_t)(fm_dtype_bits(storage->codes) / fm_storage_bits(storage));
+        storage->turned ? (uint64_t)s->scheme.block_columns
+                        : (uint64_t)(fm_dtype_bits(storage->codes) / fm_storage_bits(storage));
 }
 
 enum fm_dtype fm_stored_dtype(const struct fm_stored *s)
@@ -462,9 +482,7 @@ int fm_stored_widen(struct fm_scales *scales, float *scale, const struct fm_stor
     const struct fm_storage *storage = scheme.storage;
     /* The difference of a code and its zero point can be almost twice the largest code. */
     float most = fm_code_scale_max(storage->code) / (storage->zero_end ? 2 : 1);
-    uint64_t rows = 1;
-    for (int d = 0; d < s->tensor->dims - (storage->fused ? 2 : 1); d++)
-        rows *= s->tensor->shape[d];
+    uint64_t rows = rows_of(s);
     assert(s->scale && first + count <= fm_tensor_count(s->scale)); /* fm_stored_check */
     fm_storage_scales(scale, storage, raw, s->scale->dtype, count, factor);
     for (size_t i = 0; i < count; i++)
@@ -476,7 +494,7 @@ int fm_stored_widen(struct fm_scales *scales, float *scale, const struct fm_stor
     float *zero = s->zero ? fm_scratch(count * sizeof *zero) : NULL;
     if (zero && read_zeros(zero, s, first, count, err))
         return err->code;
-    int64_t columns = (int64_t)(fm_stored_count(s) / rows);
+    int64_t columns = (int64_t)columns_of(s);
     *scales = (struct fm_scales){.scale = scale,
                                  .zero = zero,
                                  .count = count,

@@ -78,6 +78,12 @@ static inline bool fm_stored_is_expert(const struct fm_stored *s)
     return s->weight && fm_weights_is_expert(s->weight);
 }
 
+/* Whether it has all experts of a layer, or belongs to codes that do. */
+static inline bool fm_stored_is_fused(const struct fm_stored *s)
+{
+    return fm_stored_is_expert(s) && s->e < 0;
+}
+
 /* FM_EFORMAT, naming both, if the tensor belongs to codes that do not exist, or if it is codes and
  * its weight also exists unquantised. */
 int fm_stored_check_pair(const struct fm_stored *s, fm_stored_find *find, const void *in,

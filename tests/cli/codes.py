@@ -70,6 +70,12 @@ def rounded(x, dtype):
     return numbers((dtype, None, words(dtype, [to_f32(x)])))[0]
 
 
+def share(data, n, i):
+    """Share i of n equal ones."""
+    size = len(data) // n
+    return data[i * size : (i + 1) * size]
+
+
 # --- decoding ---------------------------------------------------------------------------------------
 def halves(data):
     """The low half of each byte comes first."""
@@ -146,6 +152,15 @@ def gptoss_experts(blocks, scales):
     return [E, columns, rows], [x[(e * rows + r) * columns + c] for e in range(E) for c in range(columns) for r in range(rows)]
 
 
+def experts(tensors, name, end, quant):
+    """Decode a tensor with a matrix of each expert."""
+    (dtype, (E, *shape), data), (of, (_, *grid), scale), found = tensors[name], tensors[name + end], []
+    for e in range(E):
+        one = {"x.weight": (dtype, shape, share(data, E, e)), "x.weight_scale_inv": (of, grid, share(scale, E, e))}
+        found += matrix(one, "x.weight", quant)[1]
+    return [E, *shape], found
+
+
 def decoded(model):
     """Decode all matrices that are stored as codes: {name of the plain tensor: (shape, values)}."""
     tensors, quant, found = read(model), config_of(model).get("quantization_config", {}), {}
@@ -157,13 +172,15 @@ def decoded(model):
         elif end.endswith("_blocks"):
             whole = name.removesuffix("_blocks")
             found[whole] = gptoss_experts(tensors[name], tensors[whole + "_scales"])
+        elif name + "_scale_inv" in tensors and len(tensors[name][1]) == 3:
+            found[name] = experts(tensors, name, "_scale_inv", quant)
         elif end in ("weight", "weight_packed") and {base + ".weight_scale", base + ".weight_scale_inv"} & tensors.keys():
             found[base + ".weight"] = matrix(tensors, name, quant)
     return found
 
 
 PARTS = (".weight", ".weight_packed", ".weight_scale", ".weight_scale_inv", ".weight_global_scale", ".weight_scale_2",
-         ".weight_shape", ".input_scale", ".qweight", ".qzeros", ".scales", ".g_idx", "_blocks", "_scales")  # fmt: skip
+         ".weight_shape", ".input_scale", ".qweight", ".qzeros", ".scales", ".g_idx", "_blocks", "_scales", "_scale_inv")  # fmt: skip
 
 
 def plain_tensors(model, dtype):

@@ -30,6 +30,7 @@ from codes import decoded, encoded, numbers, words
 from recode import cut
 from tensors import config_of, members, read, unpack
 
+ROUTED = r"\S*(?:(?<!shared_)experts|moe)\."
 GATE, UP, DOWN = ("gate_proj", "w1"), ("up_proj", "w3"), ("down_proj", "w2")
 
 
@@ -81,6 +82,18 @@ def rows_of(tensor, fused, e):
     return cut(data, shape[0] if shape else 1)
 
 
+def is_halves(name):
+    """Whether an expert's gate rows come before its up rows."""
+    return "gate_up" in name and not name.endswith(("_blocks", "_scales"))
+
+
+def matrices(name, tensor, e, E):
+    """[(expert, rows)] of the matrices in a tensor of expert e or, if e is None, of all experts."""
+    experts = range(E) if e is None else [e]
+    rows = [(n, rows_of(tensor, e is None, n)) for n in experts]
+    return [(n, half) for n, x in rows for half in (cut(x, 2) if is_halves(name) else [x])]
+
+
 # --- codes of a checkpoint ---------------------------------------------------------------------------
 class Source:
     def __init__(self, model):
@@ -91,9 +104,10 @@ class Source:
         """[(name, rows)] of the codes, then of their scales, of gate, up, down or gate_up."""
         found = []
         for name in sorted(self.tensor):
-            m = re.search(rf"\.layers\.{layer}\..*(?<!shared_)experts\.(?:(\d+)\.)?(\w+?)(_blocks|_scales|\.\w+)$", name)
-            codes = m and m[3] in ("_blocks", ".weight", ".weight_packed")
-            scales = m and m[3] in ("_scales", ".weight_scale", ".weight_scale_inv")
+            ends = r"|_blocks|_scales|_scale_inv|\.\w+"
+            m = re.search(rf"^model\.layers\.{layer}\.{ROUTED}(?:(\d+)\.)?(\w+?)({ends})$", name)
+            codes = m and m[3] in ("", "_blocks", ".weight", ".weight_packed")
+            scales = m and m[3] in ("_scales", "_scale_inv", ".weight_scale", ".weight_scale_inv")
             if not (codes or scales) or m[2] not in of or (m[1] and int(m[1]) != e):
                 continue
             self.used.add(name)
@@ -104,7 +118,8 @@ class Source:
         """What a bundle must store for an expert: {last part of a tensor's name: bytes}."""
         G, want = parts["down"][1][1], {}
         gate, up, both = (self.planes(layer, e, of) for of in (GATE, UP, ("gate_up_proj",)))
-        halves = [(x[0::2], x[1::2]) for _, x in both] or [(g, u) for (_, g), (_, u) in zip(gate, up)]
+        halves = [cut(x, 2) if is_halves(name) else (x[0::2], x[1::2]) for name, x in both]
+        halves = halves or [(g, u) for (_, g), (_, u) in zip(gate, up)]
         for key, x in zip(("gate_up", "gate_up_scale"), halves):
             if key in parts:
                 want[key] = joined_rows(*x, order, I)
@@ -139,19 +154,14 @@ def bundle(model, path):
     return source, order, (M, E, I), [I // parts["down"][1][1] for _, parts in layer_files(files)]
 
 
-def keep(tensor, order, k, down, group, fused, E, I):
-    """Keep the first k channels of each expert, in order, in a tensor of codes or scales."""
-    out = b""
-    for e in range(E if fused else 1):
-        x, mask = rows_of(tensor, fused, e), order[e * I : e * I + k]
-        if down:
-            out += b"".join(put(mask, cut(r, I // group), group) for r in x)
-        elif len(x) >= I:
-            r = len(x) // I
-            out += b"".join(b"".join(x[c * r : c * r + r]) for c in mask)
-        else:
-            out += put(mask, x, I // len(x))
-    return out
+def keep(x, mask, down, group, I):
+    """Keep these channels in the rows of a matrix of codes or scales."""
+    if down:
+        return b"".join(put(mask, cut(r, I // group), group) for r in x)
+    if len(x) >= I:
+        r = len(x) // I
+        return b"".join(b"".join(x[c * r : c * r + r]) for c in mask)
+    return put(mask, x, I // len(x))
 
 
 def grown(have, tensor, scales):
@@ -185,7 +195,8 @@ def export(model, path, directory):
         want = t[2]
         if name in source.used:
             layer, e, down = place(name, moe)
-            want = keep(t, order[(layer * E + (e or 0)) * I :], k, down, group[layer], e is None, E, I)
+            first = lambda n: order[(layer * E + n) * I :][:k]
+            want = b"".join(keep(x, first(n), down, group[layer], I) for n, x in matrices(name, t, e, E))
         elif "shared_expert" in name and name.endswith("weight_shape"):
             rows, words_ = have[name.replace("_shape", "_packed")][1]
             want = struct.pack("<2q", rows, 8 * words_)
@@ -208,15 +219,15 @@ def blank(model, path, directory):
     widths, moe, have, done = export_of(directory)["widths"], moe_layers(source), read(directory), 0
     for name in source.used:
         layer, e, down = place(name, moe)
-        t, codes = have[name], not name.endswith("_scale")
-        if e is None or t[:2] != source.tensor[name][:2]:
+        t, codes, want = have[name], not name.endswith(("_scale", "_scale_inv")), b""
+        if t[:2] != source.tensor[name][:2]:
             sys.exit(f"{name} has another type or shape in the export")
-        k = widths[moe[layer]][e] if codes else I
-        want = keep(source.tensor[name], order[(layer * E + e) * I :], k, down, group[layer], False, E, I)
-        if codes:
-            zero = b"\x88" if name.endswith("_packed") and t[0] == "I32" else b"\0"
-            n, row = (t[1][0], len(t[2]) // t[1][0]) if down else (1, len(t[2]))
-            want = b"".join(r + zero * (row - len(r)) for r in cut(want, n)) if k else zero * len(t[2])
+        zero = b"\x88" if name.endswith("_packed") and t[0] == "I32" else b"\0"
+        for n, x in matrices(name, source.tensor[name], e, E):
+            k = widths[moe[layer]][n] if codes else I
+            lines = cut(keep(x, order[(layer * E + n) * I :][:k], down, group[layer], I), len(x) if down else 1)
+            each = sum(map(len, x)) // len(lines)
+            want += b"".join(line + zero * (each - len(line)) for line in lines)
         if t[2] != want:
             differs(name, " in the export")
         done += codes
@@ -276,10 +287,13 @@ def values(model, path):
             want = b""
             for e in range(E):
                 mine = order[(m * E + e) * I : (m * E + e + 1) * I]
-                names = {n.split(".")[-2]: n for n in tensors if re.search(
-                    rf"\.layers\.{layer}\..*(?<!shared_)experts\.{e}\.\w+\.weight$", n)}  # fmt: skip
-                gate, up, down = (next(names[x] for x in of if x in names) for of in (GATE, UP, DOWN))
-                gate, up, down = (cut(bf16(name), tensors[name][1][0]) for name in (gate, up, down))
+                rows = {}
+                for name, (_, shape, _) in tensors.items():
+                    if m_ := re.search(rf"^model\.layers\.{layer}\.{ROUTED}(?:{e}\.)?(\w+_proj|w\d)(?:\.weight)?$", name):
+                        rows[m_[1]] = rows_of((None, shape, bf16(name)), len(shape) == 3, e)
+                if both := rows.get("gate_up_proj"):
+                    rows["gate_proj"], rows["up_proj"] = cut(both, 2)
+                gate, up, down = (next(rows[x] for x in of if x in rows) for of in (GATE, UP, DOWN))
                 want += joined_rows(gate, up, mine, I) if key == "gate_up" else turned_columns(down, mine, I, I)
             seen += 1
             wrong += parts[key][2] != want

@@ -38,6 +38,7 @@ FORMS = {
     "modelopt-mixed": ("packed/modelopt-mixed", QUERY, ".weight", ".weight_scale"),
     "fp8": ("odd-fp8", UP, ".weight", ".weight_scale_inv"),
     "gpt-oss": ("odd-gptoss", "model.layers.1.mlp.experts.down_proj", "_blocks", "_scales"),
+    "fused": ("odd-mistral4", "model.layers.1.mlp.experts.gate_up_proj", "", "_scale_inv"),
     "gptq": ("packed/w4a16", UP, ".qweight", ".scales"),
 }
 PACKED = [form for form, (path, *_) in FORMS.items() if path == f"packed/{form}"]
@@ -56,6 +57,9 @@ class Form:
         self.name, self.good = name, Path("good")
         if name == "gpt-oss":
             recode.gptoss(golden / path, self.good)
+        elif name == "fused":
+            recode.inner(golden / path, Path("text"))
+            recode.quantise("text", self.good, "fp8:8x4")
         elif name == "gptq":
             recode.gptq(golden / path, self.good)
         else:
@@ -244,6 +248,7 @@ def unordered(tensors, config):
 
 FP8_QUERY, DOWN = "model.layers.0.self_attn.q_proj.weight", "model.layers.1.mlp.experts.down_proj"
 FP8_SCALE = FP8_QUERY + "_scale_inv"
+FUSED = "model.layers.1.mlp.experts.gate_up_proj_scale_inv"
 SPECIAL = {  # form: {fault that only this form can have: function of tensors and config}
     "fp8": {
         "code -NaN": poke(FP8_QUERY, b"\xff", 7),
@@ -280,6 +285,13 @@ SPECIAL = {  # form: {fault that only this form can have: function of tensors an
         "sinks of two heads": shaped("model.layers.0.self_attn.sinks", 2, 3),
         "attention bias off": model(attention_bias=False),
         "attention bias missing": drop("model.layers.0.self_attn.o_proj.bias"),
+    },
+    "fused": {
+        "a scale for each expert": lambda t, c: t.update({FUSED: (*t[FUSED][:1], [8, 1, 1], t[FUSED][2][:32])}),
+        "the scales of an expert less": lambda t, c: t.update({FUSED: (*t[FUSED][:1], [7, 6, 11], t[FUSED][2][: 7 * 66 * 4])}),
+        "a scale of the last expert": poke(FUSED, struct.pack("<f", -1), 8 * 66 - 1),
+        "blocks of gate and up apart": shaped(FUSED, 16, 3, 11),
+        "codes and values": copied("model.norm.weight", FUSED.replace("_scale_inv", ".weight")),
     },
     "fp8-block": {
         "block zero": weights(block_structure=[16, 0]),

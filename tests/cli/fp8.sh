@@ -19,8 +19,14 @@ same() {
 echo "== the same ranking as the plain float32 model of these values, to the last bit"
 same "$model" "$model/tokens.npy"
 echo "== other families, in blocks of 16 x 24"
-for name in odd-dsv3 odd-minimax odd-glm4 odd-hy3 odd-glm5 odd-axk1 odd-afmoe odd-laguna odd-mimo; do
-    python3 "$here/recode.py" quantise "$GOLDEN/$name" made fp8:16x24
+for name in odd-dsv3 odd-minimax odd-glm4 odd-hy3 odd-glm5 odd-axk1 odd-afmoe odd-laguna odd-mimo \
+    odd-step odd-mistral4 odd-q35; do
+    from=$GOLDEN/$name
+    if grep -q text_config "$from/config.json"; then
+        python3 "$here/recode.py" inner "$from" inner
+        from=inner
+    fi
+    python3 "$here/recode.py" quantise "$from" made fp8:16x24
     echo "$name: $(same made made/tokens.npy)"
     fm-rank -q --model made --tokens made/tokens.npy -o ranked -f >/dev/null 2>&1
     fm-train -q --model made --tokens made/tokens.npy --method saliency --budget-step 0.2 \
@@ -28,7 +34,7 @@ for name in odd-dsv3 odd-minimax odd-glm4 odd-hy3 odd-glm5 odd-axk1 odd-afmoe od
     fm-pack -q --model made -f -o family.fm trained >/dev/null
     python3 "$here/compare.py" values made family.fm
     fm-verify -q --function --model made --tokens made/tokens.npy family.fm | numbers
-    rm -r made
+    rm -rf made inner
 done
 echo "== layers for multi-token prediction stay as they are stored"
 python3 "$here/recode.py" quantise "$GOLDEN/odd-glm4" made fp8:16x24

@@ -16,7 +16,8 @@
     recode.py awq MODEL OUT                store W4A16 in AWQ's format, with other zero points
     recode.py join MODEL OTHER EXPRESSION OUT   take matching modules from OTHER, for a mixture of schemes
     recode.py ease MODEL EXPRESSION OUT    store matching modules in BF16, and ignore them
-    recode.py apart MODEL OUT              the text part of Gemma 4 with a tensor for each matrix of an expert
+    recode.py inner MODEL OUT              the text part of a wrapper
+    recode.py apart MODEL OUT              the same with a tensor for each matrix of an expert, for Gemma 4
     recode.py resize MODEL OUT I           experts of I channels, repeating the first ones if there were fewer;
                                            shared experts get n_shared_experts times I channels
     recode.py grow MODEL OUT H             a hidden size of H, repeating the first elements
@@ -33,14 +34,13 @@ import struct
 import sys
 from pathlib import Path
 
-from codes import AWQ, decoded, encoded, integers, matrix, numbers, plain, plain_tensors, words
+from codes import AWQ, decoded, encoded, integers, matrix, numbers, plain, plain_tensors, share, words
 from tensors import config_of, pack, read, write
 
 
 def cut(data, n):
     """Cut data into n equal pieces."""
-    size = len(data) // n
-    return [data[i * size : (i + 1) * size] for i in range(n)]
+    return [share(data, n, i) for i in range(n)]
 
 
 # --- formats ----------------------------------------------------------------------------------------
@@ -54,15 +54,25 @@ def compressed_tensors(form, ignore, **weights):
             "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}}}  # fmt: skip
 
 
+def stacked(form, tensor, x, both):
+    """Encode a matrix, or one of each expert, whose tensors then have another dimension."""
+    dtype, (*E, rows, columns), _ = tensor
+    if not E:
+        return encoded(form, dtype, x, rows, columns, both)
+    made = [encoded(form, dtype, one, rows, columns, both) for one in cut(x, *E)]
+    return {end: (of, E + shape, b"".join(one[end][2] for one in made)) for end, (of, shape, _) in made[0].items()}
+
+
 def quantise(model, out, kind):
     tensors, (kind, _, size), ignored, layers = read(model), kind.partition(":"), ["lm_head"], {}
     for name, (dtype, shape, data) in sorted(tensors.items()):
         if dtype == "F16" and kind != "w4a16":
             tensors[name] = "BF16", shape, words("BF16", numbers((dtype, shape, data)))
-    values = {n: numbers(t) for n, t in sorted(tensors.items()) if len(t[1]) == 2 and ".layers." in n}
+    values = {n: numbers(t) for n, t in sorted(tensors.items()) if ".layers." in n and
+              (len(t[1]) == 2 or len(t[1]) == 3 and re.search(r"_proj(\.weight)?$", n))}  # fmt: skip
     for name, x in values.items():
         t, base = tensors[name], name.removesuffix("weight")
-        take = lambda form, both=0: encoded(form, t[0], x, *t[1], both)
+        take = lambda form, both=0: stacked(form, t, x, both)
         if kind == "w4a16" and not EXPERTS.search(name):
             ignored.append(base[:-1])
         elif kind == "w4a16":
@@ -204,15 +214,17 @@ def ease(model, expression, out):
     write(model, out, tensors, lambda config: config["quantization_config"]["ignore"].append("re:" + expression))
 
 
-def apart(model, out):
+def inner(model, out, each=False):
     tensors = {}
     for name, (dtype, shape, data) in read(model).items():
-        inner, name = "language_model." in name, name.replace("language_model.", "")
-        if inner and not name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+        name = name.replace("language_model.", "")
+        if not re.match(r"model\.(layers|embed_tokens|norm)\.|lm_head", name):
+            continue
+        if not each or not name.endswith(("experts.gate_up_proj", "experts.down_proj")):
             tensors[name] = dtype, shape, data
             continue
         parts, place = ("gate", "up") if "gate_up" in name else ("down",), name.rpartition(".")[0]
-        for e, both in enumerate(cut(data, shape[0]) if inner else ()):
+        for e, both in enumerate(cut(data, shape[0])):
             for part, x in zip(parts, cut(both, len(parts))):
                 tensors[f"{place}.{e}.{part}_proj.weight"] = dtype, [shape[1] // len(parts), shape[2]], x
 
@@ -224,23 +236,28 @@ def apart(model, out):
     write(model, out, tensors, edit)
 
 
+def apart(model, out):
+    inner(model, out, each=True)
+
+
 # --- shapes -----------------------------------------------------------------------------------------
 def resize(model, out, I):
     config = config_of(model)
     key = "moe_intermediate_size" if "moe_intermediate_size" in config else "intermediate_size"
     have, I, tensor = config[key], int(I), read(model)
     for name, (dtype, shape, data) in tensor.items():
-        m = re.search(r"(shared_)?experts\..*(gate|up|down)_proj\.weight", name)
+        m = re.search(r"(?:(shared_)?experts|moe)\..*?(gate|up|down|gate_up)_proj(\.weight)?$", name)
         if not m:
             continue
         n = config.get("n_shared_experts") or 1 if m[1] else 1
-        matrix = [cut(row, shape[1]) for row in cut(data, shape[0])]
         at = [i % (n * have) for i in range(n * I)]
-        if m[2] == "down":
-            matrix = [[row[i] for i in at] for row in matrix]
-        else:
-            matrix = [matrix[i] for i in at]
-        tensor[name] = dtype, [len(matrix), len(matrix[0])], b"".join(b"".join(row) for row in matrix)
+        at += [have + i for i in at] if m[2] == "gate_up" else []
+        (*E, rows, columns), made = shape, b""
+        for one in cut(data, *(E or [1])):
+            matrix = [cut(row, columns) for row in cut(one, rows)]
+            matrix = [[row[i] for i in at] for row in matrix] if m[2] == "down" else [matrix[i] for i in at]
+            made += b"".join(b"".join(row) for row in matrix)
+        tensor[name] = dtype, [*E, len(matrix), len(matrix[0])], made
     write(model, out, tensor, lambda c: c.update({key: I}))
 
 
@@ -344,4 +361,4 @@ def qwen3(out, dtype):
 
 
 if __name__ == "__main__":
-    {f.__name__: f for f in (plain, quantise, fuse, gptq, awq, join, ease, apart, resize, grow, gptoss, qwen3)}[sys.argv[1]](*sys.argv[2:])
+    {f.__name__: f for f in (plain, quantise, fuse, gptq, awq, join, ease, inner, apart, resize, grow, gptoss, qwen3)}[sys.argv[1]](*sys.argv[2:])

@@ -2,7 +2,9 @@
  * Step-3.5-Flash and the text part of Step-3.7-Flash, wrapper step3p7: grouped-query attention with
  * norms of every head of q and k and a sigmoid gate for each head; more query heads, and a
  * different rotation, in layers with a sliding window; SwiGLU with a limit in some layers; norms
- * that multiply by 1 + w; a sigmoid router with a bias for the choice, and a shared expert.
+ * that multiply by 1 + w; a sigmoid router with a bias for the choice, and a shared expert.  Gate,
+ * up and down of a layer's experts are one tensor each, in the FP8 forms with scales of one more
+ * dimension.
  *
  * Published config.json files have lists with an entry for each layer, some also for layers of
  * multi-token prediction, where transformers has an object for each type of layer.  Source:
