@@ -325,7 +325,7 @@ static int pass_whole(struct filework *f, const struct fm_exportplan *p,
     struct fm_hasher *hasher = fm_hasher_new();
     struct fm_mark mark = fm_scratch_mark();
     uint64_t left = from->t.size, n;
-    void *bytes = fm_scratch(FM_FILL_PIECE);
+    void *bytes = fm_scratch((size_t)(left < FM_FILL_PIECE ? left : FM_FILL_PIECE));
     int rc = hasher ? FM_OK : fm_fail(err, FM_ENOMEM, "no memory for a digest");
     for (; left > 0 && !rc && (!f || fm_taskgroup_going(&f->w->tasks)); left -= n) {
         uint64_t at = from->t.size - left;
@@ -585,7 +585,7 @@ static uint64_t piece_memory(const struct fm_exportplan *p, const struct fm_piec
     const struct fm_planned_tensor *t = x->tensor;
     const struct fm_tensor *scale = t->decoded ? t->from->at.scale : NULL;
     if (fm_planned_copy(t))
-        return FM_FILL_PIECE;
+        return x->size < FM_FILL_PIECE ? x->size : FM_FILL_PIECE;
     if (!x->block)
         return x->size + (t->picked ? 2 * (uint64_t)t->from->t.size : x->size) +
                (scale
