@@ -5,7 +5,8 @@ run() {
     (cd "$GOLDEN/.." && BUILD=${PATH%%/bin:*} python3 "$measure/fullsize.py" "$@" --dir "$OLDPWD/made")
 }
 run olmoe mixtral qwen1.5-moe qwen3-30b moonlight gpt-oss-20b gpt-oss-120b glm-4.7 deepseek-v3-bf16 \
-    deepseek-v3 kimi-k2 kimi-k2-thinking kimi-k2.5 mimo-v2.5 mimo-v2.6-pro qwen3.8-2.4t \
+    deepseek-v3 kimi-k2 kimi-k2-thinking kimi-k2.5 mimo-v2.5 mimo-v2.6-pro qwen3.8-2.4t step-3.5-flash \
+    mistral-small-4 gemma-4-26b \
     --plan-only --layers 5 --method saliency --tokens 4096 |
     grep -E 'tensors$|^codes|^\(status'
 for shape in gpt-oss-20b kimi-k2-thinking; do

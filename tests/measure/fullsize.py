@@ -100,6 +100,47 @@ QWEN38 = {
     "hidden_act": "silu", "max_position_embeddings": 262144, "partial_rotary_factor": 0.25, "rms_norm_eps": 1e-6,
     "rope_parameters": {"partial_rotary_factor": 0.25, "rope_theta": 10000000, "rope_type": "default"},
     "tie_word_embeddings": False, "dtype": "bfloat16"}
+STEP35 = {
+    "architectures": ["Step3p5ForCausalLM"], "model_type": "step3p5", "vocab_size": 128896,
+    "hidden_size": 4096, "intermediate_size": 11264, "moe_intermediate_size": 1280, "share_expert_dim": 1280,
+    "num_hidden_layers": 45, "num_attention_heads": 64, "num_attention_groups": 8, "num_key_value_heads": 8,
+    "head_dim": 128, "moe_num_experts": 288, "moe_top_k": 8, "moe_router_activation": "sigmoid",
+    "moe_router_scaling_factor": 3.0, "norm_expert_weight": True, "use_moe_router_bias": True,
+    "moe_layers_enum": ",".join(map(str, range(3, 45))), "sliding_window": 512,
+    "layer_types": ["sliding_attention" if l % 4 else "full_attention" for l in range(45)],
+    "attention_other_setting": {"attention_type": "sliding_attention", "num_attention_heads": 96,
+                                "num_attention_groups": 8, "head_dim": 128},
+    "rope_theta": [1e4 if l % 4 else 5e6 for l in range(45)],
+    "partial_rotary_factors": [1.0 if l % 4 else 0.5 for l in range(45)],
+    "swiglu_limits": 43 * [0.0] + [7.0, 7.0], "swiglu_limits_shared": 44 * [0.0] + [16.0],
+    "use_head_wise_attn_gate": True, "zero_centered": True, "use_qk_norm": True, "hidden_act": "silu",
+    "max_position_embeddings": 262144, "rms_norm_eps": 1e-5, "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16", "quantization_config": FP8}
+MISTRAL_SMALL_4 = {
+    "architectures": ["Mistral4ForCausalLM"], "model_type": "mistral4", "vocab_size": 131072,
+    "hidden_size": 4096, "intermediate_size": 12288, "moe_intermediate_size": 2048, "num_hidden_layers": 36,
+    "num_attention_heads": 32, "num_key_value_heads": 32, "n_routed_experts": 128, "n_shared_experts": 1,
+    "num_experts_per_tok": 4, "n_group": 1, "topk_group": 1, "norm_topk_prob": True, "routed_scaling_factor": 1.0,
+    "first_k_dense_replace": 0, "q_lora_rank": 1024, "kv_lora_rank": 256, "qk_nope_head_dim": 64,
+    "qk_rope_head_dim": 64, "v_head_dim": 128, "rope_interleave": True, "hidden_act": "silu",
+    "max_position_embeddings": 1048576, "rms_norm_eps": 1e-6, "attention_bias": False,
+    "rope_parameters": {"type": "yarn", "rope_type": "yarn", "rope_theta": 10000.0, "factor": 128.0,
+                        "original_max_position_embeddings": 8192, "max_position_embeddings": 1048576,
+                        "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+                        "llama_4_scaling_beta": 0.1, "partial_rotary_factor": 0.5},
+    "tie_word_embeddings": False, "dtype": "bfloat16"}
+GEMMA4_26B = {
+    "architectures": ["Gemma4ForCausalLM"], "model_type": "gemma4_text", "vocab_size": 262144,
+    "hidden_size": 2816, "intermediate_size": 2112, "moe_intermediate_size": 704, "num_hidden_layers": 30,
+    "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 256, "global_head_dim": 512,
+    "num_global_key_value_heads": 2, "attention_k_eq_v": True, "num_experts": 128, "top_k_experts": 8,
+    "enable_moe_block": True, "layer_types": 5 * (5 * ["sliding_attention"] + ["full_attention"]),
+    "sliding_window": 1024, "final_logit_softcapping": 30.0, "hidden_activation": "gelu_pytorch_tanh",
+    "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0, "use_double_wide_mlp": False,
+    "rope_parameters": {"full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
+                        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}},
+    "max_position_embeddings": 262144, "rms_norm_eps": 1e-6, "attention_bias": False,
+    "tie_word_embeddings": True, "dtype": "bfloat16"}
 
 SHAPES = {
     "olmoe": {
@@ -168,6 +209,10 @@ SHAPES = {
         "moe_layer_freq": [int(l > 0) for l in range(70)], "attention_value_scale": 0.612,
         "quantization_config": {**FP8, "store_dtype": "mxfp4", "mxfp4_block_size": GROUP}},
     "qwen3.8-2.4t": QWEN38,
+    "step-3.5-flash": STEP35,
+    "mistral-small-4": {"architectures": ["Mistral3ForConditionalGeneration"], "model_type": "mistral3",
+                        "text_config": MISTRAL_SMALL_4},
+    "gemma-4-26b": GEMMA4_26B,
 }  # fmt: skip
 
 # --- tensors -------------------------------------------------------------------------------------------
@@ -192,6 +237,12 @@ def linear(c, name, rows, columns, expert=False):
         yield f"{name}.weight_shape", "I64", (2,)
     else:
         yield from plain(f"{name}.weight", rows, columns)
+
+
+def stacked(c, name, E, rows, columns):
+    """The tensors of a matrix of all experts."""
+    for end, dtype, shape in linear(c, "", rows, columns, True):
+        yield name + end.removeprefix(".weight"), dtype, (E, *shape)
 
 
 def mlp(c, place, I, names=("gate_proj", "up_proj", "down_proj"), expert=False):
@@ -252,8 +303,15 @@ def attention(c, p, l):
         yield from fused_attention(c, p, l)
         return
     H, heads, groups, kind = (c[k] for k in ("hidden_size", "num_attention_heads", "num_key_value_heads", "model_type"))
-    wide = c.get("head_dim", H // heads)
+    wide, window = c.get("head_dim", H // heads), c.get("layer_types", [None] * (l + 1))[l] == "sliding_attention"
+    if kind == "gemma4_text" and not window:
+        wide, groups = c["global_head_dim"], c["num_global_key_value_heads"]
+    if kind == "step3p5":
+        heads = c["attention_other_setting"]["num_attention_heads"] if window else heads
+        yield from plain(p + "g_proj.weight", heads, H)
     for x, rows in ("q", heads * wide * (1 + c.get("attn_output_gate", False))), ("k", groups * wide), ("v", groups * wide):
+        if x == "v" and kind == "gemma4_text" and not window:
+            continue  # the keys
         yield from plain(f"{p}{x}_proj.weight", rows, H)
         if c.get("attention_bias") or kind == "qwen2_moe":
             yield from plain(f"{p}{x}_proj.bias", rows)
@@ -264,7 +322,7 @@ def attention(c, p, l):
     if kind == "olmoe":
         yield from plain(p + "q_norm.weight", heads * wide)
         yield from plain(p + "k_norm.weight", groups * wide)
-    if kind in ("qwen3_moe", "glm4_moe", "qwen3_5_moe_text"):
+    if kind in ("qwen3_moe", "glm4_moe", "qwen3_5_moe_text", "step3p5", "gemma4_text"):
         yield from plain(p + "q_norm.weight", wide)
         yield from plain(p + "k_norm.weight", wide)
 
@@ -273,7 +331,7 @@ def experts(c, p):
     """The tensors of a layer's experts, with its router and shared experts."""
     H, kind = c["hidden_size"], c["model_type"]
     I = c.get("moe_intermediate_size") or c["intermediate_size"]
-    E = next(c[k] for k in ("n_routed_experts", "num_experts", "num_local_experts") if k in c)
+    E = next(c[k] for k in ("n_routed_experts", "moe_num_experts", "num_experts", "num_local_experts") if k in c)
     if kind == "gpt_oss":
         yield from plain(p + "mlp.router.weight", E, H)
         yield from plain(p + "mlp.router.bias", E)
@@ -282,18 +340,33 @@ def experts(c, p):
             yield f"{p}mlp.experts.{x}_scales", "U8", (E, rows, columns // GROUP)
             yield from plain(f"{p}mlp.experts.{x}_bias", E, rows)
         return
+    if kind == "gemma4_text":
+        yield from plain(p + "router.proj.weight", E, H)
+        yield from plain(p + "router.scale", H)
+        yield from plain(p + "router.per_expert_scale", E)
+        yield from stacked(c, p + "experts.gate_up_proj", E, 2 * I, H)
+        yield from stacked(c, p + "experts.down_proj", E, H, I)
+        return
+    if kind == "step3p5":
+        yield from plain(p + "moe.gate.weight", E, H)
+        yield p + "moe.router_bias", "F32", (E,)
+        yield from mlp({"hidden_size": H}, p + "share_expert", c["share_expert_dim"])
+        for x, rows, columns in ("gate", I, H), ("up", I, H), ("down", H, I):
+            yield from stacked(c, f"{p}moe.{x}_proj.weight", E, rows, columns)
+        return
     place, names = ("block_sparse_moe", ("w1", "w3", "w2")) if kind == "mixtral" else ("mlp", mlp.__defaults__[0])
     yield from plain(f"{p}{place}.gate.weight", E, H)
     if "n_routed_experts" in c:
-        yield f"{p}mlp.gate.e_score_correction_bias", "F32", (E,)
+        if kind != "mistral4":
+            yield f"{p}mlp.gate.e_score_correction_bias", "F32", (E,)
         if c["n_shared_experts"]:
             yield from mlp(c, p + "mlp.shared_experts", I * c["n_shared_experts"])
     if "shared_expert_intermediate_size" in c:
         yield from mlp(c, p + "mlp.shared_expert", c["shared_expert_intermediate_size"])
         yield from plain(p + "mlp.shared_expert_gate.weight", 1, H)
-    if kind == "qwen3_5_moe_text":
-        yield from plain(p + "mlp.experts.gate_up_proj", E, 2 * I, H)
-        yield from plain(p + "mlp.experts.down_proj", E, H, I)
+    if kind in ("qwen3_5_moe_text", "mistral4"):
+        yield from stacked(c, p + "mlp.experts.gate_up_proj", E, 2 * I, H)
+        yield from stacked(c, p + "mlp.experts.down_proj", E, H, I)
         return
     for e in range(E):
         yield from mlp(c, f"{p}{place}.experts.{e}", I, names, True)
@@ -304,7 +377,12 @@ def layer(c, l):
     yield from plain(p + "input_layernorm.weight", H)
     yield from plain(p + "post_attention_layernorm.weight", H)
     yield from attention(c, p, l)
-    if l < c.get("first_k_dense_replace", 0) or ("hybrid_layer_pattern" in c and not c["moe_layer_freq"][l]):
+    if c["model_type"] == "gemma4_text":
+        for x in "pre_feedforward", "pre_feedforward_2", "post_feedforward", "post_feedforward_1", "post_feedforward_2":
+            yield from plain(p + "feedforward_layernorm".join(x.split("feedforward")) + ".weight", H)
+        yield from plain(p + "layer_scalar", 1)
+        yield from mlp(c, p + "mlp", c["intermediate_size"])
+    if l < c.get("first_k_dense_replace", 3 if c["model_type"] == "step3p5" else 0) or ("hybrid_layer_pattern" in c and not c["moe_layer_freq"][l]):
         yield from mlp(c, p + "mlp", c["intermediate_size"])
     else:
         yield from experts(c, p)
@@ -313,7 +391,7 @@ def layer(c, l):
 def tensors(c):
     """The tensors of each shard: embeddings and head, a layer, a layer for multi-token prediction."""
     V, H, L = (c[k] for k in ("vocab_size", "hidden_size", "num_hidden_layers"))
-    yield [*plain("model.embed_tokens.weight", V, H), *plain("model.norm.weight", H), *plain("lm_head.weight", V, H)]
+    yield [*plain("model.embed_tokens.weight", V, H), *plain("model.norm.weight", H), *([] if c["tie_word_embeddings"] else plain("lm_head.weight", V, H))]
     for l in range(L):
         yield list(layer(c, l))
     if c.get("mtp_num_hidden_layers"):
@@ -366,11 +444,12 @@ def text_of(c):
 
 
 def cut(c, layers):
-    """The first layers, and the first entries of lists that have one for each layer."""
+    """The first layers, and the first entries of lists that have one for each layer; Gemma's last layer is full."""
     if "text_config" in c:
         return {**c, "text_config": cut(c["text_config"], layers)}
     L = c["num_hidden_layers"]
-    short = {k: v[:layers] for k, v in c.items() if isinstance(v, list) and len(v) == L}
+    part = slice(-layers, None) if c["model_type"] == "gemma4_text" else slice(layers)
+    short = {k: v[part] for k, v in c.items() if isinstance(v, list) and len(v) == L}
     return {**c, **short, "num_hidden_layers": layers}
 
 
