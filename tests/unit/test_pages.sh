@@ -40,7 +40,7 @@ broken man/fm-guide.7 's/^llama-server -m out34-q4.gguf .*/fm-pack --lists # not
 broken man/fm-train.1 's/^\.It Fl -until Ar R$/.It Fl -untill Ar R/' 'no tool has an option --untill'
 broken man/fm-hacking.7 's/(not run: they need/(they need/' ".ci/run has no 'make fuzz'"
 broken man/fm-clip.3 's/run: unit.test_install$/run: unit\/test_nothing/' 'no test unit/test_nothing'
-broken man/fm.7 's/cli.fm7-examples Slurm/cli\/fm7-examples PBS/' "takes no block 'PBS'"
+broken man/fm.7 's/cli.fm7-examples/cli\/fm7-examples PBS/' "takes no block 'PBS'"
 broken man/fm-clip.3 '/^\.Sh SEE ALSO/i .Bd -literal\nfm-rank -m MODEL\n.Ed' 'no test runs this block'
 
 python3 "$scratch/tests/pages.py" check >"$scratch/said" && fail "pages with faults are accepted"
