@@ -3,16 +3,16 @@
  * channels of an expert's part form a group.  Threads fill groups from the bundle in parallel.  In
  * a directory each piece is written at its offset, in the order of the bundle, so that the bundle
  * is read sequentially; in a stream they are written in the order of the file, in rounds of one
- * group per thread.  The digests of a stream's files are computed as the stream is written.  A
+ * expert per thread.  The digests of a stream's files are computed as the stream is written.  A
  * directory's files are not written in order, so each is read once after it has been written,
  * mostly from the page cache.  fm-export.json, which has the digests of all other files, is written
  * last.
  *
- *     bundle    | e0: gate, up of channel 0 | gate, up of channel 1 | ...   and the same of its
- * scales |  fm_fill_take: read and compared with checksums, once for a group | fm_channels_convert:
- * decoded, rounded
+ *     bundle    | gate, up of channel 0 | gate, up of channel 1 | ...     and scales of codes
+ *                  |  fm_fill_take: once for a group, compared with checksums
+ *                  |  fm_channels_convert: decoded, rounded
  *                  v
- *     channels  | gate, up of channel 0 | gate, up of channel 1 | ...       of the export's format
+ *     channels  | gate, up of channel 0 | gate, up of channel 1 | ...     in the export's format
  *                  |  fm_fill_give: fm_channels_cut
  *                  v
  *     pieces    | gate of channel 0 | gate of channel 1 | ...   | up of channel 0 | ...
@@ -57,7 +57,6 @@ struct filework {
     const struct fm_planned_file *planned;
     struct fm_output out; /* in a directory */
     struct fm_piece *piece;
-    char **bytes; /* in a stream: of each piece of a round */
 };
 
 /* Write bytes of a file; those of a stream are given in order. */
@@ -533,9 +532,9 @@ static int compare_sources(const void *a, const void *b)
     return x->from < y->from ? -1 : x->from > y->from;
 }
 
-void fm_fill_group(struct fm_piece *piece, size_t n, bool sorted)
+void fm_fill_group(struct fm_piece *piece, size_t n)
 {
-    if (sorted && n > 0)
+    if (n > 0)
         qsort(piece, n, sizeof *piece, compare_sources);
     for (size_t i = 0, first = 0; i < n; i++) {
         bool same =
@@ -546,8 +545,8 @@ void fm_fill_group(struct fm_piece *piece, size_t n, bool sorted)
     }
 }
 
-/* Bytes of a piece.  In a stream, pieces that are made from the same channels follow each other
- * only if they are all of these channels. */
+/* Bytes of a piece.  In a stream, pieces of an expert are made from the same channels only if they
+ * are all of these channels. */
 static uint64_t limit_of(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
                          bool stream)
 {
@@ -573,7 +572,8 @@ static int cut(struct fm_piece **piece, int *count, const struct fm_exportplan *
         }
     }
     *count = (int)n;
-    fm_fill_group(*piece, n, !stream);
+    if (!stream)
+        fm_fill_group(*piece, n);
     return FM_OK;
 }
 
@@ -623,7 +623,13 @@ static uint64_t plan_memory(const struct fm_exportplan *p)
     return bytes;
 }
 
-/* Scratch of a thread for the largest group; in a stream, with all pieces of the group. */
+/* Whether both pieces are of the same expert. */
+static bool same_expert(const struct fm_piece *a, const struct fm_piece *b)
+{
+    return a->block && b->block && a->block->m == b->block->m && a->block->e == b->block->e;
+}
+
+/* Scratch of a thread for the largest group; in a stream, with all pieces of an expert. */
 static uint64_t group_memory(const struct fm_exportplan *p, bool stream)
 {
     uint64_t most = 0, all = 0;
@@ -632,10 +638,7 @@ static uint64_t group_memory(const struct fm_exportplan *p, bool stream)
         const struct fm_planned_tensor *t = &p->tensor[i];
         for (uint64_t at = 0; at < t->t.size; at += before.size) {
             const struct fm_piece x = fm_fill_next(p, t, at, limit_of(p, t, stream));
-            bool same = x.block && before.block && x.block->m == before.block->m &&
-                        x.block->e == before.block->e && x.first == before.first &&
-                        source_of(p, x.block) == source_of(p, before.block);
-            all = (same ? all : 0) + x.size;
+            all = (same_expert(&x, &before) ? all : 0) + x.size;
             uint64_t bytes = piece_memory(p, &x) + (stream ? all : 0);
             most = bytes > most ? bytes : most;
             before = x;
@@ -669,7 +672,7 @@ static void fill_group(void *arg, int i)
     int rc = FM_OK;
     if (!x->group || !fm_taskgroup_going(&f->w->tasks))
         return;
-    if (!f->bytes)
+    if (!x->to)
         fm_scratch_reserve(f->w->scratch);
     struct fm_mark mark = fm_scratch_mark();
     if (fm_planned_copy(x->tensor))
@@ -680,8 +683,8 @@ static void fill_group(void *arg, int i)
         struct fm_mark own = fm_scratch_mark();
         if (!rc)
             rc = fm_fill_give(&bytes, &c, p, &x[k], &err);
-        if (!rc && f->bytes)
-            memcpy(f->bytes[i + k], bytes, (size_t)x[k].size);
+        if (!rc && x[k].to)
+            memcpy(x[k].to, bytes, (size_t)x[k].size);
         else if (!rc)
             rc = put_weights(f, x[k].tensor->t.offset + x[k].from, bytes, (size_t)x[k].size, &err);
         fm_scratch_release(own);
@@ -691,30 +694,33 @@ static void fill_group(void *arg, int i)
         fm_taskgroup_fail(&f->w->tasks, &err);
 }
 
-/* Groups are filled in parallel, one per thread, and written in order. */
+/* Pieces are made in rounds of one expert per thread, by groups, and written in order.  Those of a
+ * group are not neighbours if the down projection is between gate and up. */
 static int stream_pieces(struct filework *f, int pieces, struct fm_err *err)
 {
     struct fm_piece *piece = f->piece;
     int most = fm_pool_threads(), rc = FM_OK;
     for (int first = 0, n; first < pieces && !rc && fm_taskgroup_going(&f->w->tasks); first += n) {
-        if (fm_planned_copy(piece[first].tensor)) {
+        struct fm_piece *x = piece + first;
+        if (fm_planned_copy(x->tensor)) {
             n = 1;
-            rc = put_copy(f, &piece[first], err);
+            rc = put_copy(f, x, err);
             continue;
         }
+        int experts = 1;
+        for (n = 1; first + n < pieces && !fm_planned_copy(x[n].tensor); n++)
+            if (!same_expert(&x[n - 1], &x[n]) && ++experts > most)
+                break;
         struct fm_mark mark = fm_scratch_mark();
-        n = 0;
-        for (int groups = 0;
-             groups < most && first + n < pieces && !fm_planned_copy(piece[first + n].tensor);
-             groups++)
-            n += piece[first + n].group;
-        char **bytes = fm_scratch((size_t)n * sizeof *bytes);
+        struct fm_piece *made = fm_scratch((size_t)n * sizeof *made);
         for (int i = 0; i < n; i++)
-            bytes[i] = fm_scratch((size_t)piece[first + i].size);
-        struct filework round = {.w = f->w, .piece = piece + first, .bytes = bytes};
+            x[i].to = fm_scratch((size_t)x[i].size);
+        memcpy(made, x, (size_t)n * sizeof *made);
+        fm_fill_group(made, (size_t)n);
+        struct filework round = {.w = f->w, .piece = made};
         fm_pool_for(n, fill_group, &round);
         for (int i = 0; i < n && !rc && fm_taskgroup_going(&f->w->tasks); i++)
-            rc = put_weights(f, 0, bytes[i], (size_t)piece[first + i].size, err);
+            rc = put_weights(f, 0, x[i].to, (size_t)x[i].size, err);
         fm_scratch_release(mark);
     }
     return rc;

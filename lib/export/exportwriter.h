@@ -35,6 +35,7 @@ struct fm_piece {
     uint32_t first, n;
     int group; /* number of pieces that are made from the same channels, from this one on; 0: not
                   the first of them */
+    char *to;  /* in a stream: where its bytes are made */
 };
 
 /* The piece of a tensor from byte `at` on, which is 0 or the end of a piece.  If possible it is
@@ -42,8 +43,8 @@ struct fm_piece {
  * checksums of channel groups, and not at all if they are rounded or columns. */
 struct fm_piece fm_fill_next(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
                              uint64_t at, uint64_t limit);
-/* Find the groups of consecutive pieces; `sorted`: the pieces are sorted by source before. */
-void fm_fill_group(struct fm_piece *piece, size_t n, bool sorted);
+/* Sort pieces by source, and find their groups. */
+void fm_fill_group(struct fm_piece *piece, size_t n);
 
 /*
  * Make a piece.  For each piece of a group, fm_fill_take reads the channels *c, all zero before the

@@ -392,7 +392,7 @@ static int plan_units(struct fm_verify_job *j, struct fm_err *err)
                 j->unit[j->units++] = (struct fm_verify_unit){.tensor = t, .block = b};
         }
     }
-    fm_fill_group(j->piece, n, true);
+    fm_fill_group(j->piece, n);
     for (size_t i = 0; i < n; i++)
         if (j->piece[i].group)
             j->unit[j->units++] = (struct fm_verify_unit){.piece = &j->piece[i]};
