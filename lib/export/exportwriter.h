@@ -24,8 +24,8 @@ uint64_t fm_exportwriter_memory(const struct fm_exportplan *plan, bool stream);
  * thread needs little memory. */
 #define FM_FILL_PIECE ((uint64_t)4 << 20)
 
-/* Bytes of a tensor that are made at a time.  Those of experts are some channels of a block, or the
- * numbers of a block that has none. */
+/* A range of a tensor's bytes, made in one go: for experts, a range of channels of one block.  A
+ * block without channels, such as a factor for a whole matrix, is a single piece. */
 struct fm_piece {
     const struct fm_planned_tensor *tensor;
     const struct fm_planned_block *block; /* NULL: not of experts */
