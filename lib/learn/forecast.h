@@ -1,9 +1,10 @@
 /*
  * The time of a planned run, as the sum of three terms: its floating-point operations divided by
- * the rate of matrix products; a third of that for other operations on tokens; and the time to
- * convert the weights that are read.  The rate and the conversion are measured here, in a fraction
- * of a second.  The forecast is meant for choosing a machine and is not a guarantee: waiting for a
- * disk is never included.
+ * the rate of matrix products; a third of that for other operations on tokens, or as much again
+ * with bfloat16 operands, because they are in float32 in either precision; and the time to convert
+ * the weights that are read.  The rate and the conversion are measured here, in a fraction of a
+ * second.  The forecast is meant for choosing a machine and is not a guarantee: waiting for a disk
+ * is never included.
  */
 #ifndef FM_FORECAST_H
 #define FM_FORECAST_H
