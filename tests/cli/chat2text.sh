@@ -104,7 +104,9 @@ cp model/tokenizer_config.json page/MODEL
 yes "$(head -n 1 chats.jsonl)" | head -n 100 >page/chats.jsonl
 (
     cd page || exit 99
+    echo '{"conversations": [{"from": "human", "value": "1+1?"}, {"from": "gpt", "value": "2"}]}' >sharegpt.jsonl
     examples fm-chat2text.1
+    cat shared.jsonl
     examples fm-guide.7
     wc -l <chat.jsonl
     ls ranked
