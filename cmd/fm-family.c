@@ -3,16 +3,14 @@
  *
  * Each step is the tool of that name, called in a child process of its own (lib/run/child.h), with
  * the command line that --print shows.  This process has one thread; it holds the lock of the work
- * folder and the record of finished steps (lib/run/ledger.h).  Before the first step, the steps
- * that will run are called with --dry-run, so that they refuse now what they would refuse after
- * hours.
+ * folder.  Which step is the first to run follows from the record of finished steps
+ * (lib/run/ledger.h).  Before it, the steps that will run are called with --dry-run, so that they
+ * refuse now what they would refuse after hours.
  */
-#include <errno.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "cmd/cli.h"
 #include "cmd/progress.h"
@@ -49,7 +47,7 @@ static const struct {
     {"fm-train", "train", "making masks", "trained.fm", "train.state", fm_train_main},
     {"fm-recover", "recover", "recovery", "recovered.fm", "recover.state", fm_recover_main},
     {"fm-pack", "pack", "packing", "family.fm", NULL, fm_pack_main},
-    {"fm-pack", "export", "exporting", NULL, NULL, fm_pack_main},
+    {"fm-pack", "export", "exporting", "export", NULL, fm_pack_main},
     {"fm-verify", "verify", "verifying", NULL, NULL, fm_verify_main},
 };
 
@@ -83,26 +81,15 @@ struct cost {
 
 struct family {
     struct fm_cli cli;
-    char *work, *path[STEPS], *state[STEPS]; /* outputs and state files */
-    bool unmade;                             /* with --dry-run: there is no work folder */
-    int first;                               /* the first step to run; STEPS: none */
+    char *work;
+    bool unmade; /* with --dry-run: there is no work folder */
+    int first;   /* the first step to run; STEPS: none */
+    struct fm_ledger_step step[STEPS];
     struct fm_ledger ledger;
-    cJSON *data, *model; /* digests of the inputs: of the learning steps, of fm-pack */
     struct cost cost[STEPS];
     uint64_t calibrated, measured; /* tokens; 0: the ranking is done */
     double reach;                  /* the highest budget that masks can have */
 };
-
-static bool has(int step)
-{
-    return step != RECOVER || asked.recover;
-}
-
-/* The step before, or -1. */
-static int before(int step)
-{
-    return step - (has(step - 1) ? 1 : 2);
-}
 
 /* ---- command lines ---- */
 
@@ -188,16 +175,17 @@ static void add_command(struct words *w, const struct family *f, int step)
         add(w, "--export=%s", asked.out);
     add_options(w, f, step, true);
     if (step == VERIFY)
-        add(w, "--against=%s", f->path[PACK]);
+        add(w, "--against=%s", f->step[PACK].path);
     if (step_of[step].state && !f->unmade)
-        add(w, "--state=%s", f->state[step]);
+        add(w, "--state=%s", f->step[step].state);
     if (step <= PACK)
-        add(w, "--output=%s", f->unmade ? "-" : f->path[step]);
+        add(w, "--output=%s", f->unmade ? "-" : f->step[step].path);
 }
 
 static void add_operand(struct words *w, const struct family *f, int step)
 {
-    const char *operand = step == RANK ? NULL : step == VERIFY ? asked.out : f->path[before(step)];
+    int before = fm_ledger_before(f->step, step);
+    const char *operand = before < 0 ? NULL : f->step[before].path;
     if (operand && operand[0] == '-')
         add(w, "--");
     if (operand)
@@ -234,7 +222,7 @@ static int print_commands(const struct family *f, struct fm_err *err)
     bool failed = false;
     for (int step = 0; step < STEPS; step++) {
         struct words w = {0};
-        if (!has(step))
+        if (f->step[step].skip)
             continue;
         add_command(&w, f, step);
         add_operand(&w, f, step);
@@ -276,207 +264,45 @@ static int run_tool(struct call *c, cJSON **json, struct fm_err *err)
     return rc;
 }
 
-/* ---- steps and their record ---- */
-
-static bool exists(const char *path)
-{
-    struct stat st;
-    return path && lstat(path, &st) == 0;
-}
-
-/* The entry of a step in the record; each export has its own. */
-static cJSON *entry_of(const struct family *f, int step)
-{
-    return fm_ledger_step(&f->ledger, step_of[step].name, step >= EXPORT ? asked.out : "");
-}
-
-/* Whether this command, or an earlier one, made the output of the step. */
-static bool is_own(const struct family *f, int step)
-{
-    return step == EXPORT || entry_of(f, step);
-}
+/* ---- what the record compares ---- */
 
 static int compare_words(const void *a, const void *b)
 {
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* The entry of a step before it runs: its options and the digests of its inputs. */
-static int make_entry(cJSON **entry, const struct family *f, int step, struct fm_err *err)
+static int list_options(struct family *f, struct fm_err *err)
 {
-    const cJSON *from = step > RANK ? entry_of(f, before(step)) : NULL;
-    const cJSON *given = step < PACK ? f->data : step == PACK ? f->model : NULL;
-    char identity[FM_LEDGER_IDENTITY];
-    struct words w = {0};
-    *entry = cJSON_CreateObject();
-    cJSON *options = fm_json_add_array(*entry, "options");
-    add_options(&w, f, step, false);
-    if (w.count) /* their order does not matter; that of files is in the inputs */
-        qsort(w.word, w.count, sizeof *w.word, compare_words);
-    for (size_t i = 0; i < w.count; i++) {
-        char *word = fm_ledger_word(w.word[i]);
-        w.failed = w.failed || !word;
-        fm_json_add_string(options, NULL, word ? word : "");
-        free(word);
+    for (int step = 0; step < STEPS; step++) {
+        struct words w = {0};
+        add_options(&w, f, step, false);
+        if (w.failed)
+            return fm_fail(err, FM_ENOMEM, "no memory for the options of a step");
+        if (w.count) /* their order does not matter; that of files is in the inputs */
+            qsort(w.word, w.count, sizeof *w.word, compare_words);
+        f->step[step].options = w.word;
     }
-    cJSON *inputs = fm_json_add_object(*entry, "inputs");
-    fm_ledger_copy(inputs, given);
-    fm_ledger_copy(inputs, cJSON_GetObjectItemCaseSensitive(from, "output"));
-    if (step < VERIFY) {
-        fm_ledger_identity(identity, f->path[step]);
-        fm_json_add_string(*entry, "before", identity);
-    }
-    bool failed = w.failed || !fm_json_is_whole(*entry);
-    release(&w);
-    return failed ? fm_fail(err, FM_ENOMEM, "no memory for the record of a step") : FM_OK;
-}
-
-/* Add the digests of a step's output. */
-static int add_output(struct family *f, int step, cJSON *entry, struct fm_err *err)
-{
-    cJSON *output = cJSON_CreateObject();
-    int rc = FM_OK;
-    if (step < EXPORT)
-        rc = fm_ledger_digest(&f->ledger, output, step_of[step].output, f->path[step], err);
-    if (step == EXPORT)
-        rc = fm_ledger_digest(&f->ledger, output, "export", f->path[step], err);
-    /* Users may edit the card, and fm-export.json has its digest. */
-    cJSON_DeleteItemFromObjectCaseSensitive(output, "export README.md");
-    cJSON_DeleteItemFromObjectCaseSensitive(output, "export fm-export.json");
-    fm_json_add(entry, "output", output);
-    return rc;
-}
-
-/* Whether the output of a step is as the record says. */
-static int is_intact(bool *intact, struct family *f, int step, struct fm_err *err)
-{
-    const cJSON *was = entry_of(f, step);
-    char text[FM_LEDGER_TEXT];
-    cJSON *now = cJSON_CreateObject();
-    int rc = exists(f->path[step]) ? add_output(f, step, now, err) : FM_OK;
-    *intact = !rc && !fm_ledger_differ(text, cJSON_GetObjectItemCaseSensitive(was, "output"),
-                                       cJSON_GetObjectItemCaseSensitive(now, "output"), true);
-    cJSON_Delete(now);
-    if (rc == FM_ESAVED || rc == FM_ENOMEM)
-        return rc;
-    *err = (struct fm_err){0};
     return FM_OK;
 }
 
-/* A step that ended although the record does not say so, because this program was killed before it
- * could: its output is not the file that was there when it began, and its state file is gone. */
-static int settle(struct family *f, int step, struct fm_err *err)
-{
-    cJSON *was = entry_of(f, step);
-    const char *old = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(was, "before"));
-    char identity[FM_LEDGER_IDENTITY];
-    if (!was || !old || step == VERIFY || cJSON_GetObjectItemCaseSensitive(was, "output"))
-        return FM_OK;
-    fm_ledger_identity(identity, f->path[step]);
-    if (!identity[0] || strcmp(identity, old) == 0 || exists(f->state[step]))
-        return FM_OK;
-    int rc = f->state[step] && !f->cli.dry_run ? fm_ledger_unlock(f->state[step], err) : FM_OK;
-    return rc ? rc : add_output(f, step, was, err);
-}
-
-/* Compare the entry of a step with the record; *why says what differs, or is empty. */
-static int compare(char why[FM_LEDGER_TEXT], struct family *f, int step, struct fm_err *err)
-{
-    const cJSON *was = entry_of(f, step);
-    static const char *const part[] = {"options", "inputs"};
-    cJSON *now = NULL;
-    int rc = make_entry(&now, f, step, err);
-    why[0] = '\0';
-    for (int i = 0; i < 2 && !rc && was && !why[0]; i++)
-        if (!fm_ledger_differ(why, cJSON_GetObjectItemCaseSensitive(was, part[i]),
-                              cJSON_GetObjectItemCaseSensitive(now, part[i]), false))
-            why[0] = '\0';
-    cJSON_Delete(now);
-    return rc;
-}
-
-/* A ranking, or the state of an unfinished step, is not replaced by one with other options: it may
- * be the work of hours. */
-static int protect(const struct family *f, int step, const char *why, struct fm_err *err)
-{
-    if (!why[0])
-        return FM_OK;
-    for (int i = step; step == RANK && i < PACK; i++)
-        if (has(i) && (exists(f->path[i]) || exists(f->state[i])))
-            return fm_fail(err, FM_ECONFIG,
-                           "'%s' has stages that were made otherwise (%s); use another --work, or "
-                           "remove it",
-                           f->work, why);
-    for (int i = step; i < PACK; i++)
-        if (has(i) && exists(f->state[i]))
-            return fm_fail(err, FM_ECONFIG,
-                           "'%s' is the state of an unfinished run (%s); repeat that command, use "
-                           "another --work, or remove the file",
-                           f->state[i], why);
-    return FM_OK;
-}
-
-/* Set f->first: the first step that is not finished, or whose options or inputs have changed; or
- * an earlier one whose output is needed and gone. */
-static int find_first(struct family *f, struct fm_err *err)
-{
-    char why[FM_LEDGER_TEXT];
-    bool intact = true;
-    int rc = FM_OK, step;
-    f->first = STEPS;
-    for (step = 0; step < STEPS && f->first == STEPS && !rc; step++) {
-        if (!has(step))
-            continue;
-        if (settle(f, step, err) || compare(why, f, step, err) || protect(f, step, why, err))
-            return err->code;
-        const cJSON *was = entry_of(f, step);
-        if (why[0] || !cJSON_GetObjectItemCaseSensitive(was, "output"))
-            f->first = step;
-        if (why[0])
-            fm_run_note(&f->cli.run, "%s again: %s", step_of[step].doing, why);
-    }
-    if (f->first > EXPORT) {
-        rc = is_intact(&intact, f, EXPORT, err);
-        f->first = intact ? f->first : EXPORT;
-    }
-    while (!rc && f->first < STEPS && (step = before(f->first)) >= 0) {
-        rc = is_intact(&intact, f, step, err);
-        if (rc || intact)
-            break;
-        fm_run_note(&f->cli.run, "%s again: '%s' is missing or has changed", step_of[step].doing,
-                    f->path[step]);
-        f->first = step;
-    }
-    return rc;
-}
-
-/* Check that the steps that will run replace nothing but their own earlier outputs. */
-static int check_owner(const struct family *f, struct fm_err *err)
-{
-    for (int step = f->first; step < EXPORT; step++)
-        if (has(step) && exists(f->path[step]) && !is_own(f, step))
-            return fm_fail(err, FM_ECREATE,
-                           "'%s' exists, and fm-family did not make it; choose another --work",
-                           f->path[step]);
-    return FM_OK;
-}
-
-static int add_inputs(struct family *f, struct fm_err *err)
+static int list_inputs(struct family *f, struct fm_err *err)
 {
     const struct fm_guard *g = &f->cli.guard;
+    cJSON *data = cJSON_CreateObject(), *model = cJSON_CreateObject();
     char what[80];
-    f->data = cJSON_CreateObject();
-    f->model = cJSON_CreateObject();
     int rc = FM_OK;
+    for (int step = RANK; step < PACK; step++)
+        f->step[step].inputs = data;
+    f->step[PACK].inputs = model;
     /* The last two are MODEL and standard input.  MODEL takes longer to read. */
     for (int i = 0; i + 2 < g->reads && !rc; i++) {
         snprintf(what, sizeof what, "%s (file %d)", g->read[i].what, i + 1);
-        rc = fm_ledger_digest(&f->ledger, f->data, what, g->read[i].path, err);
+        rc = fm_ledger_digest(&f->ledger, data, what, g->read[i].path, err);
     }
     if (!rc)
-        rc = fm_ledger_digest(&f->ledger, f->model, "MODEL", f->cli.run.inputs.model, err);
+        rc = fm_ledger_digest(&f->ledger, model, "MODEL", f->cli.run.inputs.model, err);
     if (!rc)
-        rc = fm_ledger_digest(&f->ledger, f->data, "MODEL", f->cli.run.inputs.model, err);
+        rc = fm_ledger_digest(&f->ledger, data, "MODEL", f->cli.run.inputs.model, err);
     return rc;
 }
 
@@ -507,7 +333,7 @@ static int plan_learning(struct family *f, int step, struct fm_err *err)
     struct call c = {.step = step};
     cJSON *json = NULL;
     add_command(&c.words, f, step);
-    int rc = plan(&json, &c, NULL, is_own(f, step), err);
+    int rc = plan(&json, &c, NULL, fm_ledger_made(&f->ledger, step), err);
     f->cost[step] = (struct cost){number(json, "seconds_least"), number(json, "seconds"),
                                   (uint64_t)number(json, "memory"),
                                   (uint64_t)(number(json, "output") + number(json, "state"))};
@@ -549,7 +375,7 @@ static int plan_export(struct family *f, struct fm_err *err)
     add_command(&c.words, f, EXPORT);
     if (smallest)
         replace(&c.words, "--fit=", "--budget=%.6f", f->reach < 0.98 ? f->reach + 0.01 : 0.99);
-    int rc = plan(&json, &c, packed ? f->path[PACK] : f->cli.run.inputs.model, true, err);
+    int rc = plan(&json, &c, packed ? f->step[PACK].path : f->cli.run.inputs.model, true, err);
     f->cost[EXPORT].disk = (uint64_t)number(json, "bytes_out");
     f->cost[EXPORT].memory = (uint64_t)number(json, "bytes_memory");
     fm_units_bytes(bytes, f->cost[EXPORT].disk);
@@ -593,7 +419,7 @@ static int plan_steps(struct family *f, struct fm_err *err)
     if (f->first <= EXPORT && !later)
         rc = plan_export(f, err);
     for (int step = 0; step < PACK && f->first < EXPORT && !rc; step++)
-        if (has(step) && (step >= f->first || step == TRAIN))
+        if (!f->step[step].skip && (step >= f->first || step == TRAIN))
             rc = plan_learning(f, step, err);
     if (!rc && later)
         rc = plan_export(f, err);
@@ -638,7 +464,7 @@ static void show_plan(const struct family *f)
     printf("%-14s %12s%16s %12s %12s\n", "step", "time", "", "memory", "disk");
     for (int step = 0; step < STEPS; step++) {
         const struct cost *c = &f->cost[step];
-        if (!has(step))
+        if (f->step[step].skip)
             continue;
         if (step < f->first) {
             printf("%-14s %12s\n", step_of[step].doing, "is done");
@@ -656,14 +482,14 @@ static void show_plan(const struct family *f)
          "1 GB/s.");
     printf("For a first result in less time:%s%s --measure-step 0.2, a smaller "
            "--max-tokens.\n",
-           asked.method ? "" : " --method saliency", has(RECOVER) ? " --no-recover" : "");
+           asked.method ? "" : " --method saliency", asked.recover ? " --no-recover" : "");
 }
 
 /* Say how long recovery will take; it is the longest step unless masks are learned. */
 static void note_recovery(const struct family *f)
 {
     char least[32], most[32];
-    if (!has(RECOVER) || f->first > RECOVER)
+    if (!asked.recover || f->first > RECOVER)
         return;
     fm_units_time(least, f->cost[RECOVER].seconds_least);
     fm_units_time(most, f->cost[RECOVER].seconds);
@@ -677,26 +503,16 @@ static void note_recovery(const struct family *f)
 static int run_step(struct family *f, int step, struct fm_err *err)
 {
     struct call c = {.step = step};
-    cJSON *entry = NULL;
-    bool own = is_own(f, step);
+    bool force = step < VERIFY && fm_ledger_made(&f->ledger, step);
     fm_run_note(&f->cli.run, "%s", step_of[step].doing);
-    int rc = make_entry(&entry, f, step, err);
-    if (rc) {
-        cJSON_Delete(entry);
-        return rc;
-    }
-    const char *of = step >= EXPORT ? asked.out : "";
-    if (fm_ledger_enter(&f->ledger, step_of[step].name, of, entry, err) ||
-        fm_ledger_save(&f->ledger, err))
+    if (fm_ledger_begin(&f->ledger, step, err))
         return err->code;
     add_command(&c.words, f, step);
-    if (own && step < VERIFY)
+    if (force)
         add(&c.words, "--force");
     add_operand(&c.words, f, step);
-    rc = run_tool(&c, NULL, err);
-    if (!rc)
-        rc = add_output(f, step, entry, err);
-    return rc ? rc : fm_ledger_save(&f->ledger, err);
+    int rc = run_tool(&c, NULL, err);
+    return rc ? rc : fm_ledger_end(&f->ledger, step, err);
 }
 
 /* ---- the last line ---- */
@@ -773,17 +589,18 @@ static int summarise(void *self)
     struct fm_ownexport export = {0};
     struct fm_err err = {0};
     bool confined = false;
-    fm_guard_reads(&guard, "the operand", f->path[PACK]);
+    fm_guard_reads(&guard, "the operand", f->step[PACK].path);
     fm_guard_reads(&guard, "--output", asked.out);
     fm_guard_reads(&guard, "standard input", "-");
     int rc = f->cli.no_sandbox ? FM_OK : fm_confine(&guard, -1, false, &confined, &err);
     if (!rc && !fm_ownexport_open(&export, asked.out, &err))
-        rc = fm_opened_open(&opened, f->path[PACK], 0, &err);
+        rc = fm_opened_open(&opened, f->step[PACK].path, 0, &err);
     if (!rc && !err.code)
         rc = fm_list_fill(&list, &opened, false, &err);
     double index = number(export.json, "index");
     if (!rc && !err.code && !(index >= 0 && index < list.rows))
-        rc = fm_fail(&err, FM_EFORMAT, "'%s' is not an export of '%s'", asked.out, f->path[PACK]);
+        rc = fm_fail(&err, FM_EFORMAT, "'%s' is not an export of '%s'", asked.out,
+                     f->step[PACK].path);
     if (!rc && !err.code)
         show_export(export.json, &list, &opened);
     fm_list_release(&list);
@@ -798,7 +615,7 @@ static int run_steps(struct family *f, struct fm_err *err)
 {
     note_recovery(f);
     for (int step = f->first; step < STEPS; step++) {
-        int rc = has(step) ? run_step(f, step, err) : FM_OK;
+        int rc = f->step[step].skip ? FM_OK : run_step(f, step, err);
         if (rc)
             return rc;
     }
@@ -812,18 +629,20 @@ static int run_steps(struct family *f, struct fm_err *err)
 
 static int work(struct family *f, struct fm_err *err)
 {
+    struct stat st;
     if (asked.print)
         return print_commands(f, err);
     if (fm_guard_check(&f->cli.guard, err))
         return err->code;
-    f->unmade = f->cli.dry_run && !exists(f->work);
-    int rc = fm_ledger_open(&f->ledger, f->work, &f->cli.run, !f->cli.dry_run, err);
+    f->ledger = (struct fm_ledger){.step = f->step, .steps = STEPS, .run = &f->cli.run};
+    f->unmade = f->cli.dry_run && lstat(f->work, &st) != 0;
+    int rc = fm_ledger_open(&f->ledger, f->work, !f->cli.dry_run, err);
     if (!rc)
-        rc = add_inputs(f, err);
+        rc = list_options(f, err);
     if (!rc)
-        rc = find_first(f, err);
+        rc = list_inputs(f, err);
     if (!rc)
-        rc = check_owner(f, err);
+        rc = fm_ledger_first(&f->first, &f->ledger, err);
     if (!rc)
         rc = plan_steps(f, err);
     if (!rc && f->cli.dry_run)
@@ -844,10 +663,10 @@ static char *name_of(const char *path, const char *more)
     return asprintf(&name, "%.*s%s", (int)length, path, more) < 0 ? NULL : name;
 }
 
-/* Set the names of all files; FM_EUSAGE for a name that cannot be a directory's. */
+/* Describe the steps to the record; FM_EUSAGE for a name that cannot be a directory's. */
 static int name_files(struct family *f, struct fm_err *err)
 {
-    char *out = f->path[EXPORT] = name_of(asked.out, "");
+    char *out = name_of(asked.out, "");
     const char *slash = out ? strrchr(out, '/') : NULL, *last = slash ? slash + 1 : out;
     if (last && (strcmp(last, ".") == 0 || strcmp(last, "..") == 0 || !*last))
         return fm_fail(err, FM_EUSAGE,
@@ -856,16 +675,23 @@ static int name_files(struct family *f, struct fm_err *err)
                        asked.out, asked.out);
     f->work = out ? asked.work ? name_of(asked.work, "") : name_of(out, ".work") : NULL;
     bool failed = !f->work;
-    for (int step = 0; step < EXPORT && !failed; step++) {
-        failed = asprintf(&f->path[step], "%s/%s", f->work, step_of[step].output) < 0;
-        if (!failed && step_of[step].state)
-            failed = asprintf(&f->state[step], "%s/%s", f->work, step_of[step].state) < 0;
-    }
     asked.out = out;
-    for (int step = 0; step < EXPORT && !failed; step++)
-        if (strcmp(out, f->path[step]) == 0 || (f->state[step] && strcmp(out, f->state[step]) == 0))
+    for (int i = 0; i < STEPS && !failed; i++) {
+        struct fm_ledger_step *s = &f->step[i];
+        *s = (struct fm_ledger_step){.name = step_of[i].name,
+                                     .doing = step_of[i].doing,
+                                     .output = step_of[i].output,
+                                     .of = i < EXPORT ? "" : out,
+                                     .path = i == EXPORT ? out : NULL};
+        if (i < EXPORT)
+            failed = asprintf(&s->path, "%s/%s", f->work, s->output) < 0;
+        if (!failed && step_of[i].state)
+            failed = asprintf(&s->state, "%s/%s", f->work, step_of[i].state) < 0;
+        if (!failed && i < EXPORT &&
+            (strcmp(out, s->path) == 0 || (s->state && strcmp(out, s->state) == 0)))
             return fm_fail(err, FM_EUSAGE, "--output '%s' is a file of --work; choose another name",
                            out);
+    }
     return failed ? fm_fail(err, FM_ENOMEM, "no memory for the names of files") : FM_OK;
 }
 
@@ -916,6 +742,7 @@ static int prepare(struct family *f, struct fm_err *err)
     cli->run.inputs.model = cli->operand[0];
     if (fm_inputs_find_model(&cli->run.inputs, err) || choose_recovery(cli, err))
         return err->code;
+    f->step[RECOVER].skip = !asked.recover;
     fm_guard_writes(&cli->guard, "--work", f->work, FM_GUARD_FOLDER, NULL);
     cli->guard.force = true; /* an earlier export is replaced */
     return FM_OK;

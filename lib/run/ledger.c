@@ -21,10 +21,13 @@
 #include "lib/base/printable.h"
 #include "lib/base/signals.h"
 
+#define NAME ".fm-family"
 #define KEY "fm_family"
 #define RECORD_BYTES_MAX ((size_t)16 << 20)
 #define PIECE_BYTES ((size_t)4 << 20)
 #define LOCK_SECONDS 3
+#define IDENTITY 64
+#define TEXT 256
 #define TICK_NS 20000000 /* times of files have at least this resolution */
 
 static int refuse(const struct fm_ledger *l, struct fm_err *err)
@@ -43,7 +46,7 @@ static int read_record(struct fm_ledger *l, struct fm_err *err)
     int folder;
     if (fm_file_open_directory(&folder, l->folder, err))
         return err->code;
-    int rc = fm_file_open_at(&f, folder, FM_LEDGER_NAME, false, &unread);
+    int rc = fm_file_open_at(&f, folder, NAME, false, &unread);
     close(folder);
     if (!rc)
         rc = fm_file_slurp(&f, RECORD_BYTES_MAX, &text, &size, &unread);
@@ -84,13 +87,11 @@ static int lock_folder(struct fm_ledger *l, struct fm_err *err)
     return rc;
 }
 
-int fm_ledger_open(struct fm_ledger *l, const char *folder, const struct fm_run_options *run,
-                   bool lock, struct fm_err *err)
+int fm_ledger_open(struct fm_ledger *l, const char *folder, bool lock, struct fm_err *err)
 {
     struct stat st;
-    *l = (struct fm_ledger){.run = run};
     l->folder = strdup(folder);
-    l->path = fm_file_join(folder, FM_LEDGER_NAME, err);
+    l->path = fm_file_join(folder, NAME, err);
     if (!l->folder || !l->path)
         return fm_fail(err, FM_ENOMEM, "no memory for the name '%s'", folder);
     if (lock && lock_folder(l, err))
@@ -106,7 +107,7 @@ int fm_ledger_open(struct fm_ledger *l, const char *folder, const struct fm_run_
     return FM_OK;
 }
 
-int fm_ledger_save(struct fm_ledger *l, struct fm_err *err)
+static int save(struct fm_ledger *l, struct fm_err *err)
 {
     char *text = fm_json_print(l->json);
     l->made = false;
@@ -129,22 +130,21 @@ void fm_ledger_close(struct fm_ledger *l)
 
 /* ---- digests ---- */
 
-char *fm_ledger_word(const char *text)
+/* A copy of a name or an option as the record holds it: JSON has no control characters in keys,
+ * and no bytes that are not UTF-8, so in a text with such bytes, or with '%', whatever is not plain
+ * ASCII is %XX.  Different texts give different words.  NULL: out of memory. */
+static char *word_of(const char *text)
 {
-    char *shown = strdup(text), *word = NULL;
-    if (!shown)
+    char *shown = strdup(text), *word = shown ? calloc(3, strlen(text) + 1) : NULL, *end = word;
+    if (!word) {
+        free(shown);
         return NULL;
+    }
     fm_printable(shown, false);
     bool same = strcmp(shown, text) == 0 && !strchr(text, '%');
-    size_t n = 0;
-    if (!same && (word = malloc(3 * strlen(text) + 1))) {
-        for (const char *p = text; *p; p++)
-            n += (size_t)sprintf(word + n, *p > ' ' && *p < 0x7f && *p != '%' ? "%c" : "%%%02X",
-                                 (unsigned char)*p);
-        word[n] = '\0';
-    }
-    if (same)
-        return shown;
+    for (const char *p = text; *p; p++)
+        end += sprintf(end, same || (*p > ' ' && *p < 0x7f && *p != '%') ? "%c" : "%%%02X",
+                       (unsigned char)*p);
     free(shown);
     return word;
 }
@@ -159,7 +159,7 @@ static void print_state(char text[160], const struct stat *st)
 
 /* Wait until a write from now on gives the file another time than it has.  False if its time is in
  * the future, as on a server with another clock. */
-static bool settle(const struct stat *st)
+static bool is_past(const struct stat *st)
 {
     const struct timespec nap = {.tv_nsec = TICK_NS};
     struct timespec now;
@@ -201,46 +201,34 @@ static int read_digest(char hex[FM_DIGEST_HEX], const struct fm_ledger *l, const
     return rc;
 }
 
-static int digest_named(struct fm_ledger *l, cJSON *to, const char *what, const char *path,
-                        const char *word, struct fm_err *err)
-{
-    cJSON *files = cJSON_GetObjectItemCaseSensitive(l->json, "files");
-    char state[160 + FM_DIGEST_HEX], hex[FM_DIGEST_HEX];
-    struct fm_file f;
-    struct stat st;
-    if (fm_file_open(&f, path, err))
-        return err->code;
-    if (fstat(f.fd, &st) != 0) {
-        fm_file_close(&f);
-        return fm_fail_errno(err, "cannot examine '%s'", path);
-    }
-    print_state(state, &st);
-    size_t length = strlen(state);
-    const char *has = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(files, word));
-    if (has && strncmp(has, state, length) == 0 && strlen(has) == length + FM_DIGEST_HEX - 1) {
-        fm_json_add_string(to, what, has + length);
-        fm_file_close(&f);
-        return FM_OK;
-    }
-    bool settled = settle(&st);
-    int rc = read_digest(hex, l, &f, err);
-    fm_file_close(&f);
-    if (rc)
-        return rc;
-    fm_json_add_string(to, what, hex);
-    cJSON_DeleteItemFromObjectCaseSensitive(files, word);
-    memcpy(state + length, hex, sizeof hex);
-    if (settled)
-        fm_json_add_string(files, word, state);
-    return FM_OK;
-}
-
 static int digest_file(struct fm_ledger *l, cJSON *to, const char *what, const char *path,
                        struct fm_err *err)
 {
-    char *key = fm_ledger_word(what), *word = fm_ledger_word(path);
-    int rc = key && word ? digest_named(l, to, key, path, word, err)
+    cJSON *files = cJSON_GetObjectItemCaseSensitive(l->json, "files");
+    char state[160 + FM_DIGEST_HEX], *key = word_of(what), *word = word_of(path);
+    const char *has = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(files, word));
+    struct fm_file f = {0};
+    struct stat st;
+    int rc = key && word ? fm_file_open(&f, path, err)
                          : fm_fail(err, FM_ENOMEM, "no memory for the name '%s'", path);
+    if (!rc && fstat(f.fd, &st) != 0)
+        rc = fm_fail_errno(err, "cannot examine '%s'", path);
+    if (!rc) {
+        print_state(state, &st);
+        size_t length = strlen(state);
+        if (!has || strncmp(has, state, length) != 0 || strlen(has) != length + FM_DIGEST_HEX - 1) {
+            bool past = is_past(&st);
+            rc = read_digest(state + length, l, &f, err);
+            if (!rc)
+                cJSON_DeleteItemFromObjectCaseSensitive(files, word);
+            if (!rc && past)
+                fm_json_add_string(files, word, state);
+            has = state;
+        }
+        if (!rc)
+            fm_json_add_string(to, key, has + length);
+    }
+    fm_file_close(&f);
     free(key);
     free(word);
     return rc;
@@ -278,67 +266,7 @@ int fm_ledger_digest(struct fm_ledger *l, cJSON *to, const char *what, const cha
     return rc;
 }
 
-/* ---- entries ---- */
-
-void fm_ledger_copy(cJSON *to, const cJSON *from)
-{
-    const cJSON *item;
-    cJSON_ArrayForEach(item, from)
-    {
-        if (item->string && cJSON_IsString(item))
-            fm_json_add_string(to, item->string, item->valuestring);
-    }
-}
-
-/* The key of a step; free() it.  NULL: out of memory. */
-static char *key_of(const char *step, const char *of)
-{
-    char *key = NULL, *word = fm_ledger_word(of);
-    if (word && asprintf(&key, "%s%s%s", step, *of ? " " : "", word) < 0)
-        key = NULL;
-    free(word);
-    return key;
-}
-
-cJSON *fm_ledger_step(const struct fm_ledger *l, const char *step, const char *of)
-{
-    char *key = key_of(step, of);
-    cJSON *steps = cJSON_GetObjectItemCaseSensitive(l->json, "steps");
-    cJSON *entry = key ? cJSON_GetObjectItemCaseSensitive(steps, key) : NULL;
-    free(key);
-    return entry;
-}
-
-int fm_ledger_enter(struct fm_ledger *l, const char *step, const char *of, cJSON *entry,
-                    struct fm_err *err)
-{
-    char *key = key_of(step, of);
-    cJSON *steps = cJSON_GetObjectItemCaseSensitive(l->json, "steps");
-    if (!key) {
-        cJSON_Delete(entry);
-        return fm_fail(err, FM_ENOMEM, "no memory for the record of a step");
-    }
-    cJSON_DeleteItemFromObjectCaseSensitive(steps, key);
-    fm_json_add(steps, key, entry);
-    free(key);
-    return FM_OK;
-}
-
-int fm_ledger_unlock(const char *path, struct fm_err *err)
-{
-    struct fm_lock lock;
-    int rc = fm_lock_acquire(&lock, path, err);
-    fm_lock_drop(&lock);
-    return rc;
-}
-
-void fm_ledger_identity(char text[FM_LEDGER_IDENTITY], const char *path)
-{
-    struct stat st;
-    text[0] = '\0';
-    if (lstat(path, &st) == 0)
-        snprintf(text, FM_LEDGER_IDENTITY, "%ju %ju", (uintmax_t)st.st_dev, (uintmax_t)st.st_ino);
-}
+/* ---- differences ---- */
 
 static const char *text_of(const cJSON *item)
 {
@@ -387,7 +315,10 @@ static const char *earlier_value(const cJSON *was, const cJSON *now, const char 
     return NULL;
 }
 
-bool fm_ledger_differ(char text[FM_LEDGER_TEXT], const cJSON *was, const cJSON *now, bool kept)
+/* The first difference between two arrays of strings, or between two objects of strings, as a
+ * phrase in `text`: "--seq-len was 64, now it is 32", "mine.txt has changed".  False if they are
+ * equal. `kept`: members that only `now` has do not count. */
+static bool differ(char text[TEXT], const cJSON *was, const cJSON *now, bool kept)
 {
     bool changed, unused;
     const cJSON *gone = find_missing(was, now, &changed);
@@ -398,7 +329,7 @@ bool fm_ledger_differ(char text[FM_LEDGER_TEXT], const cJSON *was, const cJSON *
         bool same = kept || (a && b && strcmp(a, b) == 0);
         free(a);
         free(b);
-        snprintf(text, FM_LEDGER_TEXT, "the options have another order");
+        snprintf(text, TEXT, "the options have another order");
         return !same;
     }
     bool list = cJSON_IsArray(was);
@@ -407,13 +338,254 @@ bool fm_ledger_differ(char text[FM_LEDGER_TEXT], const cJSON *was, const cJSON *
     int name = (int)strcspn(option, "=");
     const cJSON *item = added && !(list && gone) ? added : gone;
     if (value)
-        snprintf(text, FM_LEDGER_TEXT, "%.*s was %.80s, now it is %.80s", name, option, value,
+        snprintf(text, TEXT, "%.*s was %.80s, now it is %.80s", name, option, value,
                  option + name + 1);
     else
-        snprintf(text, FM_LEDGER_TEXT, "%.200s %s", item->string ? item->string : text_of(item),
+        snprintf(text, TEXT, "%.200s %s", item->string ? item->string : text_of(item),
                  changed         ? "has changed"
                  : item == added ? "is new"
                  : list          ? "was given before"
                                  : "is missing");
     return true;
+}
+
+/* ---- steps ---- */
+
+static bool exists(const char *path)
+{
+    struct stat st;
+    return path && lstat(path, &st) == 0;
+}
+
+/* The device and inode of a file or directory, or "" if it does not exist. */
+static void identify(char text[IDENTITY], const char *path)
+{
+    struct stat st;
+    text[0] = '\0';
+    if (lstat(path, &st) == 0)
+        snprintf(text, IDENTITY, "%ju %ju", (uintmax_t)st.st_dev, (uintmax_t)st.st_ino);
+}
+
+int fm_ledger_before(const struct fm_ledger_step *step, int i)
+{
+    do
+        i--;
+    while (i >= 0 && step[i].skip);
+    return i;
+}
+
+/* The key of a step's entry; free() it.  NULL: out of memory. */
+static char *key_of(const struct fm_ledger_step *s)
+{
+    char *key = NULL, *word = word_of(s->of);
+    if (word && asprintf(&key, "%s%s%s", s->name, *s->of ? " " : "", word) < 0)
+        key = NULL;
+    free(word);
+    return key;
+}
+
+/* The entry of step i, or NULL. */
+static cJSON *entry_of(const struct fm_ledger *l, int i)
+{
+    char *key = key_of(&l->step[i]);
+    cJSON *steps = cJSON_GetObjectItemCaseSensitive(l->json, "steps");
+    cJSON *entry = key ? cJSON_GetObjectItemCaseSensitive(steps, key) : NULL;
+    free(key);
+    return entry;
+}
+
+/* Add the strings of an object to another; what else it has is ignored. */
+static void copy_strings(cJSON *to, const cJSON *from)
+{
+    const cJSON *item;
+    cJSON_ArrayForEach(item, from)
+    {
+        if (item->string && cJSON_IsString(item))
+            fm_json_add_string(to, item->string, item->valuestring);
+    }
+}
+
+/* The entry of step i before it runs; delete it also on failure. */
+static int make_entry(cJSON **entry, const struct fm_ledger *l, int i, struct fm_err *err)
+{
+    const struct fm_ledger_step *s = &l->step[i];
+    int before = fm_ledger_before(l->step, i);
+    char identity[IDENTITY];
+    bool failed = false;
+    *entry = cJSON_CreateObject();
+    cJSON *options = fm_json_add_array(*entry, "options");
+    for (char **o = s->options; o && *o; o++) {
+        char *word = word_of(*o);
+        failed = failed || !word;
+        fm_json_add_string(options, NULL, word ? word : "");
+        free(word);
+    }
+    cJSON *inputs = fm_json_add_object(*entry, "inputs");
+    copy_strings(inputs, s->inputs);
+    if (before >= 0)
+        copy_strings(inputs, cJSON_GetObjectItemCaseSensitive(entry_of(l, before), "output"));
+    if (s->output) {
+        identify(identity, s->path);
+        fm_json_add_string(*entry, "before", identity);
+    }
+    return failed || !fm_json_is_whole(*entry)
+               ? fm_fail(err, FM_ENOMEM, "no memory for the record of a step")
+               : FM_OK;
+}
+
+/* Add the digests of a step's output. */
+static int add_output(struct fm_ledger *l, int i, cJSON *entry, struct fm_err *err)
+{
+    const struct fm_ledger_step *s = &l->step[i];
+    cJSON *output = cJSON_CreateObject();
+    int rc = s->output ? fm_ledger_digest(l, output, s->output, s->path, err) : FM_OK;
+    /* Users may edit the card, and fm-export.json has its digest. */
+    cJSON_DeleteItemFromObjectCaseSensitive(output, "export README.md");
+    cJSON_DeleteItemFromObjectCaseSensitive(output, "export fm-export.json");
+    fm_json_add(entry, "output", output);
+    return rc;
+}
+
+/* Whether the output of a step is as the record says. */
+static int is_intact(bool *intact, struct fm_ledger *l, int i, struct fm_err *err)
+{
+    const cJSON *was = cJSON_GetObjectItemCaseSensitive(entry_of(l, i), "output");
+    char text[TEXT];
+    cJSON *now = cJSON_CreateObject();
+    int rc = exists(l->step[i].path) ? add_output(l, i, now, err) : FM_OK;
+    *intact = !rc && !differ(text, was, cJSON_GetObjectItemCaseSensitive(now, "output"), true);
+    cJSON_Delete(now);
+    if (rc == FM_ESAVED || rc == FM_ENOMEM)
+        return rc;
+    *err = (struct fm_err){0};
+    return FM_OK;
+}
+
+/* A step that ended although the record does not say so, because this program was killed before it
+ * could: its output is not the file that was there when it began, and its state file is gone. */
+static int settle(struct fm_ledger *l, int i, struct fm_err *err)
+{
+    const struct fm_ledger_step *s = &l->step[i];
+    cJSON *was = entry_of(l, i);
+    const char *old = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(was, "before"));
+    char identity[IDENTITY];
+    struct fm_lock left = {0};
+    if (!old || !s->output || cJSON_GetObjectItemCaseSensitive(was, "output"))
+        return FM_OK;
+    identify(identity, s->path);
+    if (!identity[0] || strcmp(identity, old) == 0 || exists(s->state))
+        return FM_OK;
+    /* Remove the lock that the killed process may have left. */
+    int rc = fm_lock_acquire(&left, l->lock.path ? s->state : NULL, err);
+    fm_lock_drop(&left);
+    return rc ? rc : add_output(l, i, was, err);
+}
+
+/* Compare a step with its entry; *why says what differs, or is empty. */
+static int compare(char why[TEXT], const struct fm_ledger *l, int i, struct fm_err *err)
+{
+    static const char *const part[] = {"options", "inputs"};
+    const cJSON *was = entry_of(l, i);
+    cJSON *now = NULL;
+    bool differs = false;
+    int rc = make_entry(&now, l, i, err);
+    for (int k = 0; k < 2 && !rc && was && !differs; k++)
+        differs = differ(why, cJSON_GetObjectItemCaseSensitive(was, part[k]),
+                         cJSON_GetObjectItemCaseSensitive(now, part[k]), false);
+    why[0] = differs ? why[0] : '\0';
+    cJSON_Delete(now);
+    return rc;
+}
+
+/* A ranking, or the state of an unfinished step, is not replaced by one with other options: it may
+ * be the work of hours. */
+static int protect(const struct fm_ledger *l, int i, const char *why, struct fm_err *err)
+{
+    for (int k = i; k < l->steps && why[0]; k++) {
+        const struct fm_ledger_step *s = &l->step[k];
+        if (s->skip || !s->state)
+            continue;
+        if (i == 0 && (exists(s->path) || exists(s->state)))
+            return fm_fail(err, FM_ECONFIG,
+                           "'%s' has stages that were made otherwise (%s); use another --work, or "
+                           "remove it",
+                           l->folder, why);
+        if (exists(s->state))
+            return fm_fail(err, FM_ECONFIG,
+                           "'%s' is the state of an unfinished run (%s); repeat that command, use "
+                           "another --work, or remove the file",
+                           s->state, why);
+    }
+    return FM_OK;
+}
+
+/* Check that the steps from `first` on replace nothing but their own earlier outputs. */
+static int check_owner(const struct fm_ledger *l, int first, struct fm_err *err)
+{
+    for (int i = first; i < l->steps; i++)
+        if (!l->step[i].skip && exists(l->step[i].path) && !fm_ledger_made(l, i))
+            return fm_fail(err, FM_ECREATE,
+                           "'%s' exists, and fm-family did not make it; choose another --work",
+                           l->step[i].path);
+    return FM_OK;
+}
+
+int fm_ledger_first(int *first, struct fm_ledger *l, struct fm_err *err)
+{
+    char why[TEXT];
+    bool intact = true;
+    int rc = FM_OK, last = l->steps - 1;
+    *first = l->steps;
+    for (int i = 0; i < l->steps && *first == l->steps; i++) {
+        if (l->step[i].skip)
+            continue;
+        if (settle(l, i, err) || compare(why, l, i, err) || protect(l, i, why, err))
+            return err->code;
+        if (why[0] || !cJSON_GetObjectItemCaseSensitive(entry_of(l, i), "output"))
+            *first = i;
+        if (why[0])
+            fm_run_note(l->run, "%s again: %s", l->step[i].doing, why);
+    }
+    while (!l->step[last].output)
+        last--;
+    if (*first > last) {
+        rc = is_intact(&intact, l, last, err);
+        *first = intact ? *first : last;
+    }
+    for (int i; !rc && *first < l->steps && (i = fm_ledger_before(l->step, *first)) >= 0;) {
+        rc = is_intact(&intact, l, i, err);
+        if (rc || intact)
+            break;
+        fm_run_note(l->run, "%s again: '%s' is missing or has changed", l->step[i].doing,
+                    l->step[i].path);
+        *first = i;
+    }
+    return rc ? rc : check_owner(l, *first, err);
+}
+
+bool fm_ledger_made(const struct fm_ledger *l, int i)
+{
+    return l->step[i].of[0] || entry_of(l, i);
+}
+
+int fm_ledger_begin(struct fm_ledger *l, int i, struct fm_err *err)
+{
+    cJSON *entry = NULL, *steps = cJSON_GetObjectItemCaseSensitive(l->json, "steps");
+    char *key = key_of(&l->step[i]);
+    int rc = key ? make_entry(&entry, l, i, err)
+                 : fm_fail(err, FM_ENOMEM, "no memory for the record of a step");
+    if (rc) {
+        cJSON_Delete(entry);
+    } else {
+        cJSON_DeleteItemFromObjectCaseSensitive(steps, key);
+        fm_json_add(steps, key, entry);
+    }
+    free(key);
+    return rc ? rc : save(l, err);
+}
+
+int fm_ledger_end(struct fm_ledger *l, int i, struct fm_err *err)
+{
+    int rc = add_output(l, i, entry_of(l, i), err);
+    return rc ? rc : save(l, err);
 }

@@ -1,9 +1,9 @@
 /*
- * The record of finished steps of a run of several steps: for each step its options, digests of its
- * inputs, and digests of its outputs.  A step whose options and inputs are the same, and whose
+ * The steps of a run, and the record of those that are finished: for each its options, digests of
+ * its inputs, and digests of its outputs.  A step whose options and inputs are the same, and whose
  * output is as it was, need not run again.
  *
- * It is a hidden JSON file in the folder of the run's stages, written whole or not at all:
+ * The record is a hidden JSON file in the folder of the run's stages, written whole or not at all:
  *
  *     {"fm_family": "0.1.0",              version of the suite
  *      "files": {"mine.txt": "801 4711 1234 ...", ...},
@@ -23,14 +23,25 @@
 #include "formats/json/json.h"
 #include "lib/run/run.h"
 
-#define FM_LEDGER_NAME ".fm-family"
+/* A step reads the output of the one before it.  All is borrowed. */
+struct fm_ledger_step {
+    const char *name, *of; /* the record has an entry for each pair; "": made in the folder */
+    const char *doing;     /* "packing" */
+    const char *output;    /* its output's name in the record; NULL: it has none */
+    char *path, *state;    /* its output, and what it saves until then; or NULL */
+    char **options;        /* those that determine its output, sorted, up to a NULL; or NULL */
+    const cJSON *inputs;   /* digests of the files that it reads beside that output; or NULL */
+    bool skip;             /* not a step of this run */
+};
 
 struct fm_ledger {
+    const struct fm_ledger_step *step; /* in their order; set before fm_ledger_open */
+    int steps;
+    const struct fm_run_options *run; /* for notes and progress; likewise */
     char *folder, *path;
     cJSON *json;
     struct fm_lock lock;
-    bool made;                        /* the folder, and nothing in it is to be kept */
-    const struct fm_run_options *run; /* for progress; borrowed */
+    bool made; /* the folder, and nothing in it is to be kept */
 };
 
 /*
@@ -39,17 +50,9 @@ struct fm_ledger {
  * FM_ELOCKED after three seconds.  FM_ECREATE if a file of its name is not a
  * record, or not a regular file (links are not followed); FM_ECONFIG if it is of another version.
  */
-int fm_ledger_open(struct fm_ledger *l, const char *folder, const struct fm_run_options *run,
-                   bool lock, struct fm_err *err);
-int fm_ledger_save(struct fm_ledger *l, struct fm_err *err);
+int fm_ledger_open(struct fm_ledger *l, const char *folder, bool lock, struct fm_err *err);
 /* Unlock.  A folder that was made for a run that saved no record is removed. */
 void fm_ledger_close(struct fm_ledger *l); /* zeroed struct is fine */
-
-/* A copy of a name or an option as the record holds it: JSON has no control characters in keys,
- * and no bytes that are not UTF-8, so in a text with such bytes, or with '%', whatever is not plain
- * ASCII is %XX.  Different texts give different words.  The caller frees it; NULL: out of memory.
- */
-char *fm_ledger_word(const char *text);
 
 /*
  * Add the digest of a file to the object `to`, under the key `what`; of a directory, that of every
@@ -59,28 +62,19 @@ char *fm_ledger_word(const char *text);
 int fm_ledger_digest(struct fm_ledger *l, cJSON *to, const char *what, const char *path,
                      struct fm_err *err);
 
-/* Add the strings of an object to another; what else it has is ignored. */
-void fm_ledger_copy(cJSON *to, const cJSON *from);
-
-/* The entry of a step, or NULL; `of` distinguishes steps with one name. */
-cJSON *fm_ledger_step(const struct fm_ledger *l, const char *step, const char *of);
-/* Replace the entry; takes ownership of `entry`, even on failure.  FM_ENOMEM. */
-int fm_ledger_enter(struct fm_ledger *l, const char *step, const char *of, cJSON *entry,
-                    struct fm_err *err);
-
-/* Remove the lock that a killed process may have left next to a file. */
-int fm_ledger_unlock(const char *path, struct fm_err *err);
-
-/* The device and inode of a file or directory, or "" if it does not exist. */
-#define FM_LEDGER_IDENTITY 64
-void fm_ledger_identity(char text[FM_LEDGER_IDENTITY], const char *path);
-
 /*
- * The first difference between two arrays of strings, or between two objects of strings, as a
- * phrase in `text`: "--seq-len was 64, now it is 32", "mine.txt has changed".  False if they are
- * equal. `kept`: members that only `now` has do not count.
+ * Set *first to the first step that is not finished, or whose options or inputs have changed; or to
+ * an earlier one whose output is needed and gone; or to l->steps.  Notes say why a step runs again.
+ * FM_ECONFIG rather than run again what may be the work of hours: a finished first step, or one
+ * with a state file.  FM_ECREATE if a step would replace a file that it did not make.
  */
-#define FM_LEDGER_TEXT 256
-bool fm_ledger_differ(char text[FM_LEDGER_TEXT], const cJSON *was, const cJSON *now, bool kept);
+int fm_ledger_first(int *first, struct fm_ledger *l, struct fm_err *err);
+/* The step before step i, or -1. */
+int fm_ledger_before(const struct fm_ledger_step *step, int i);
+/* Whether step i may replace its output: this run, or an earlier one, made it. */
+bool fm_ledger_made(const struct fm_ledger *l, int i);
+/* Save that step i begins, or that it has ended. */
+int fm_ledger_begin(struct fm_ledger *l, int i, struct fm_err *err);
+int fm_ledger_end(struct fm_ledger *l, int i, struct fm_err *err);
 
 #endif
