@@ -352,8 +352,11 @@ static void parse_words(struct fm_cli *cli, const struct table *t, int argc, cha
     char shorts[2 * OPTIONS_MAX + 2];
     getopt_tables(t, longs, shorts);
     static struct fm_cli_word *words; /* until the process ends */
+    size_t most = 1;                  /* a word like -nq has several options */
+    for (int i = 1; i < argc; i++)
+        most += strlen(argv[i]);
     free(words);
-    words = cli->word = calloc((size_t)argc, sizeof *words);
+    words = cli->word = calloc(most, sizeof *words);
     optind = 0; /* begin, also after another tool's command line */
     int c;
     for (int at = 1; (c = getopt_long(argc, argv, shorts, longs, NULL)) != -1; at = optind) {

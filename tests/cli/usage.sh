@@ -20,6 +20,7 @@ try fm-rank --max-tokens 18446744073709551616
 try fm-rank --order sideways
 try fm-rank --shuffle=yes
 try fm-rank --model x --tokens y superfluous
+try fm-rank "-$(printf 'n%.0s' {1..20000})" | cut -c 1-80 # options in one word
 try fm-train --steps 0
 try fm-train --prior nan
 try fm-train --until 0
