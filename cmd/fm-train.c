@@ -60,8 +60,8 @@ static int check_default(const struct fm_cli *cli, struct fm_err *err)
 {
     const int learning = modes_of_methods().training;
     const char *name = first_that_trains();
-    for (int i = 0; i < cli->givens; i++) {
-        const struct fm_cli_given *g = &cli->given[i];
+    for (int i = 0; i < cli->words; i++) {
+        const struct fm_cli_word *g = &cli->word[i];
         if (g->modes && !(g->modes & ~learning))
             return fm_fail(err, FM_EUSAGE,
                            "--%s is an option of --method %s; add --method %s, or omit --%s",

@@ -18,7 +18,7 @@
 #include "lib/base/pool.h"
 #include "lib/export/filetable.h"
 
-#define OPTIONS_MAX FM_CLI_GIVEN_MAX
+#define OPTIONS_MAX 64
 
 /* The option table of one parse: the tool's own rows, then the shared ones. */
 struct table {
@@ -333,19 +333,6 @@ static int modes_of(const struct fm_cli *cli, const struct table *t, int row)
     return scope ? scope->modes : t->row[row]->modes;
 }
 
-static void remember(struct fm_cli *cli, const struct table *t, int row)
-{
-    struct fm_cli_given given = {.name = t->row[row]->name, .modes = modes_of(cli, t, row)};
-    for (int i = 0; i < cli->givens; i++)
-        if (strcmp(cli->given[i].name, given.name) == 0)
-            return;
-    if (t->shared[row]) {
-        given.needs = t->shared[row]->groups & NEEDS;
-        given.scope = find_scope(cli, t->shared[row]);
-    }
-    cli->given[cli->givens++] = given;
-}
-
 static void parse_words(struct fm_cli *cli, const struct table *t, int argc, char **argv)
 {
     struct option longs[OPTIONS_MAX + 1];
@@ -357,6 +344,8 @@ static void parse_words(struct fm_cli *cli, const struct table *t, int argc, cha
         most += strlen(argv[i]);
     free(words);
     words = cli->word = calloc(most, sizeof *words);
+    if (!words)
+        refuse(cli, "no memory for the options", "", "");
     optind = 0; /* begin, also after another tool's command line */
     int c;
     for (int at = 1; (c = getopt_long(argc, argv, shorts, longs, NULL)) != -1; at = optind) {
@@ -366,10 +355,14 @@ static void parse_words(struct fm_cli *cli, const struct table *t, int argc, cha
         if (row < 0)
             refuse_option(cli, t, argv[at < optind ? optind - 1 : at]);
         const struct fm_cli_option *o = t->row[row];
-        remember(cli, t, row);
-        if (cli->word)
-            cli->word[cli->words++] =
-                (struct fm_cli_word){o->name, optarg, o->kind, modes_of(cli, t, row)};
+        const struct shared *shared = t->shared[row];
+        words[cli->words++] =
+            (struct fm_cli_word){.name = o->name,
+                                 .text = optarg,
+                                 .kind = o->kind,
+                                 .modes = modes_of(cli, t, row),
+                                 .needs = shared ? shared->groups & NEEDS : 0,
+                                 .scope = shared ? find_scope(cli, shared) : NULL};
         if (!fm_value_parse(o, optarg)) {
             char advice[160], what[96];
             fm_value_explain(advice, sizeof advice, o, optarg);
@@ -384,15 +377,15 @@ static void parse_words(struct fm_cli *cli, const struct table *t, int argc, cha
         cli->run.inputs.stream = cli->operand[first];
 }
 
-static int refuse_idle(const struct fm_cli_given *g, const char *says, struct fm_err *err)
+static int refuse_idle(const struct fm_cli_word *g, const char *says, struct fm_err *err)
 {
     return fm_fail(err, FM_EUSAGE, "--%s has no effect %s; omit it", g->name, says);
 }
 
 int fm_options_check(const struct fm_cli *cli, int mode, const char *says, struct fm_err *err)
 {
-    for (int i = 0; i < cli->givens; i++) {
-        const struct fm_cli_given *g = &cli->given[i];
+    for (int i = 0; i < cli->words; i++) {
+        const struct fm_cli_word *g = &cli->word[i];
         if (!g->modes || g->modes & mode)
             continue;
         if (g->scope && g->scope->instead_in & mode)
@@ -405,8 +398,8 @@ int fm_options_check(const struct fm_cli *cli, int mode, const char *says, struc
 
 bool fm_options_given(const struct fm_cli *cli, const char *name)
 {
-    for (int i = 0; i < cli->givens; i++)
-        if (strcmp(cli->given[i].name, name) == 0)
+    for (int i = 0; i < cli->words; i++)
+        if (strcmp(cli->word[i].name, name) == 0)
             return true;
     return false;
 }
@@ -420,8 +413,8 @@ bool fm_options_make_file(const struct fm_cli *cli)
 static int check_given(const struct fm_cli *cli, struct fm_err *err)
 {
     const struct fm_inputs *in = &cli->run.inputs;
-    for (int i = 0; i < cli->givens; i++) {
-        const struct fm_cli_given *g = &cli->given[i];
+    for (int i = 0; i < cli->words; i++) {
+        const struct fm_cli_word *g = &cli->word[i];
         if (g->needs == NEEDS_RESULT && cli->guard.writes == 0 && !fm_options_make_file(cli))
             return refuse_idle(g, "without a file to write", err);
         if (g->needs == NEEDS_EVAL && !fm_inputs_evaluate(in))

@@ -25,20 +25,13 @@ struct fm_cli_scope {
 };
 #define FM_CLI_ABSENT (1 << 30) /* the tool does not have the option */
 
-/* An option that was given. */
-struct fm_cli_given {
-    const char *name;
-    int modes;                        /* 0: all */
-    int needs;                        /* private to options.c */
-    const struct fm_cli_scope *scope; /* the tool's row for a shared option, or NULL */
-};
-#define FM_CLI_GIVEN_MAX 64
-
 /* An option as it was given; all of them are in the order of the command line. */
 struct fm_cli_word {
     const char *name, *text; /* borrowed; text NULL: a flag */
     enum fm_cli_kind kind;
-    int modes;
+    int modes;                        /* 0: all */
+    int needs;                        /* private to options.c */
+    const struct fm_cli_scope *scope; /* the tool's row for a shared option, or NULL */
 };
 
 /* Sets of shared options.  In addition, all tools have --threads --force --json
@@ -82,8 +75,6 @@ struct fm_cli {
     struct fm_guard guard;            /* every file that the command line names */
     struct fm_cli_word *word;
     int words;
-    struct fm_cli_given given[FM_CLI_GIVEN_MAX];
-    int givens;
 };
 
 #define FM_CLI_COUNT(table) (int)(sizeof(table) / sizeof *(table))
