@@ -311,8 +311,7 @@ int fm_stepcost_pairs(const struct fm_stepcost *w, const uint32_t *widths,
         } else if (taken[up[u].x] || up[u].x == down[d].x) {
             u++;
         } else if (-up[u].cost > down[d].cost) {
-            pair[pairs++] =
-                (struct fm_stepcost_pair){down[d].x, up[u].x, -up[u].cost - down[d].cost};
+            pair[pairs++] = (struct fm_stepcost_pair){down[d].x, up[u].x};
             taken[down[d].x] = taken[up[u].x] = true;
         } else {
             break;

@@ -81,7 +81,6 @@ void fm_stepcost_lower(const struct fm_stepcost *w, uint32_t *widths, uint64_t t
 /* A step down of one expert and a step up of another. */
 struct fm_stepcost_pair {
     int down, up;
-    double gain; /* decrease of the loss, per channel */
 };
 
 /*

@@ -39,7 +39,6 @@ void fm_verifier_find(struct fm_verifier *v, size_t place, int code, const char 
     if (code == FM_EIO || code == FM_ENOMEM)
         v->machine = v->machine ? v->machine : code;
     v->differs |= code == FM_EDIFF;
-    v->malformed |= code != FM_EDIFF;
     if (!FM_GROW(v->finding, v->capacity, v->findings + 1, "findings", &v->lost)) {
         struct fm_finding f = {place, v->findings, fm_strdup(item, &v->lost),
                                fm_strdup(text, &v->lost)};

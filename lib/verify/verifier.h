@@ -33,7 +33,6 @@ struct fm_verifier {
     struct fm_finding *finding;
     size_t findings, capacity;
     bool differs;           /* bytes differ from a checksum */
-    bool malformed;         /* checksums match, but the content is invalid */
     int machine;            /* FM_EIO or FM_ENOMEM if an item could not be checked; else 0 */
     struct fm_err lost;     /* the error if there was no memory for a finding */
     struct fm_spool *spool; /* for a pipe: scans read from it, in order; NULL: from files */
