@@ -9,11 +9,11 @@
  * last.
  *
  *     bundle    | gate, up of channel 0 | gate, up of channel 1 | ...     and scales of codes
- *                  |  fm_fill_take: once for a group, compared with checksums
- *                  |  fm_channels_convert: decoded, rounded
+ *                  |  fm_exportwriter_take: once for a group, compared with checksums
+ *                  |  fm_packed_convert: decoded, rounded
  *                  v
  *     channels  | gate, up of channel 0 | gate, up of channel 1 | ...     in the export's format
- *                  |  fm_fill_give: fm_channels_cut
+ *                  |  fm_exportwriter_give: fm_packed_cut
  *                  v
  *     pieces    | gate of channel 0 | gate of channel 1 | ...   | up of channel 0 | ...
  *
@@ -94,7 +94,7 @@ static enum fm_weight_part source_of(const struct fm_exportplan *p,
     return fm_expert_cut(p->from->config.expert, b->part).of;
 }
 
-bool fm_fill_moved(const struct fm_exportplan *p, const struct fm_planned_block *b)
+bool fm_exportwriter_moved(const struct fm_exportplan *p, const struct fm_planned_block *b)
 {
     return (b->plane < 0 || p->codes) && fm_packed_find(packed_of(p, b), source_of(p, b), b->plane);
 }
@@ -135,8 +135,8 @@ static uint32_t step_of(const struct fm_exportplan *p, const struct fm_planned_b
     return end - first;
 }
 
-struct fm_piece fm_fill_next(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
-                             uint64_t at, uint64_t limit)
+struct fm_piece fm_exportwriter_next(const struct fm_exportplan *p,
+                                     const struct fm_planned_tensor *t, uint64_t at, uint64_t limit)
 {
     struct fm_piece x = {.tensor = t, .from = at, .size = t->t.size - at};
     limit = limit / 16 * 16; /* whole bytes of codes */
@@ -277,8 +277,8 @@ static int read_planes(struct fm_channels *c, const struct fm_exportplan *p,
     return !rc && codes && apart ? fm_packed_read_apart(c, &expert, err) : rc;
 }
 
-int fm_fill_take(struct fm_channels *c, const struct fm_exportplan *p, const struct fm_piece *x,
-                 struct fm_err *err)
+int fm_exportwriter_take(struct fm_channels *c, const struct fm_exportplan *p,
+                         const struct fm_piece *x, struct fm_err *err)
 {
     const struct fm_planned_block *b = x->block;
     if (!b || (c->config && !p->codes))
@@ -293,7 +293,7 @@ int fm_fill_take(struct fm_channels *c, const struct fm_exportplan *p, const str
                                   .dtype = p->from->dtype};
     if (read_planes(c, p, x, err))
         return err->code;
-    if (p->codes || fm_channels_convert(c, fm_packed_at(&p->packed, b->m), p->options.quantise))
+    if (p->codes || fm_packed_convert(c, fm_packed_at(&p->packed, b->m), p->options.quantise))
         return FM_OK;
     return fm_fail(err, FM_EFORMAT,
                    "%s: layer %d, expert %d: a weight is NaN or Inf, which --weights %s cannot "
@@ -310,8 +310,8 @@ static const void *cut_channels(const struct fm_channels *c, const struct fm_exp
     uint64_t k = fm_exportplan_kept(p, b), end = (uint64_t)x->first + x->n;
     if (!has_channels(p, b))
         return b->plane == FM_PLANES ? c->factor : c->plane[1];
-    return fm_channels_cut(c, b->part, b->plane, k > x->first ? (end < k ? end : k) - x->first : 0,
-                           x->n, fm_exportplan_blank(p, b));
+    return fm_packed_cut(c, b->part, b->plane, k > x->first ? (end < k ? end : k) - x->first : 0,
+                         x->n, fm_exportplan_blank(p, b));
 }
 
 /* ---- the bytes of other tensors ---- */
@@ -324,11 +324,11 @@ static int pass_whole(struct filework *f, const struct fm_exportplan *p,
     struct fm_hasher *hasher = fm_hasher_new();
     struct fm_mark mark = fm_scratch_mark();
     uint64_t left = from->t.size, n;
-    void *bytes = fm_scratch((size_t)(left < FM_FILL_PIECE ? left : FM_FILL_PIECE));
+    void *bytes = fm_scratch((size_t)(left < FM_EXPORTWRITER_PIECE ? left : FM_EXPORTWRITER_PIECE));
     int rc = hasher ? FM_OK : fm_fail(err, FM_ENOMEM, "no memory for a digest");
     for (; left > 0 && !rc && (!f || fm_taskgroup_going(&f->w->tasks)); left -= n) {
         uint64_t at = from->t.size - left;
-        n = left < FM_FILL_PIECE ? left : FM_FILL_PIECE;
+        n = left < FM_EXPORTWRITER_PIECE ? left : FM_EXPORTWRITER_PIECE;
         rc = fm_file_read(&p->from->bundle.file, from->t.offset + at, bytes, (size_t)n, err);
         fm_hasher_add(hasher, bytes, (size_t)n);
         if (!rc && f)
@@ -392,7 +392,7 @@ static int read_own(const struct fm_exportplan *p, const struct fm_planned_tenso
     return rc ? rc : check_digest(p, t->from, &digest, err);
 }
 
-struct fm_widened fm_fill_widened(const struct fm_planned_tensor *t)
+struct fm_widened fm_exportwriter_widened(const struct fm_planned_tensor *t)
 {
     size_t rows = t->wider ? (size_t)t->t.shape[0] : 1, wide = (size_t)t->t.size / rows;
     uint64_t all = t->t.shape[t->wider];
@@ -406,7 +406,7 @@ struct fm_widened fm_fill_widened(const struct fm_planned_tensor *t)
                                .blank = t->blank};
 }
 
-void fm_fill_widen(char *to, const char *own, const struct fm_widened *w)
+void fm_exportwriter_widen(char *to, const char *own, const struct fm_widened *w)
 {
     char *padding = to + w->own.size;
     fm_move(to, &w->wide, own, &w->narrow, &w->own, NULL);
@@ -425,12 +425,12 @@ void fm_fill_widen(char *to, const char *own, const struct fm_widened *w)
 static int fill_widened(const struct fm_exportplan *p, const struct fm_planned_tensor *t, char *dst,
                         struct fm_err *err)
 {
-    const struct fm_widened w = fm_fill_widened(t);
+    const struct fm_widened w = fm_exportwriter_widened(t);
     struct fm_mark mark = fm_scratch_mark();
     char *bytes = fm_scratch(fm_box_bytes(&w.own));
     int rc = read_own(p, t, bytes, fm_box_bytes(&w.own), err);
     if (!rc)
-        fm_fill_widen(dst, bytes, &w);
+        fm_exportwriter_widen(dst, bytes, &w);
     fm_scratch_release(mark);
     return rc;
 }
@@ -474,8 +474,9 @@ static int fill_numbers(const struct fm_planned_tensor *t, uint64_t from, uint64
     return FM_OK;
 }
 
-int fm_fill_give(const void **bytes, const struct fm_channels *c, const struct fm_exportplan *p,
-                 const struct fm_piece *x, struct fm_err *err)
+int fm_exportwriter_give(const void **bytes, const struct fm_channels *c,
+                         const struct fm_exportplan *p, const struct fm_piece *x,
+                         struct fm_err *err)
 {
     const struct fm_planned_tensor *t = x->tensor;
     uint64_t element = (uint64_t)fm_dtype_bits(t->t.dtype) / 8;
@@ -532,7 +533,7 @@ static int compare_sources(const void *a, const void *b)
     return x->from < y->from ? -1 : x->from > y->from;
 }
 
-void fm_fill_group(struct fm_piece *piece, size_t n)
+void fm_exportwriter_group(struct fm_piece *piece, size_t n)
 {
     if (n > 0)
         qsort(piece, n, sizeof *piece, compare_sources);
@@ -552,7 +553,7 @@ static uint64_t limit_of(const struct fm_exportplan *p, const struct fm_planned_
 {
     const struct fm_planned_block *b = &p->block[t->block];
     bool shared = t->blocks > 0 && source_of(p, b) != b->part;
-    return fm_planned_copy(t) || (stream && shared) ? UINT64_MAX : FM_FILL_PIECE;
+    return fm_planned_copy(t) || (stream && shared) ? UINT64_MAX : FM_EXPORTWRITER_PIECE;
 }
 
 /* Cut a file into *count pieces.  Those of a stream are in order of the file; those of a directory
@@ -567,13 +568,13 @@ static int cut(struct fm_piece **piece, int *count, const struct fm_exportplan *
         for (uint64_t at = 0; at < t->t.size; at += (*piece)[n++].size) {
             if (FM_GROW(*piece, room, n + 1, "the pieces of a file", err))
                 return err->code;
-            (*piece)[n] = fm_fill_next(p, t, at, limit_of(p, t, stream));
+            (*piece)[n] = fm_exportwriter_next(p, t, at, limit_of(p, t, stream));
             assert((*piece)[n].size > 0 && (*piece)[n].size <= t->t.size - at);
         }
     }
     *count = (int)n;
     if (!stream)
-        fm_fill_group(*piece, n);
+        fm_exportwriter_group(*piece, n);
     return FM_OK;
 }
 
@@ -585,12 +586,12 @@ static uint64_t piece_memory(const struct fm_exportplan *p, const struct fm_piec
     const struct fm_planned_tensor *t = x->tensor;
     const struct fm_tensor *scale = t->decoded ? t->from->at.scale : NULL;
     if (fm_planned_copy(t))
-        return x->size < FM_FILL_PIECE ? x->size : FM_FILL_PIECE;
+        return x->size < FM_EXPORTWRITER_PIECE ? x->size : FM_EXPORTWRITER_PIECE;
     if (!x->block)
         return x->size + (t->picked ? 2 * (uint64_t)t->from->t.size : x->size) +
-               (scale
-                    ? x->size + scale->size + fm_tensor_count(scale) * sizeof(float) + FM_FILL_PIECE
-                    : 0);
+               (scale ? x->size + scale->size + fm_tensor_count(scale) * sizeof(float) +
+                            FM_EXPORTWRITER_PIECE
+                      : 0);
     const struct fm_packed *from = packed_of(p, x->block),
                            *to = fm_packed_at(&p->packed, x->block->m);
     enum fm_weight_part of = source_of(p, x->block);
@@ -601,7 +602,7 @@ static uint64_t piece_memory(const struct fm_exportplan *p, const struct fm_piec
     for (int i = 0; i < from->parts; i++)
         bytes += from->part[i].of == of ? fm_packed_bytes(from, &from->part[i], x->n) : 0;
     if (!p->codes && from->scheme.storage)
-        bytes += values + FM_FILL_PIECE;
+        bytes += values + FM_EXPORTWRITER_PIECE;
     for (int i = 0; p->options.quantise && i < to->parts; i++)
         bytes += to->part[i].of == of ? 2 * fm_packed_bytes(to, &to->part[i], x->n) : 0;
     if (p->options.quantise)
@@ -637,7 +638,7 @@ static uint64_t group_memory(const struct fm_exportplan *p, bool stream)
     for (size_t i = 0; i < p->tensors; i++) {
         const struct fm_planned_tensor *t = &p->tensor[i];
         for (uint64_t at = 0; at < t->t.size; at += before.size) {
-            const struct fm_piece x = fm_fill_next(p, t, at, limit_of(p, t, stream));
+            const struct fm_piece x = fm_exportwriter_next(p, t, at, limit_of(p, t, stream));
             all = (same_expert(&x, &before) ? all : 0) + x.size;
             uint64_t bytes = piece_memory(p, &x) + (stream ? all : 0);
             most = bytes > most ? bytes : most;
@@ -679,10 +680,10 @@ static void fill_group(void *arg, int i)
         rc = put_copy(f, x, &err);
     for (int k = 0; k < x->group && !rc && !fm_planned_copy(x->tensor); k++) {
         const void *bytes;
-        rc = fm_fill_take(&c, p, &x[k], &err);
+        rc = fm_exportwriter_take(&c, p, &x[k], &err);
         struct fm_mark own = fm_scratch_mark();
         if (!rc)
-            rc = fm_fill_give(&bytes, &c, p, &x[k], &err);
+            rc = fm_exportwriter_give(&bytes, &c, p, &x[k], &err);
         if (!rc && x[k].to)
             memcpy(x[k].to, bytes, (size_t)x[k].size);
         else if (!rc)
@@ -716,7 +717,7 @@ static int stream_pieces(struct filework *f, int pieces, struct fm_err *err)
         for (int i = 0; i < n; i++)
             x[i].to = fm_scratch((size_t)x[i].size);
         memcpy(made, x, (size_t)n * sizeof *made);
-        fm_fill_group(made, (size_t)n);
+        fm_exportwriter_group(made, (size_t)n);
         struct filework round = {.w = f->w, .piece = made};
         fm_pool_for(n, fill_group, &round);
         for (int i = 0; i < n && !rc && fm_taskgroup_going(&f->w->tasks); i++)

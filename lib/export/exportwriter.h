@@ -22,7 +22,7 @@ uint64_t fm_exportwriter_memory(const struct fm_exportplan *plan, bool stream);
 
 /* Bytes that one task reads: enough to amortise a system call and a seek, and few enough that each
  * thread needs little memory. */
-#define FM_FILL_PIECE ((uint64_t)4 << 20)
+#define FM_EXPORTWRITER_PIECE ((uint64_t)4 << 20)
 
 /* A range of a tensor's bytes, made in one go: for experts, a range of channels of one block.  A
  * block without channels, such as a factor for a whole matrix, is a single piece. */
@@ -41,24 +41,26 @@ struct fm_piece {
 /* The piece of a tensor from byte `at` on, which is 0 or the end of a piece.  If possible it is
  * made from at most `limit` bytes: channels are only cut at boundaries of segments, or without
  * checksums of channel groups, and not at all if they are rounded or columns. */
-struct fm_piece fm_fill_next(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
-                             uint64_t at, uint64_t limit);
+struct fm_piece fm_exportwriter_next(const struct fm_exportplan *p,
+                                     const struct fm_planned_tensor *t, uint64_t at,
+                                     uint64_t limit);
 /* Sort pieces by source, and find their groups. */
-void fm_fill_group(struct fm_piece *piece, size_t n);
+void fm_exportwriter_group(struct fm_piece *piece, size_t n);
 
 /*
- * Make a piece.  For each piece of a group, fm_fill_take reads the channels *c, all zero before the
- * first, in scratch; fm_fill_give makes the bytes, in scratch or in *c.  The family is open with
- * FM_OPENED_WEIGHTS, unless the tensor is numbers, which need no weights.  If it is also open with
- * FM_OPENED_CHECKSUMS, FM_EFORMAT names the expert and the channels that do not match their digest.
- * Not for a copy (fm_planned_copy), which has one digest for all its bytes.
+ * Make a piece.  For each piece of a group, fm_exportwriter_take reads the channels *c, all zero
+ * before the first, in scratch; fm_exportwriter_give makes the bytes, in scratch or in *c.  The
+ * family is open with FM_OPENED_WEIGHTS, unless the tensor is numbers, which need no weights.  If
+ * it is also open with FM_OPENED_CHECKSUMS, FM_EFORMAT names the expert and the channels that do
+ * not match their digest. Not for a copy (fm_planned_copy), which has one digest for all its bytes.
  */
-int fm_fill_take(struct fm_channels *c, const struct fm_exportplan *p, const struct fm_piece *x,
-                 struct fm_err *err);
-int fm_fill_give(const void **bytes, const struct fm_channels *c, const struct fm_exportplan *p,
-                 const struct fm_piece *x, struct fm_err *err);
+int fm_exportwriter_take(struct fm_channels *c, const struct fm_exportplan *p,
+                         const struct fm_piece *x, struct fm_err *err);
+int fm_exportwriter_give(const void **bytes, const struct fm_channels *c,
+                         const struct fm_exportplan *p, const struct fm_piece *x,
+                         struct fm_err *err);
 /* Whether a block has the bytes of the bundle, in another order. */
-bool fm_fill_moved(const struct fm_exportplan *p, const struct fm_planned_block *b);
+bool fm_exportwriter_moved(const struct fm_exportplan *p, const struct fm_planned_block *b);
 
 /* A tensor that is wider in the export: its own rows, one after another and with
  * padding after each.  The padding is the byte `blank`, or repeats the last `again` bytes. */
@@ -68,7 +70,7 @@ struct fm_widened {
     size_t again;
     int blank;
 };
-struct fm_widened fm_fill_widened(const struct fm_planned_tensor *t);
-void fm_fill_widen(char *to, const char *own, const struct fm_widened *w);
+struct fm_widened fm_exportwriter_widened(const struct fm_planned_tensor *t);
+void fm_exportwriter_widen(char *to, const char *own, const struct fm_widened *w);
 
 #endif

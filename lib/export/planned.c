@@ -220,13 +220,14 @@ uint64_t fm_exportplan_unit_bytes(const struct fm_exportplan *p, const struct fm
     return fm_exportplan_forms(p, b, channels, channels).file_bytes;
 }
 
-struct fm_forms fm_exportplan_forms(const struct fm_exportplan *p, const struct fm_planned_block *b,
-                                    uint64_t channels, uint64_t stored)
+struct fm_packed_forms fm_exportplan_forms(const struct fm_exportplan *p,
+                                           const struct fm_planned_block *b, uint64_t channels,
+                                           uint64_t stored)
 {
     const struct fm_config *c = &p->from->config;
     const struct fm_expert_cut cut = fm_expert_cut(c->expert, b->part);
-    return fm_forms_of(c, fm_packed_at(&p->packed, b->m), b->plane, p->from->dtype, &cut, channels,
-                       stored);
+    return fm_packed_forms(c, fm_packed_at(&p->packed, b->m), b->plane, p->from->dtype, &cut,
+                           channels, stored);
 }
 
 uint64_t fm_exportplan_channel_bytes(const struct fm_exportplan *p, uint64_t channels)

@@ -183,8 +183,9 @@ uint64_t fm_exportplan_unit_bytes(const struct fm_exportplan *p, const struct fm
                                   uint64_t channels);
 /* Where the first `channels` channels of a block are, if it has `stored`: in the block, and in the
  * bundle's form of its part, in which a plane has the storage of `packed`. */
-struct fm_forms fm_exportplan_forms(const struct fm_exportplan *p, const struct fm_planned_block *b,
-                                    uint64_t channels, uint64_t stored);
+struct fm_packed_forms fm_exportplan_forms(const struct fm_exportplan *p,
+                                           const struct fm_planned_block *b, uint64_t channels,
+                                           uint64_t stored);
 /* Bytes of that many channels of experts, with everything that belongs to them; for codes, whole
  * channel groups. */
 uint64_t fm_exportplan_channel_bytes(const struct fm_exportplan *p, uint64_t channels);

@@ -580,7 +580,7 @@ static int estimate_stream(struct scorer *s, struct fm_err *err)
 {
     struct fm_task *task = &s->task;
     const struct fm_config *c = task->config;
-    struct fm_weightsum sums = {.L = c->L}; /* all digests have the same length */
+    struct fm_reading_sums sums = {.L = c->L}; /* all digests have the same length */
     struct fm_rank_report *report = s->report, longest = {.batches = s->batches,
                                                           .ce = -1.0 / 3 * 1e-300,
                                                           .coverage.unreached = c->M * c->E};

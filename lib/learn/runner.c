@@ -248,7 +248,7 @@ cJSON *fm_runner_manifest(struct fm_runner *r, cJSON *model)
 static int identify(cJSON **model, const struct fm_runner *r, struct fm_err *err)
 {
     const struct fm_task *task = r->task;
-    struct fm_weightsum sums;
+    struct fm_reading_sums sums;
     if (r->work->needs)
         return FM_OK;
     int rc = fm_model_sums(task->model, &sums, task->run->stop, err);

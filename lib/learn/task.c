@@ -442,7 +442,7 @@ int fm_task_measure(struct fm_task *task, const struct fm_masks *f, const int *n
 int fm_task_same_weights(const struct fm_task *task, struct fm_err *err)
 {
     struct fm_comm *comm = task->run->machine.comm;
-    struct fm_weightsum sums;
+    struct fm_reading_sums sums;
     struct fm_digest first, own = {{0}};
     bool read = fm_comm_tally(comm)->leaves > 0; /* a rank without leaves computed nothing */
     if (!comm)

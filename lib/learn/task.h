@@ -41,15 +41,15 @@ struct fm_task {
     struct fm_hfdir dir;
     struct fm_model *model;
     const struct fm_config *config;
-    struct fm_calib calib, held; /* to work on; to measure on */
-    struct fm_bundle in;         /* the stage stream, if there is one */
-    struct fm_ranking ranking;   /* of the stream; the model is read in this order */
-    struct fm_digest identity;   /* of the manifest's "model" */
-    struct fm_weightsum wanted;  /* the weights that the stream was made from */
-    struct fm_lock lock;         /* on run->outputs.state */
-    uint64_t memory;             /* bytes for everything; resident layers take at most half */
-    int batch;                   /* sequences of a step; the runner sets it */
-    int cut;                     /* see struct fm_sweep_options, as is keep_last */
+    struct fm_calib calib, held;   /* to work on; to measure on */
+    struct fm_bundle in;           /* the stage stream, if there is one */
+    struct fm_ranking ranking;     /* of the stream; the model is read in this order */
+    struct fm_digest identity;     /* of the manifest's "model" */
+    struct fm_reading_sums wanted; /* the weights that the stream was made from */
+    struct fm_lock lock;           /* on run->outputs.state */
+    uint64_t memory;               /* bytes for everything; resident layers take at most half */
+    int batch;                     /* sequences of a step; the runner sets it */
+    int cut;                       /* see struct fm_sweep_options, as is keep_last */
     bool keep_last;
     double units;                /* of the stage that is reported: what the current sweep completes;
                                     0: one */

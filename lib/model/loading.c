@@ -27,7 +27,7 @@
  *
  * Invariants while a layer is loaded:
  *   1. A piece is inside its tensor (read_piece).
- *   2. A cut's rows are inside a channel of its part (fm_forms_of).
+ *   2. A cut's rows are inside a channel of its part (fm_packed_forms).
  *   3. Experts follow each other in the slot without a gap, so no two tasks write the same values
  *      (convert_channels).
  *   4. The cuts of a piece cover all of its values, each once (convert_channels).
@@ -87,7 +87,7 @@ static enum fm_dtype field_as(const struct fm_model *m, const struct fm_weight *
     return projection ? m->ops->operand : FM_F32;
 }
 
-enum fm_dtype fm_slots_nonlayer(const struct fm_model *m, const struct fm_model_tensor *p)
+enum fm_dtype fm_loading_nonlayer(const struct fm_model *m, const struct fm_model_tensor *p)
 {
     bool exact = !p->at.scale && p->at.tensor->dtype == FM_BF16;
     if (p->weight->field == offsetof(struct fm_nonlayer, embed))
@@ -100,18 +100,18 @@ static bool is_mlp(const struct fm_weight *w)
     return w->part >= FM_PART_MLP_GATE && w->part <= FM_PART_MLP_GATE_UP;
 }
 
-size_t fm_slots_bytes(const struct fm_model *m, int l)
+size_t fm_loading_bytes(const struct fm_model *m, int l)
 {
     const struct fm_config *c = &m->config;
     enum fm_dtype held = held_as(m);
     uint64_t H = (uint64_t)c->H, channels = fm_loading_channels(m, l);
-    size_t sum = fm_slots_size((uint64_t)c->expert->rows * channels * H, held) +
-                 fm_slots_size(channels * H, held);
+    size_t sum = fm_loading_size((uint64_t)c->expert->rows * channels * H, held) +
+                 fm_loading_size(channels * H, held);
     if (c->expert->bias)
-        sum += fm_slots_size((uint64_t)c->expert->rows * channels, FM_F32);
+        sum += fm_loading_size((uint64_t)c->expert->rows * channels, FM_F32);
     for (const struct fm_weight *w = c->family->weight; fm_weights_more(w); w++)
         if (fm_weights_exists(c, w, l) && (is_mlp(w) || fm_weights_is_field(w)))
-            sum += fm_slots_size(fm_weights_count(c, w, l, 0), is_mlp(w) ? held : field_as(m, w));
+            sum += fm_loading_size(fm_weights_count(c, w, l, 0), is_mlp(w) ? held : field_as(m, w));
     return sum;
 }
 
@@ -119,7 +119,7 @@ uint64_t fm_model_layer_bytes(const struct fm_model *m)
 {
     size_t most = 0;
     for (int l = 0; l < m->config.L; l++) {
-        size_t bytes = fm_slots_bytes(m, l);
+        size_t bytes = fm_loading_bytes(m, l);
         most = bytes > most ? bytes : most;
     }
     return most;
@@ -128,7 +128,7 @@ uint64_t fm_model_layer_bytes(const struct fm_model *m)
 static struct fm_out carve(char **at, uint64_t n, enum fm_dtype dtype)
 {
     struct fm_out y = {*at, dtype};
-    *at += fm_slots_size(n, dtype);
+    *at += fm_loading_size(n, dtype);
     return y;
 }
 
@@ -136,7 +136,7 @@ static struct fm_out carve(char **at, uint64_t n, enum fm_dtype dtype)
 static int take_slot(const struct fm_model *m, struct fm_layer_slot *s, int l, struct fm_err *err)
 {
     size_t E = (size_t)m->config.E;
-    size_t bytes = l < m->pinned ? fm_slots_bytes(m, l) : (size_t)fm_model_layer_bytes(m);
+    size_t bytes = l < m->pinned ? fm_loading_bytes(m, l) : (size_t)fm_model_layer_bytes(m);
     s->block = fm_alloc_large(bytes, "a layer", err);
     s->row0 = fm_alloc(E, sizeof *s->row0, "a layer", err);
     s->cap = fm_alloc(E, sizeof *s->cap, "a layer", err);
@@ -166,7 +166,7 @@ static void place_arrays(const struct fm_model *m, struct fm_layer_slot *s, int 
     s->down = carve(&at, channels * H, held);
     if (c->expert->bias)
         y->gate_up_bias = carve(&at, (uint64_t)c->expert->rows * channels, FM_F32).data;
-    assert(at <= s->block + fm_slots_bytes(m, l));
+    assert(at <= s->block + fm_loading_bytes(m, l));
     y->mlp_gate_up = fm_written(s->mlp_gate_up);
     y->mlp_down = fm_written(s->mlp_down);
     y->gate_up = fm_written(s->gate_up);
@@ -239,7 +239,7 @@ static int note_sum(struct fm_model *m, int l, const struct fm_digest *sum, stru
         return FM_OK;
     m->sums.sum[l] = *sum;
     m->summed[l] = true;
-    if (!m->wanted || !fm_weightsum_check(m->wanted, l, sum, err))
+    if (!m->wanted || !fm_reading_check(m->wanted, l, sum, err))
         return FM_OK;
     return fm_within(err, "%s", m->path);
 }
@@ -255,7 +255,7 @@ static bool is_ending(struct conversion *v, int i)
     return true;
 }
 
-/* Read and convert piece i of a tensor outside the layers, FM_WEIGHTSUM_PIECE bytes of the file. */
+/* Read and convert piece i of a tensor outside the layers, FM_READING_PIECE bytes of the file. */
 static void end_task(void *arg, int i)
 {
     struct conversion *v = arg;
@@ -263,8 +263,8 @@ static void end_task(void *arg, int i)
         return;
     const struct fm_tensor *t = v->whole->at.tensor;
     int bits = fm_stored_bits(&v->whole->at);
-    size_t at = (size_t)i * FM_WEIGHTSUM_PIECE, left = (size_t)t->size - at;
-    size_t bytes = left < FM_WEIGHTSUM_PIECE ? left : FM_WEIGHTSUM_PIECE;
+    size_t at = (size_t)i * FM_READING_PIECE, left = (size_t)t->size - at;
+    size_t bytes = left < FM_READING_PIECE ? left : FM_READING_PIECE;
     size_t first = 8 * at / (size_t)bits, n = 8 * bytes / (size_t)bits;
     struct fm_err err = {0};
     struct fm_mark mark = fm_scratch_mark();
@@ -315,10 +315,10 @@ static int read_end(struct fm_model *m, const struct fm_model_tensor *p, struct 
     const struct fm_tensor *t = p->at.tensor;
     FM_TRACE(FM_TRACE_LOAD, "%s of %s", t->name, m->path);
     size_t n = (size_t)fm_stored_count(&p->at);
-    size_t pieces = (size_t)((t->size + FM_WEIGHTSUM_PIECE - 1) / FM_WEIGHTSUM_PIECE);
-    enum fm_dtype dtype = fm_slots_nonlayer(m, p);
+    size_t pieces = (size_t)((t->size + FM_READING_PIECE - 1) / FM_READING_PIECE);
+    enum fm_dtype dtype = fm_loading_nonlayer(m, p);
     void **field = (void **)((char *)&m->nonlayer + p->weight->field);
-    *field = fm_alloc_large(fm_slots_size(n, dtype), t->name, err);
+    *field = fm_alloc_large(fm_loading_size(n, dtype), t->name, err);
     if (!*field)
         return err->code;
     struct fm_in *carried = end_with_type(m, p);
@@ -335,8 +335,8 @@ static int read_end(struct fm_model *m, const struct fm_model_tensor *p, struct 
     fm_scratch_release(mark);
     pthread_mutex_destroy(&v.lock);
     if (!v.err.code) {
-        struct fm_digest digest = fm_weightsum_join(t, &v.sum);
-        fm_weightsum_add(sum, &digest);
+        struct fm_digest digest = fm_reading_digest(t, &v.sum);
+        fm_reading_add(sum, &digest);
         return FM_OK;
     }
     free(*field);
@@ -350,7 +350,7 @@ static int compare_piece(bool *same, const struct fm_stored *a, const struct fm_
                          uint64_t at, struct fm_err *err)
 {
     uint64_t left = a->tensor->size - at;
-    size_t bytes = left < FM_WEIGHTSUM_PIECE ? (size_t)left : FM_WEIGHTSUM_PIECE;
+    size_t bytes = left < FM_READING_PIECE ? (size_t)left : FM_READING_PIECE;
     struct fm_mark mark = fm_scratch_mark();
     void *x = fm_scratch(bytes), *y = fm_scratch(bytes);
     int rc = fm_tensor_read(a->tensor, a->file, at, x, bytes, err);
@@ -375,7 +375,7 @@ static int check_tied(const struct fm_model *m, struct fm_err *err)
     bool same =
         head->tensor->dtype == embed->tensor->dtype && head->tensor->size == embed->tensor->size;
     int rc = FM_OK;
-    for (uint64_t at = 0; same && at < head->tensor->size; at += FM_WEIGHTSUM_PIECE)
+    for (uint64_t at = 0; same && at < head->tensor->size; at += FM_READING_PIECE)
         rc = compare_piece(&same, head, embed, at, err);
     if (rc || same)
         return rc;
@@ -561,8 +561,8 @@ static void convert_channels(const struct conversion *v, const struct piece *x, 
     for (int i = 0; i < cuts; i++) {
         struct fm_out to = memory_of(v, mlp, cut[i].of);
         size_t element = (size_t)fm_dtype_bits(to.dtype) / 8;
-        const struct fm_forms f =
-            fm_forms_of(c, NULL, -1, to.dtype, &cut[i], (uint64_t)n, (uint64_t)n);
+        const struct fm_packed_forms f =
+            fm_packed_forms(c, NULL, -1, to.dtype, &cut[i], (uint64_t)n, (uint64_t)n);
         to.data = (char *)to.data + before * f.part_group + f.part_first;
         if (cut[i].columns)
             v->m->ops->transpose(to, src, order_rows(order, cut[i].rows, n), (int)f.box.items,
@@ -666,10 +666,10 @@ static int convert_expert(const struct conversion *v, struct piece *x, struct fm
     const struct fm_model *m = v->m;
     struct fm_channels *c = &x->c;
     bool through = is_through(v, x);
-    bool finite = !through || fm_channels_convert(c, &m->as, m->through);
+    bool finite = !through || fm_packed_convert(c, &m->as, m->through);
     c->dtype = FM_F32;
     if (finite)
-        fm_channels_convert(c, NULL, NULL);
+        fm_packed_convert(c, NULL, NULL);
     float *values = finite ? (float *)(uintptr_t)c->plane[0] : NULL;
     if (finite && is_rounded(m, x->tensor))
         fm_dtype_round(values, through ? m->as.scheme.storage->written : m->dtype, x->n);
@@ -794,7 +794,7 @@ static void begin_prefetch(struct fm_model *m, int l)
     m->ahead.running = fm_signals_thread(&m->ahead.thread, look_ahead, m) == 0;
 }
 
-void fm_prefetch_end(struct fm_model *m)
+void fm_loading_end_prefetch(struct fm_model *m)
 {
     atomic_store(&m->ahead.enough, true);
     if (m->ahead.running)
@@ -810,7 +810,7 @@ int fm_model_layer(struct fm_model *m, int l, int next, const struct fm_layer **
     assert(l >= 0 && l < m->config.L && next >= -1 && next < m->config.L);
     struct fm_layer_slot *s = slot_of(m, l);
     int before = fm_pool_label(FM_POOL_READING);
-    fm_prefetch_end(m);
+    fm_loading_end_prefetch(m);
     FM_TRACE(FM_TRACE_LOAD, "layer %d of %s, %s", l, m->path,
              s->l == l ? "in memory" : "from the file");
     int rc = s->l == l ? FM_OK : load_layer(m, s, l, err);
@@ -825,7 +825,7 @@ int fm_model_layer(struct fm_model *m, int l, int next, const struct fm_layer **
     return FM_OK;
 }
 
-int fm_model_sums(struct fm_model *m, struct fm_weightsum *sums, const atomic_int *stop,
+int fm_model_sums(struct fm_model *m, struct fm_reading_sums *sums, const atomic_int *stop,
                   struct fm_err *err)
 {
     const atomic_int *before = fm_pool_heed(stop);

@@ -71,12 +71,12 @@ struct fm_model {
     int nonlayer_count;
     struct fm_nonlayer nonlayer;
     uint64_t memory;
-    int pinned;                 /* layers [0, pinned) stay in memory; the others share one slot */
-    struct fm_layer_slot *slot; /* (L + 1), of which pinned + 1 are used */
-    struct fm_weightsum sums;   /* sums of everything read so far */
+    int pinned;                  /* layers [0, pinned) stay in memory; the others share one slot */
+    struct fm_layer_slot *slot;  /* (L + 1), of which pinned + 1 are used */
+    struct fm_reading_sums sums; /* sums of everything read so far */
     bool summed[FM_LAYERS_MAX + 1];
-    const struct fm_weightsum *wanted; /* required sums; NULL: any */
-    struct fm_extra extra;             /* extra tensors of the model */
+    const struct fm_reading_sums *wanted; /* required sums; NULL: any */
+    struct fm_extra extra;                /* extra tensors of the model */
     enum fm_model_rounding rounding;
     struct fm_prefetch ahead;
 };
@@ -85,17 +85,17 @@ struct fm_model {
 size_t fm_loading_channels(const struct fm_model *m, int l);
 
 /* End the prefetch, if one is running. */
-void fm_prefetch_end(struct fm_model *m);
+void fm_loading_end_prefetch(struct fm_model *m);
 
 /* Type in memory of a tensor outside the layers: the embedding is never rounded, because its rows
  * are also looked up; the LM head has the operand type of products. */
-enum fm_dtype fm_slots_nonlayer(const struct fm_model *m, const struct fm_model_tensor *p);
+enum fm_dtype fm_loading_nonlayer(const struct fm_model *m, const struct fm_model_tensor *p);
 
 /* Bytes of an array of n elements in a layer's block; and of the block of layer l. */
-static inline size_t fm_slots_size(uint64_t n, enum fm_dtype dtype)
+static inline size_t fm_loading_size(uint64_t n, enum fm_dtype dtype)
 {
     return ((size_t)n * (size_t)(fm_dtype_bits(dtype) / 8) + FM_ALIGN - 1) / FM_ALIGN * FM_ALIGN;
 }
-size_t fm_slots_bytes(const struct fm_model *m, int l);
+size_t fm_loading_bytes(const struct fm_model *m, int l);
 
 #endif

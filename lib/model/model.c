@@ -379,7 +379,7 @@ static int refuse_strays(struct fm_model *m, struct fm_err *err)
     if (!rc)
         rc = fm_extra_check(&m->extra, &m->config, err);
     if (!rc)
-        rc = fm_ignored_check(&m->tensors, err);
+        rc = fm_source_check(&m->tensors, err);
     return !rc ? rc : fm_within(err, "%s", m->path);
 }
 
@@ -387,8 +387,8 @@ static size_t nonlayer_bytes(const struct fm_model *m)
 {
     size_t sum = 0;
     for (int i = 0; i < m->nonlayer_count; i++)
-        sum += fm_slots_size(fm_stored_count(&m->nonlayer_tensor[i].at),
-                             fm_slots_nonlayer(m, &m->nonlayer_tensor[i]));
+        sum += fm_loading_size(fm_stored_count(&m->nonlayer_tensor[i].at),
+                               fm_loading_nonlayer(m, &m->nonlayer_tensor[i]));
     return sum;
 }
 
@@ -521,7 +521,7 @@ static void drop_weights(struct fm_model *m)
 void fm_model_limit(struct fm_model *m, uint64_t memory)
 {
     m->memory = memory;
-    fm_prefetch_end(m);
+    fm_loading_end_prefetch(m);
     drop_weights(m);
     count_pinned(m);
 }
@@ -616,7 +616,7 @@ enum fm_dtype fm_model_stored(const struct fm_model *m, int l, size_t field)
     return fm_stored_dtype(&layer->place[i].at);
 }
 
-void fm_model_want(struct fm_model *m, const struct fm_weightsum *wanted)
+void fm_model_want(struct fm_model *m, const struct fm_reading_sums *wanted)
 {
     m->wanted = wanted;
 }
@@ -719,7 +719,7 @@ void fm_model_close(struct fm_model *m)
 {
     if (!m)
         return;
-    fm_prefetch_end(m);
+    fm_loading_end_prefetch(m);
     for (int l = 0; m->layer && l < m->config.L; l++)
         free(m->layer[l].place);
     drop_weights(m);

@@ -160,11 +160,11 @@ enum fm_dtype fm_model_stored(const struct fm_model *model, int l, size_t field)
 
 /* Compare the sums (lib/model/reading.h) of the weights with `wanted` when they are read;
  * FM_ECONFIG if they differ.  Borrows wanted. */
-void fm_model_want(struct fm_model *model, const struct fm_weightsum *wanted);
+void fm_model_want(struct fm_model *model, const struct fm_reading_sums *wanted);
 
 /* The sums of the checkpoint.  Layers not yet read are read now; FM_ESAVED once *stop (NULL: never)
  * is nonzero. */
-int fm_model_sums(struct fm_model *model, struct fm_weightsum *sums, const atomic_int *stop,
+int fm_model_sums(struct fm_model *model, struct fm_reading_sums *sums, const atomic_int *stop,
                   struct fm_err *err);
 
 /* Bytes of the largest layer in memory; and an upper bound of the bytes that the model holds after

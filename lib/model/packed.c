@@ -514,13 +514,13 @@ uint64_t fm_packed_all_bytes(const struct fm_packed *p)
  *
  * Invariants:
  *   1. A cut's rows are inside a channel group of its part, and numbers of channels are whole
- *      groups (fm_forms_of).
- *   2. A cut and the padding after it fill the file's cut, each byte once (fm_forms_of).
+ *      groups (fm_packed_forms).
+ *   2. A cut and the padding after it fill the file's cut, each byte once (fm_packed_forms).
  *   3. The cuts of a part fill its rows: their sizes add up to the part's (decode).
  *   4. Every block of a matrix has one scale (decode_cut).
  */
 
-bool fm_forms_has(const struct fm_packed *packed, int plane, const struct fm_expert_cut *cut)
+bool fm_packed_has(const struct fm_packed *packed, int plane, const struct fm_expert_cut *cut)
 {
     return plane < 0 ||
            (fm_packed_find(packed, cut->of, plane) && !(cut->columns && cut->rows > 1));
@@ -542,11 +542,12 @@ static struct fm_box box_of(const struct fm_config *c, const struct fm_packed *p
     return (struct fm_box){(size_t)channels, rows, 1, row * element};
 }
 
-struct fm_forms fm_forms_of(const struct fm_config *c, const struct fm_packed *packed, int plane,
-                            enum fm_dtype dtype, const struct fm_expert_cut *cut, uint64_t channels,
-                            uint64_t stored)
+struct fm_packed_forms fm_packed_forms(const struct fm_config *c, const struct fm_packed *packed,
+                                       int plane, enum fm_dtype dtype,
+                                       const struct fm_expert_cut *cut, uint64_t channels,
+                                       uint64_t stored)
 {
-    assert(fm_forms_has(packed, plane, cut) && channels <= stored);
+    assert(fm_packed_has(packed, plane, cut) && channels <= stored);
     assert(plane < 0 || /* invariant 1 */
            (channels % (uint64_t)packed->group == 0 && stored % (uint64_t)packed->group == 0));
     const struct fm_box box = box_of(c, packed, plane, dtype, cut, channels);
@@ -555,13 +556,13 @@ struct fm_forms fm_forms_of(const struct fm_config *c, const struct fm_packed *p
     size_t groups = (size_t)stored / (plane < 0 ? 1 : (size_t)packed->group);
     /* In the part, the elements of a row are adjacent, and whole rows are interleaved. */
     size_t part_row = cut->columns ? box.items * s : s, part_item = cut->columns ? s : all * s;
-    struct fm_forms f = {.box = box,
-                         .part = {all * box.items * s, part_row, part_item},
-                         .file = {box.rows * box.items * s, s, box.rows * s},
-                         .part_first = (size_t)cut->first * part_row,
-                         .part_group = all * box.items * s,
-                         .file_bytes = groups * box.rows * box.items * s,
-                         .padding = box};
+    struct fm_packed_forms f = {.box = box,
+                                .part = {all * box.items * s, part_row, part_item},
+                                .file = {box.rows * box.items * s, s, box.rows * s},
+                                .part_first = (size_t)cut->first * part_row,
+                                .part_group = all * box.items * s,
+                                .file_bytes = groups * box.rows * box.items * s,
+                                .padding = box};
     if (cut->columns)
         f.file = (struct fm_form){box.rows * s, s, groups * box.rows * s};
     f.padding.groups = groups - box.groups;
@@ -582,8 +583,8 @@ static bool has_codes(const struct fm_packed *p, enum fm_weight_part of)
 static char *take_plane(size_t *size, const struct fm_channels *c, int plane,
                         const struct fm_expert_cut *cut, uint64_t channels, const char *part)
 {
-    const struct fm_forms f =
-        fm_forms_of(c->config, c->packed, plane, FM_U8, cut, channels, channels);
+    const struct fm_packed_forms f =
+        fm_packed_forms(c->config, c->packed, plane, FM_U8, cut, channels, channels);
     char *file = fm_scratch(f.file_bytes);
     fm_move(file, &f.file, part + f.part_first, &f.part, &f.box, NULL);
     *size = f.file_bytes;
@@ -611,7 +612,8 @@ static size_t decode_cut(char *rows, const struct fm_channels *c, const struct f
     float *scale = fm_scratch(count * sizeof *scale), *wide = fm_scratch(N * K * sizeof *wide);
     fm_storage_scales(scale, p->scheme.storage, scales, p->scales, count, factor);
     fm_scheme_decode(wide, &p->scheme, code, scale, N, K);
-    const struct fm_forms f = fm_forms_of(c->config, NULL, -1, c->dtype, cut, channels, channels);
+    const struct fm_packed_forms f =
+        fm_packed_forms(c->config, NULL, -1, c->dtype, cut, channels, channels);
     void *values = c->dtype == FM_F32 ? wide : fm_scratch(f.file_bytes);
     if (c->dtype != FM_F32)
         fm_dtype_from_f32(values, wide, c->dtype, N * K);
@@ -653,12 +655,13 @@ static struct fm_quantise_matrix matrix_of(const struct fm_channels *c,
                                            const struct fm_expert_cut *cut)
 {
     size_t H = (size_t)c->config->H, n = (size_t)c->count * (size_t)cut->rows;
-    const struct fm_forms f = fm_forms_of(c->config, NULL, -1, c->dtype, cut, c->count, c->count);
+    const struct fm_packed_forms f =
+        fm_packed_forms(c->config, NULL, -1, c->dtype, cut, c->count, c->count);
     const char *at = c->count ? (const char *)c->plane[0] + f.part_first : NULL;
     size_t row = H * (size_t)fm_dtype_bits(c->dtype) / 8;
     if (!cut->columns)
         return (struct fm_quantise_matrix){at, cut->rows == 1 ? f.part.group : row, c->dtype, n, H};
-    at = fm_channels_cut(c, cut->part, -1, c->count, c->count, 0);
+    at = fm_packed_cut(c, cut->part, -1, c->count, c->count, 0);
     return (struct fm_quantise_matrix){at, f.file_bytes / H, c->dtype, H, n};
 }
 
@@ -681,13 +684,13 @@ static bool encode(struct fm_channels *c, const struct fm_packed *to, const stru
             fm_expert_cut(c->config->expert, fm_packed_matrix(c->of, i));
         struct fm_mark mark = fm_scratch_mark();
         const struct fm_quantise_matrix w = matrix_of(c, &cut);
-        struct fm_forms f[FM_PLANES];
+        struct fm_packed_forms f[FM_PLANES];
         char *own[FM_PLANES];
         for (int n = 0; n < FM_PLANES; n++) {
             own[n] = plane[n];
             if (!fm_packed_find(to, c->of, n))
                 continue;
-            f[n] = fm_forms_of(c->config, to, n, c->dtype, &cut, c->count, c->count);
+            f[n] = fm_packed_forms(c->config, to, n, c->dtype, &cut, c->count, c->count);
             own[n] = fm_scratch(f[n].file_bytes);
         }
         finite = fm_quantise(own[0], own[1], q, &to->scheme, &w, factor);
@@ -704,22 +707,22 @@ static bool encode(struct fm_channels *c, const struct fm_packed *to, const stru
     return finite;
 }
 
-bool fm_channels_convert(struct fm_channels *c, const struct fm_packed *to,
-                         const struct fm_quantiser *round)
+bool fm_packed_convert(struct fm_channels *c, const struct fm_packed *to,
+                       const struct fm_quantiser *round)
 {
     if (has_codes(c->packed, c->of))
         decode(c);
     return !round || !has_codes(to, c->of) || encode(c, to, round);
 }
 
-const void *fm_channels_cut(const struct fm_channels *c, enum fm_weight_part part, int plane,
-                            uint64_t kept, uint64_t stored, int blank)
+const void *fm_packed_cut(const struct fm_channels *c, enum fm_weight_part part, int plane,
+                          uint64_t kept, uint64_t stored, int blank)
 {
     const struct fm_expert_cut cut = fm_expert_cut(c->config->expert, part);
-    const struct fm_forms f =
-        fm_forms_of(c->config, c->packed, plane, c->dtype, &cut, kept, stored);
+    const struct fm_packed_forms f =
+        fm_packed_forms(c->config, c->packed, plane, c->dtype, &cut, kept, stored);
     const char *from = c->plane[plane > 0];
-    if (fm_forms_same(&f) && kept == stored)
+    if (fm_packed_same(&f) && kept == stored)
         return from;
     char *to = fm_scratch(f.file_bytes);
     if (kept)

@@ -174,7 +174,7 @@ uint64_t fm_packed_all_bytes(const struct fm_packed *packed);
  * strides: fm_move takes items from either place to the other.  Several cuts, such as those of gate
  * and up, fill the rows of one part.
  */
-struct fm_forms {
+struct fm_packed_forms {
     struct fm_box box; /* the channels of the cut */
     struct fm_form part, file;
     size_t part_first;     /* in the part: offset of the cut's first row in a group */
@@ -186,16 +186,17 @@ struct fm_forms {
 
 /* Whether a file can have the cut in that plane of the layer's codes; -1, the values: always.  Not
  * if the part has no such plane, nor if codes of gate and up were columns of one matrix. */
-bool fm_forms_has(const struct fm_packed *packed, int plane, const struct fm_expert_cut *cut);
+bool fm_packed_has(const struct fm_packed *packed, int plane, const struct fm_expert_cut *cut);
 
 /*
  * The forms of the first `channels` channels of a cut that has `stored` channels in the file.
  * `plane` is a plane of the layer's codes, and both numbers are whole channel groups; or -1: the
  * values, as `dtype`, in groups of one channel.
  */
-struct fm_forms fm_forms_of(const struct fm_config *config, const struct fm_packed *packed,
-                            int plane, enum fm_dtype dtype, const struct fm_expert_cut *cut,
-                            uint64_t channels, uint64_t stored);
+struct fm_packed_forms fm_packed_forms(const struct fm_config *config,
+                                       const struct fm_packed *packed, int plane,
+                                       enum fm_dtype dtype, const struct fm_expert_cut *cut,
+                                       uint64_t channels, uint64_t stored);
 
 /*
  * Channels of one part of an expert, in the bundle's form: their values, or the planes of their
@@ -235,17 +236,17 @@ int fm_packed_read_apart(struct fm_channels *c, const struct fm_packed_expert *x
  * part as codes, round the values to that format; false if one is NaN or Inf.  The result is in
  * scratch.
  */
-bool fm_channels_convert(struct fm_channels *c, const struct fm_packed *to,
-                         const struct fm_quantiser *round);
+bool fm_packed_convert(struct fm_channels *c, const struct fm_packed *to,
+                       const struct fm_quantiser *round);
 
 /* The first `kept` channels of the part's cut `part` in a plane, or of its values (-1), as a file
  * has them that has `stored` channels, of which the others have the byte `blank`; in scratch unless
  * the bytes are the same. */
-const void *fm_channels_cut(const struct fm_channels *c, enum fm_weight_part part, int plane,
-                            uint64_t kept, uint64_t stored, int blank);
+const void *fm_packed_cut(const struct fm_channels *c, enum fm_weight_part part, int plane,
+                          uint64_t kept, uint64_t stored, int blank);
 
 /* Whether the cut has the same bytes in both places. */
-static inline bool fm_forms_same(const struct fm_forms *f)
+static inline bool fm_packed_same(const struct fm_packed_forms *f)
 {
     return f->part_first == 0 && f->part.group == f->file.group && f->part.row == f->file.row &&
            f->part.item == f->file.item;

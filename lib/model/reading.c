@@ -10,7 +10,7 @@
 
 /* ---- digests ---- */
 
-struct fm_digest fm_weightsum_join(const struct fm_tensor *t, const struct fm_digest *pieces)
+struct fm_digest fm_reading_digest(const struct fm_tensor *t, const struct fm_digest *pieces)
 {
     char text[FM_TENSOR_TEXT];
     fm_tensor_describe(text, t);
@@ -31,24 +31,24 @@ static struct fm_digest piece_digest(size_t index, const void *bytes, size_t siz
 static struct fm_digest digest_of(const struct fm_tensor *t, const void *bytes, size_t shares)
 {
     struct fm_digest pieces = {{0}};
-    size_t most = shares ? (size_t)t->size / shares : FM_WEIGHTSUM_PIECE;
+    size_t most = shares ? (size_t)t->size / shares : FM_READING_PIECE;
     for (size_t i = 0, at = 0; at < t->size; i++, at += most) {
         size_t left = (size_t)t->size - at;
         struct fm_digest piece =
             piece_digest(i, (const char *)bytes + at, left < most ? left : most);
-        fm_weightsum_add(&pieces, &piece);
+        fm_reading_add(&pieces, &piece);
     }
-    return fm_weightsum_join(t, &pieces);
+    return fm_reading_digest(t, &pieces);
 }
 
-void fm_weightsum_add(struct fm_digest *sum, const struct fm_digest *digest)
+void fm_reading_add(struct fm_digest *sum, const struct fm_digest *digest)
 {
     for (size_t i = 0; i < sizeof sum->byte; i++)
         sum->byte[i] ^= digest->byte[i];
 }
 
-int fm_weightsum_check(const struct fm_weightsum *wanted, int l, const struct fm_digest *sum,
-                       struct fm_err *err)
+int fm_reading_check(const struct fm_reading_sums *wanted, int l, const struct fm_digest *sum,
+                     struct fm_err *err)
 {
     char is[FM_DIGEST_HEX], was[FM_DIGEST_HEX], where[48] = "embedding, last norm or head";
     if (fm_digest_equal(&wanted->sum[l], sum))
@@ -73,7 +73,7 @@ static const struct fm_tensor *tensor_of(const struct fm_reading *r, int plane)
 static void add(const struct fm_reading *r, struct fm_digest *sum, const struct fm_digest *digest)
 {
     pthread_mutex_lock(r->lock);
-    fm_weightsum_add(sum, digest);
+    fm_reading_add(sum, digest);
     pthread_mutex_unlock(r->lock);
 }
 
@@ -114,7 +114,7 @@ void fm_reading_join(const struct fm_reading *r, int plane)
 {
     if (!r->sum || !tensor_of(r, plane))
         return;
-    struct fm_digest digest = fm_weightsum_join(tensor_of(r, plane), &r->pieces[plane]);
+    struct fm_digest digest = fm_reading_digest(tensor_of(r, plane), &r->pieces[plane]);
     add(r, r->sum, &digest);
 }
 
@@ -126,7 +126,7 @@ static int add_apart(struct fm_digest *sum, const struct fm_stored *s, float fac
     struct fm_digest digest;
     if (s->factor) {
         digest = digest_of(s->factor, &factor, 0);
-        fm_weightsum_add(sum, &digest);
+        fm_reading_add(sum, &digest);
     }
     if (!s->zero)
         return FM_OK;
@@ -135,7 +135,7 @@ static int add_apart(struct fm_digest *sum, const struct fm_stored *s, float fac
     int rc = fm_tensor_read(s->zero, s->zero_file, 0, bytes, (size_t)s->zero->size, err);
     if (!rc) {
         digest = digest_of(s->zero, bytes, 0);
-        fm_weightsum_add(sum, &digest);
+        fm_reading_add(sum, &digest);
     }
     fm_scratch_release(mark);
     return rc;

@@ -22,23 +22,23 @@
 
 /* Bytes of a piece; the last one of a tensor may be shorter.  If a tensor of a checkpoint holds all
  * experts of a layer, a piece is one expert's share. */
-#define FM_WEIGHTSUM_PIECE ((size_t)4 << 20)
+#define FM_READING_PIECE ((size_t)4 << 20)
 
 /* Sums of a model: layer l < L at [l], the rest at [L]. */
-struct fm_weightsum {
+struct fm_reading_sums {
     int L;
     struct fm_digest sum[FM_LAYERS_MAX + 1];
 };
 
 /* The digest of a tensor from the sum of its pieces. */
-struct fm_digest fm_weightsum_join(const struct fm_tensor *t, const struct fm_digest *pieces);
+struct fm_digest fm_reading_digest(const struct fm_tensor *t, const struct fm_digest *pieces);
 
 /* Add a digest to a sum, which begins with zeros. */
-void fm_weightsum_add(struct fm_digest *sum, const struct fm_digest *digest);
+void fm_reading_add(struct fm_digest *sum, const struct fm_digest *digest);
 
 /* FM_ECONFIG, naming the layer, if `sum` at place l of [0, L] differs from `wanted`. */
-int fm_weightsum_check(const struct fm_weightsum *wanted, int l, const struct fm_digest *sum,
-                       struct fm_err *err);
+int fm_reading_check(const struct fm_reading_sums *wanted, int l, const struct fm_digest *sum,
+                     struct fm_err *err);
 
 struct fm_reading {
     const struct fm_stored *at;

@@ -432,7 +432,7 @@ static int check_entry(const struct fm_tensors *tensors, const cJSON *entry, con
     return rc;
 }
 
-int fm_ignored_check(const struct fm_tensors *tensors, struct fm_err *err)
+int fm_source_check(const struct fm_tensors *tensors, struct fm_err *err)
 {
     static const char *const keys[] = {"ignore", "modules_to_not_convert"};
     const cJSON *entry;

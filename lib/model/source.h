@@ -82,6 +82,6 @@ void fm_source_bytes(const struct fm_tensors *t, uint64_t *stored, uint64_t *wri
  * fm_modules_read (lib/base/modules.h) does not support are skipped.  FM_ECONFIG if a list has
  * more than FM_PATTERNS_MAX regular expressions.
  */
-int fm_ignored_check(const struct fm_tensors *tensors, struct fm_err *err);
+int fm_source_check(const struct fm_tensors *tensors, struct fm_err *err);
 
 #endif

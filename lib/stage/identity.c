@@ -170,7 +170,7 @@ static void add_sum(cJSON *to, const char *key, const struct fm_digest *sum)
 }
 
 /* Add "weights", the digests of the checkpoint's weights: {"layers": [hex, ...], "rest": hex}. */
-static void add_weights(cJSON *model, const struct fm_weightsum *sums)
+static void add_weights(cJSON *model, const struct fm_reading_sums *sums)
 {
     cJSON *weights = fm_json_add_object(model, "weights");
     cJSON *layers = fm_json_add_array(weights, "layers");
@@ -181,7 +181,7 @@ static void add_weights(cJSON *model, const struct fm_weightsum *sums)
 
 int fm_stage_model_identity(cJSON **model, const struct fm_hfdir *dir,
                             const struct fm_config *config, enum fm_dtype dtype,
-                            const struct fm_weightsum *sums, struct fm_err *err)
+                            const struct fm_reading_sums *sums, struct fm_err *err)
 {
     struct fm_digest digest = fm_digest_of(dir->config, dir->config_bytes);
     cJSON *m = cJSON_CreateObject();
@@ -273,7 +273,7 @@ static int check_shards(const cJSON *model, struct fm_err *err)
 }
 
 /* Read "weights", as add_weights writes it. */
-static int read_sums(struct fm_weightsum *sums, const cJSON *model, int L, struct fm_err *err)
+static int read_sums(struct fm_reading_sums *sums, const cJSON *model, int L, struct fm_err *err)
 {
     const cJSON *weights = cJSON_GetObjectItemCaseSensitive(model, "weights"), *entry;
     const cJSON *layers = cJSON_GetObjectItemCaseSensitive(weights, "layers");
@@ -362,7 +362,7 @@ static int read_model(struct fm_stage_model *m, const cJSON *model, struct fm_er
         fm_json_get_string(model, "dtype", &text, err))
         return err->code;
     int dtype = fm_dtype_from_name(text, strlen(text));
-    struct fm_weightsum sums;
+    struct fm_reading_sums sums;
     if (read_sums(&sums, model, m->L, err) || read_extra(m, model, family, err))
         return err->code;
     m->channel_params = fm_expert_channel_params(family->expert, m->H);
@@ -387,7 +387,8 @@ int fm_stage_model_read(struct fm_stage_model *model, const struct fm_bundle *b,
     return FM_OK;
 }
 
-int fm_stage_weights_read(struct fm_weightsum *sums, const struct fm_bundle *b, struct fm_err *err)
+int fm_stage_weights_read(struct fm_reading_sums *sums, const struct fm_bundle *b,
+                          struct fm_err *err)
 {
     const cJSON *model = cJSON_GetObjectItemCaseSensitive(b->manifest, "model");
     struct fm_stage_model m;

@@ -72,7 +72,7 @@ struct packing {
     struct fm_bundle_writer *writer; /* NULL: a pass that only computes digests */
     uint64_t scratch;                /* bytes of a task's scratch */
     int at_once;                     /* number of experts of one volume that are made in parallel */
-    struct fm_weightsum wanted,
+    struct fm_reading_sums wanted,
         sums;             /* sums of the ranked checkpoint, and of the one that is read */
     pthread_mutex_t lock; /* guards sums, and the pieces of struct run */
     struct fm_taskgroup tasks;
@@ -229,15 +229,15 @@ static int order_part(struct run *w, int e, char *rows, enum fm_dtype dtype, str
     int rc = FM_OK;
     for (int i = 0; i < w->p->cp.tensors && !rc; i++) {
         struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
-        struct fm_forms f[FM_EXPERT_CUTS_MAX];
+        struct fm_packed_forms f[FM_EXPERT_CUTS_MAX];
         int cuts =
             fm_expert_cuts(cut, c->expert, fm_checkpoint_share(&w->p->cp, w->layer, e, i).part);
         size_t all = 0;
         if (cut[0].of != part_of(w)->of)
             continue;
         for (int k = 0; k < cuts; all += f[k++].file_bytes)
-            f[k] = fm_forms_of(c, packed, part_of(w)->plane, dtype, &cut[k], (uint64_t)c->I,
-                               (uint64_t)c->I);
+            f[k] = fm_packed_forms(c, packed, part_of(w)->plane, dtype, &cut[k], (uint64_t)c->I,
+                                   (uint64_t)c->I);
         struct fm_mark mark = fm_scratch_mark();
         char *from = fm_scratch(all);
         rc = read_share(w, e, i, from, dtype, err);
@@ -401,7 +401,7 @@ static int pass_piece(struct packing *p, struct other *o, size_t index, size_t n
 {
     const struct fm_tensor *from = o->place->tensor;
     struct fm_reading r = o->r;
-    size_t bits = (size_t)fm_stored_bits(o->place), at = index * FM_WEIGHTSUM_PIECE;
+    size_t bits = (size_t)fm_stored_bits(o->place), at = index * FM_READING_PIECE;
     size_t first = 8 * at / bits, values = 8 * n / bits;
     r.e = (int)index;
     if (fm_reading_bytes(o->raw, &r, 0, at, n, err))
@@ -440,16 +440,16 @@ static int pass_other(struct packing *p, const struct volume *v, const struct fm
     assert(!o.change || !p->packed.storage || !o.place->scale); /* refused by choose_form() */
     if (p->packed.storage)
         o.scales.scale = NULL; /* scales of codes that are kept are only checked */
-    o.raw = o.written = fm_scratch(FM_WEIGHTSUM_PIECE);
+    o.raw = o.written = fm_scratch(FM_READING_PIECE);
     if (o.scales.scale)
-        o.written = fm_scratch(FM_WEIGHTSUM_PIECE *
+        o.written = fm_scratch(FM_READING_PIECE *
                                fm_storage_growth(&p->cp.config.scheme, p->cp.config.schemes));
     size_t index = 0;
     for (uint64_t at = 0; at < from->size && !rc && fm_taskgroup_going(&p->tasks);
-         at += FM_WEIGHTSUM_PIECE) {
+         at += FM_READING_PIECE) {
         uint64_t left = from->size - at;
-        rc = pass_piece(p, &o, index++,
-                        left < FM_WEIGHTSUM_PIECE ? (size_t)left : FM_WEIGHTSUM_PIECE, err);
+        rc = pass_piece(p, &o, index++, left < FM_READING_PIECE ? (size_t)left : FM_READING_PIECE,
+                        err);
     }
     if (!rc) {
         fm_segments_find(&p->seg, t->name)->digest = fm_hasher_done(o.hasher);
@@ -479,7 +479,7 @@ static int check_sums(const struct packing *p, struct fm_err *err)
 {
     int rc = FM_OK;
     for (int l = 0; l <= p->wanted.L && !rc; l++)
-        rc = fm_weightsum_check(&p->wanted, l, &p->sums.sum[l], err);
+        rc = fm_reading_check(&p->wanted, l, &p->sums.sum[l], err);
     return !rc ? rc : fm_within(err, "%s", p->run->inputs.model);
 }
 
@@ -490,7 +490,7 @@ static int check_sums(const struct packing *p, struct fm_err *err)
  */
 static int pass(struct packing *p, const char *stage, struct fm_err *err)
 {
-    p->sums = (struct fm_weightsum){.L = p->cp.config.L};
+    p->sums = (struct fm_reading_sums){.L = p->cp.config.L};
     pthread_mutex_init(&p->lock, NULL);
     bool in_order = p->writer && !fm_bundle_writer_seekable(p->writer);
     p->at_once = in_order ? fm_pool_threads() : 1;
@@ -868,7 +868,7 @@ static uint64_t task_memory(const struct packing *p)
         item += share;
     bool decoded = p->cp.config.scheme.storage && !p->packed.storage;
     uint64_t piece =
-        FM_WEIGHTSUM_PIECE *
+        FM_READING_PIECE *
         (1 + (decoded ? fm_storage_growth(&p->cp.config.scheme, p->cp.config.schemes) : 0));
     return (item > piece ? item : piece) + scales +
            (uint64_t)p->cp.config.I * rows * sizeof(int32_t);

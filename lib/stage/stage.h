@@ -97,7 +97,7 @@ int fm_stage_check(const struct fm_bundle *b, const char *needs, struct fm_err *
  * are those of its weights; NULL: the object identifies only the files. */
 int fm_stage_model_identity(cJSON **model, const struct fm_hfdir *dir,
                             const struct fm_config *config, enum fm_dtype dtype,
-                            const struct fm_weightsum *sums, struct fm_err *err);
+                            const struct fm_reading_sums *sums, struct fm_err *err);
 /* Sizes and dtype from the manifest, checked against the limits in lib/block. */
 int fm_stage_model_read(struct fm_stage_model *model, const struct fm_bundle *b,
                         struct fm_err *err);
@@ -121,7 +121,8 @@ int fm_stage_model_same(const struct fm_bundle *b, const struct fm_bundle *other
 int fm_stage_shard_bytes(uint64_t *bytes, const struct fm_bundle *b, struct fm_err *err);
 
 /* The sums of the weights that the stream was made from. */
-int fm_stage_weights_read(struct fm_weightsum *sums, const struct fm_bundle *b, struct fm_err *err);
+int fm_stage_weights_read(struct fm_reading_sums *sums, const struct fm_bundle *b,
+                          struct fm_err *err);
 
 /* Bytes of all tensors of a checkpoint except extra ones; codes count as their values. */
 uint64_t fm_stage_tensor_bytes(const struct fm_hfdir *dir, const struct fm_config *config);

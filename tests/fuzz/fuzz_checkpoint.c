@@ -66,7 +66,7 @@ static void open_model(void)
     err = (struct fm_err){0};
     if (rc == FM_OK && fm_source_borrow(&tensors, &hf, &err) == FM_OK) {
         rc = fm_source_resolve(&tensors, fm_model_config(model), &err);
-        rc = rc ? rc : fm_ignored_check(&tensors, &err);
+        rc = rc ? rc : fm_source_check(&tensors, &err);
         must(rc == FM_OK || (rc == err.code && err.text[0]));
         fm_source_close(&tensors);
     }

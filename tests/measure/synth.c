@@ -385,7 +385,7 @@ static int make_manifest(struct stage *g, const atomic_int *stop, struct fm_err 
     cJSON *model = NULL;
     /* All weights have the same type, so any tensor gives it. */
     enum fm_dtype dtype = g->dir.shard[0].st.tensor[0].dtype;
-    struct fm_weightsum sums;
+    struct fm_reading_sums sums;
     struct fm_model *weights = NULL;
     int rc = fm_model_open_dir(&weights, &g->dir, 0, err);
     if (!rc)

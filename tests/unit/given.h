@@ -84,7 +84,7 @@ static inline void given_rank(const char *to, const struct fm_hfdir *dir,
 {
     char dropped[FM_STAGE_DROPPED_BYTES];
     struct fm_ranking r = {0};
-    struct fm_weightsum sums;
+    struct fm_reading_sums sums;
     cJSON *model = NULL, *manifest = NULL;
     void *data;
     size_t size;

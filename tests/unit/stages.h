@@ -74,7 +74,7 @@ static inline cJSON *stages_options(const char *key, const char *value)
 static inline cJSON *stages_identity(void)
 {
     cJSON *model = NULL;
-    const struct fm_weightsum sums = {.L = stages_config.L};
+    const struct fm_reading_sums sums = {.L = stages_config.L};
     struct fm_err err = {0};
     assert_ok(fm_stage_model_identity(&model, &stages_dir, &stages_config, FM_F16, &sums, &err));
     return model;

@@ -282,12 +282,12 @@ static void compare(const struct model *m, const struct plane *p, size_t channel
                     const int32_t *order, int blank)
 {
     struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
-    struct fm_forms f[FM_EXPERT_CUTS_MAX];
+    struct fm_packed_forms f[FM_EXPERT_CUTS_MAX];
     size_t group = p->plane < 0 ? 1 : p->format->group, file_bytes = 0;
     int cuts = all_cuts(cut, m, p);
     for (int i = 0; i < cuts; file_bytes += f[i++].file_bytes)
-        f[i] = fm_forms_of(&m->config, fm_packed_at(&m->packed, 0), p->plane, p->format->dtype,
-                           &cut[i], channels, stored);
+        f[i] = fm_packed_forms(&m->config, fm_packed_at(&m->packed, 0), p->plane, p->format->dtype,
+                               &cut[i], channels, stored);
     size_t part_bytes = channels / group * f[0].part_group;
     unsigned char *file = random_bytes(file_bytes), *part = random_bytes(part_bytes);
     unsigned char *want = malloc(part_bytes + 1), *got = malloc(part_bytes + 1), *at = file;
@@ -350,7 +350,7 @@ TEST(every_cut_is_moved_in_every_format_that_has_it)
                 struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
                 bool moved = !is_refused(&p);
                 for (int k = all_cuts(cut, &m, &p); k-- > 0;)
-                    assert_int_equal(fm_forms_has(fm_packed_at(&m.packed, 0), plane, &cut[k]),
+                    assert_int_equal(fm_packed_has(fm_packed_at(&m.packed, 0), plane, &cut[k]),
                                      moved);
                 if (moved)
                     compare_widths(&m, &p);
@@ -394,13 +394,13 @@ static void compare_rounded(const struct fm_channels *c, const struct fm_channel
     float *wide = malloc((blocks + 1) * sizeof *wide), *want = malloc((N * K + 1) * sizeof *want);
     assert_true(
         fm_quantise(code, scale, fm_quantisers_find(f->rounded), scheme, &own, c->factor[0]));
-    assert_memory_equal(fm_channels_cut(c, cut, 0, c->count, c->count, 0), code, codes);
+    assert_memory_equal(fm_packed_cut(c, cut, 0, c->count, c->count, 0), code, codes);
     bool has = fm_packed_find(c->packed, c->of, 1);
-    assert_memory_equal(has ? fm_channels_cut(c, cut, 1, c->count, c->count, 0) : c->plane[1],
-                        scale, blocks * (size_t)f->scale_bits / 8);
+    assert_memory_equal(has ? fm_packed_cut(c, cut, 1, c->count, c->count, 0) : c->plane[1], scale,
+                        blocks * (size_t)f->scale_bits / 8);
     fm_storage_scales(wide, f->storage, scale, f->scales, blocks, c->factor[0]);
     fm_scheme_decode(want, scheme, code, wide, N, K);
-    assert_memory_equal(fm_channels_cut(decoded, cut, -1, c->count, c->count, 0), want,
+    assert_memory_equal(fm_packed_cut(decoded, cut, -1, c->count, c->count, 0), want,
                         N * K * sizeof *want);
     free(code);
     free(scale);
@@ -425,10 +425,10 @@ static void round_part(const struct model *m, const struct format *f, bool down,
                             .plane = {part}};
     float factor;
     assert_true(fm_quantise_factor(&factor, q, &packed->scheme, &all));
-    assert_true(fm_channels_convert(&c, packed, q));
+    assert_true(fm_packed_convert(&c, packed, q));
     struct fm_channels decoded = c;
     decoded.dtype = FM_F32;
-    assert_true(fm_channels_convert(&decoded, NULL, NULL));
+    assert_true(fm_packed_convert(&decoded, NULL, NULL));
     for (int i = 0; i < (int)rows; i++) {
         uint16_t *w = matrix_of(part, down ? 2 : i, k, H);
         assert_true(c.factor[i] == factor);
