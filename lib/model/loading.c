@@ -100,7 +100,8 @@ static bool is_mlp(const struct fm_weight *w)
     return w->part >= FM_PART_MLP_GATE && w->part <= FM_PART_MLP_GATE_UP;
 }
 
-size_t fm_loading_bytes(const struct fm_model *m, int l)
+/* Bytes of the block of layer l. */
+static size_t block_bytes(const struct fm_model *m, int l)
 {
     const struct fm_config *c = &m->config;
     enum fm_dtype held = held_as(m);
@@ -119,7 +120,7 @@ uint64_t fm_model_layer_bytes(const struct fm_model *m)
 {
     size_t most = 0;
     for (int l = 0; l < m->config.L; l++) {
-        size_t bytes = fm_loading_bytes(m, l);
+        size_t bytes = block_bytes(m, l);
         most = bytes > most ? bytes : most;
     }
     return most;
@@ -136,7 +137,7 @@ static struct fm_out carve(char **at, uint64_t n, enum fm_dtype dtype)
 static int take_slot(const struct fm_model *m, struct fm_layer_slot *s, int l, struct fm_err *err)
 {
     size_t E = (size_t)m->config.E;
-    size_t bytes = l < m->pinned ? fm_loading_bytes(m, l) : (size_t)fm_model_layer_bytes(m);
+    size_t bytes = l < m->pinned ? block_bytes(m, l) : (size_t)fm_model_layer_bytes(m);
     s->block = fm_alloc_large(bytes, "a layer", err);
     s->row0 = fm_alloc(E, sizeof *s->row0, "a layer", err);
     s->cap = fm_alloc(E, sizeof *s->cap, "a layer", err);
@@ -166,7 +167,7 @@ static void place_arrays(const struct fm_model *m, struct fm_layer_slot *s, int 
     s->down = carve(&at, channels * H, held);
     if (c->expert->bias)
         y->gate_up_bias = carve(&at, (uint64_t)c->expert->rows * channels, FM_F32).data;
-    assert(at <= s->block + fm_loading_bytes(m, l));
+    assert(at <= s->block + block_bytes(m, l));
     y->mlp_gate_up = fm_written(s->mlp_gate_up);
     y->mlp_down = fm_written(s->mlp_down);
     y->gate_up = fm_written(s->gate_up);

@@ -91,11 +91,10 @@ void fm_loading_end_prefetch(struct fm_model *m);
  * are also looked up; the LM head has the operand type of products. */
 enum fm_dtype fm_loading_nonlayer(const struct fm_model *m, const struct fm_model_tensor *p);
 
-/* Bytes of an array of n elements in a layer's block; and of the block of layer l. */
+/* Bytes of an array of n elements in a layer's block. */
 static inline size_t fm_loading_size(uint64_t n, enum fm_dtype dtype)
 {
     return ((size_t)n * (size_t)(fm_dtype_bits(dtype) / 8) + FM_ALIGN - 1) / FM_ALIGN * FM_ALIGN;
 }
-size_t fm_loading_bytes(const struct fm_model *m, int l);
 
 #endif
