@@ -47,8 +47,7 @@ ROOMS = {
     "lib/masks": "lib/base",
     "lib/comm": "lib/base",
     "lib/state": "lib/base formats/file formats/tensor kernels/ops lib/comm",
-    "lib/run": "lib/base formats/file formats/json formats/tensor formats/bundle formats/text kernels/ops"
-            " lib/comm",
+    "lib/run": "lib/base formats/file formats/json formats/tensor formats/bundle kernels/ops lib/comm",
     "lib/move": "lib/base",
     "lib/block": "lib/base formats/json formats/quant kernels/ops",
     "lib/family": "lib/base formats/json formats/quant formats/tensor lib/block",
@@ -68,7 +67,7 @@ ROOMS = {
     "lib/export/layouts": "lib/base lib/export",
     "lib/page": "lib/base formats/file formats/json formats/quant lib/stage lib/export",
     "lib/publish": "lib/base formats/file formats/tensor formats/bundle formats/sign lib/run",
-    "lib/verify": "lib/base formats/file formats/json formats/tensor formats/bundle lib/masks lib/run"
+    "lib/verify": "lib/base formats/file formats/json formats/tensor lib/masks lib/run"
             " lib/move lib/model lib/engine lib/data lib/stage lib/export formats/sign",
     "lib/bench": "lib/base formats/file formats/json formats/tensor formats/bundle formats/text"
             " kernels/ops kernels/clip lib/masks lib/run lib/engine lib/data lib/stage lib/learn"

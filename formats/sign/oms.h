@@ -27,7 +27,6 @@
 #ifndef FM_OMS_H
 #define FM_OMS_H
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 

@@ -5,7 +5,6 @@
 #ifndef FM_HFDIR_H
 #define FM_HFDIR_H
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/stat.h>

@@ -5,7 +5,6 @@
 #define FM_TOKENIZERPARTS_H
 
 #include "formats/file/digest.h"
-#include "formats/json/json.h"
 #include "formats/text/bpe.h"
 #include "formats/text/pretoken.h"
 

@@ -11,7 +11,6 @@
 #ifndef FM_TOKENS_H
 #define FM_TOKENS_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
 #include "formats/file/file.h"

@@ -6,7 +6,6 @@
 #ifndef FM_UNICODE_H
 #define FM_UNICODE_H
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 

@@ -14,7 +14,6 @@
 #define FM_KERNELS_CLIP_TILE_H
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 #include "kernels/clip/clip.h"

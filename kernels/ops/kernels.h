@@ -33,7 +33,6 @@
 
 #include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
 
 #include "lib/base/dtype.h"
 #include "lib/base/err.h"

@@ -2,7 +2,6 @@
 #ifndef FM_KERNELCASE_H
 #define FM_KERNELCASE_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
 #include "kernels/clip/clip.h"

@@ -10,7 +10,6 @@
 #ifndef FM_LOOPS_H
 #define FM_LOOPS_H
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 

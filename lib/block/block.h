@@ -27,7 +27,6 @@
 #define FM_BLOCK_H
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 #include "formats/quant/quant.h"

@@ -29,7 +29,6 @@
 #ifndef FM_COMM_H
 #define FM_COMM_H
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 

@@ -16,7 +16,6 @@
 #ifndef FM_ADAPTER_H
 #define FM_ADAPTER_H
 
-#include <stddef.h>
 #include <stdint.h>
 
 #include "kernels/ops/kernels.h"

@@ -12,7 +12,6 @@
 
 #include "formats/quant/quant.h"
 #include "lib/base/err.h"
-#include "lib/export/export.h"
 #include "lib/export/layouts.h"
 #include "lib/export/opened.h"
 #include "lib/stage/lorafile.h"

@@ -32,7 +32,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "formats/tensor/safetensors.h"
 #include "lib/export/exportoptions.h"
 #include "lib/export/opened.h"
 #include "lib/model/source.h"

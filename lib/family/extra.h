@@ -16,10 +16,8 @@
 #define FM_EXTRA_H
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
-#include "formats/tensor/safetensors.h"
 #include "lib/base/err.h"
 #include "lib/block/block.h"
 

@@ -12,8 +12,6 @@
 #ifndef FM_TASK_H
 #define FM_TASK_H
 
-#include <cjson/cJSON.h>
-
 #include "formats/bundle/bundle.h"
 #include "formats/file/lock.h"
 #include "formats/tensor/hfdir.h"

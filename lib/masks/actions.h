@@ -5,7 +5,6 @@
 #ifndef FM_ACTIONS_H
 #define FM_ACTIONS_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
 #include "lib/base/err.h"

@@ -11,7 +11,6 @@
 #include "formats/tensor/hfdir.h"
 #include "lib/base/dtype.h"
 #include "lib/base/err.h"
-#include "lib/family/family.h"
 #include "lib/model/model.h"
 #include "lib/model/packed.h"
 #include "lib/model/stored.h"

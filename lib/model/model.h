@@ -34,7 +34,6 @@
 #include "lib/base/dtype.h"
 #include "lib/base/err.h"
 #include "lib/family/extra.h"
-#include "lib/family/family.h"
 #include "lib/model/packed.h"
 #include "lib/model/reading.h"
 

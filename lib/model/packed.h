@@ -31,7 +31,6 @@
 #include "formats/bundle/bundle.h"
 #include "formats/quant/encode.h"
 #include "formats/quant/quant.h"
-#include "formats/tensor/safetensors.h"
 #include "lib/base/dtype.h"
 #include "lib/base/err.h"
 #include "lib/block/experts.h"

@@ -12,7 +12,6 @@
 #include <stdint.h>
 
 #include "formats/quant/quant.h"
-#include "formats/tensor/safetensors.h"
 #include "lib/base/err.h"
 #include "lib/base/scaled.h"
 #include "lib/family/family.h"

@@ -5,7 +5,6 @@
 #ifndef FM_SIGN_H
 #define FM_SIGN_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
 #include "lib/publish/files.h"

@@ -9,7 +9,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "formats/text/tokens.h"
 #include "lib/base/err.h"
 
 #define FM_INPUTS_MAX 16       /* limit of calibration files in one run */

@@ -10,7 +10,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "formats/bundle/bundle.h"
 #include "formats/file/file.h"
 #include "formats/file/spool.h"
 #include "lib/run/taskgroup.h"
