@@ -20,7 +20,6 @@
 #include "lib/base/clock.h"
 #include "lib/base/fatal.h"
 #include "lib/base/isa.h"
-#include "lib/base/mem.h"
 #include "lib/base/pool.h"
 #include "lib/base/printable.h"
 #include "lib/base/signals.h"

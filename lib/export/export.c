@@ -9,7 +9,6 @@
 #include <sys/stat.h>
 
 #include "formats/bundle/archive.h"
-#include "formats/file/file.h"
 #include "lib/base/clock.h"
 #include "lib/base/units.h"
 #include "lib/export/exportwriter.h"

@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "formats/bundle/archive.h"
 #include "formats/quant/quant.h"
 #include "formats/tensor/hfcache.h"
 #include "formats/tensor/hftext.h"

@@ -22,7 +22,6 @@
 
 #include "formats/file/text.h"
 #include "formats/json/json.h"
-#include "formats/quant/quant.h"
 #include "lib/base/mem.h"
 #include "lib/base/printable.h"
 #include "lib/engine/reduction.h"

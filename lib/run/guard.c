@@ -16,7 +16,6 @@
 
 #include "formats/file/file.h"
 #include "formats/file/lock.h"
-#include "lib/run/run.h"
 
 #define OWN_BYTES_MAX ((size_t)64 << 20) /* limit of reports and plots that are recognised */
 

@@ -17,7 +17,6 @@
 #include "formats/file/digest.h"
 #include "formats/file/file.h"
 #include "lib/base/clock.h"
-#include "lib/base/mem.h"
 #include "lib/base/printable.h"
 #include "lib/base/signals.h"
 
