@@ -1,7 +1,7 @@
 /*
  * This room, formats/json: JSON read strictly, written exactly, and edited in place.  It does not
  * interpret keys: lib/model reads config.json, lib/stage the manifest.  In reading order: json.c
- * (the scanner), jsontree.c (trees, and their printing), jsonparts, jsonedit.
+ * (the scanner), jsontree.c (trees, and their printing), jsonedit.
  *
  * Untrusted JSON: a strict pull scanner for headers that may be huge (safetensors, shard index),
  * and a checked entry to cJSON for small files (config.json, our manifest).

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "formats/json/jsonparts.h"
+#include "formats/json/json.h"
 #include "formats/text/tokenizerparts.h"
 #include "formats/text/unicode.h"
 #include "lib/base/mem.h"
@@ -20,6 +20,77 @@ static int refuse(struct fm_err *err, const char *what, const char *name)
 {
     fm_fail(err, FM_ECONFIG, "%s '%.200s' is not supported", what, name);
     return fm_advise(err, FM_ADVISE_OTHER_TOKENIZER);
+}
+
+/* --- members of an object by their position in its text, for those too large for a tree --- */
+
+struct part {
+    const char *key;
+    const char *begin, *end; /* NULL if the member is absent */
+};
+
+/* Read the object at j and record the position of each member.  FM_EFORMAT for a member that occurs
+ * twice, FM_ECONFIG for one that is not among `part`; `where` names the object. */
+static int read_parts(struct fm_json *j, struct part *part, int parts, const char *where,
+                      struct fm_err *err)
+{
+    char key[256];
+    int rc = fm_json_expect(j, '{', err);
+    if (rc || fm_json_accept(j, '}'))
+        return rc;
+    do {
+        int i = 0;
+        if ((rc = fm_json_string(j, key, sizeof key, err)) || (rc = fm_json_expect(j, ':', err)))
+            return rc;
+        while (i < parts && strcmp(part[i].key, key) != 0)
+            i++;
+        if (i == parts)
+            return fm_fail(err, FM_ECONFIG, "%s has a key '%.200s' that is not supported", where,
+                           key);
+        if (part[i].begin)
+            return fm_fail(err, FM_EFORMAT, "%s has '%s' twice", where, key);
+        part[i].begin = j->at;
+        if ((rc = fm_json_skip(j, err)))
+            return rc;
+        part[i].end = j->at;
+    } while (fm_json_accept(j, ','));
+    return fm_json_expect(j, '}', err);
+}
+
+/* A scanner for the text of a member, which must exist; errors give positions in the whole text. */
+static struct fm_json window_of(const struct fm_json *whole, const struct part *p)
+{
+    struct fm_json j;
+    fm_json_init(&j, p->begin, (size_t)(p->end - p->begin));
+    j.base = whole->base + (uint64_t)(p->begin - whole->begin);
+    return j;
+}
+
+/* True if the text of the member is this word. */
+static bool is_word(const struct part *p, const char *word)
+{
+    const char *s = p->begin, *end = p->end;
+    while (s < end && strchr(" \t\r\n", *s))
+        s++;
+    while (end > s && strchr(" \t\r\n", end[-1]))
+        end--;
+    return (size_t)(end - s) == strlen(word) && memcmp(s, word, (size_t)(end - s)) == 0;
+}
+
+/* True if the member is absent or null. */
+static bool is_null(const struct part *p)
+{
+    return !p->begin || is_word(p, "null");
+}
+
+/* Parse an object or array as a tree; NULL if it is null or absent. */
+static int tree_of(cJSON **tree, const struct part *p, struct fm_err *err)
+{
+    *tree = NULL;
+    if (is_null(p))
+        return FM_OK;
+    int rc = fm_json_tree(tree, p->begin, (size_t)(p->end - p->begin), err);
+    return !rc ? FM_OK : fm_within(err, "%s", p->key);
 }
 
 /* --- the model --- */
@@ -76,22 +147,22 @@ static int read_merges(struct fm_bpe *bpe, struct fm_json j, struct fm_err *err)
     return rc ? rc : fm_json_expect(&j, ']', err);
 }
 
-static int read_bool(bool *value, const struct fm_jsonpart *p, struct fm_err *err)
+static int read_bool(bool *value, const struct part *p, struct fm_err *err)
 {
-    *value = !fm_jsonparts_is_null(p) && fm_jsonparts_is_word(p, "true");
-    return fm_jsonparts_is_null(p) || *value || fm_jsonparts_is_word(p, "false")
+    *value = !is_null(p) && is_word(p, "true");
+    return is_null(p) || *value || is_word(p, "false")
                ? FM_OK
                : fm_fail(err, FM_EFORMAT, "the model's %s is neither true nor false", p->key);
 }
 
-static int read_unknown(struct fm_tokenizer *t, const struct fm_json *whole,
-                        const struct fm_jsonpart *p, struct fm_err *err)
+static int read_unknown(struct fm_tokenizer *t, const struct fm_json *whole, const struct part *p,
+                        struct fm_err *err)
 {
     char word[WORD_MAX];
     t->bpe.unknown = -1;
-    if (fm_jsonparts_is_null(p))
+    if (is_null(p))
         return FM_OK;
-    struct fm_json j = fm_jsonparts_window(whole, p);
+    struct fm_json j = window_of(whole, p);
     int rc = fm_json_text(&j, word, sizeof word, err);
     if (!rc && (t->bpe.unknown = fm_bpe_find(&t->bpe, word, strlen(word))) < 0)
         rc = fm_fail(err, FM_EFORMAT, "unk_token '%.80s' is not in the vocabulary", word);
@@ -100,19 +171,18 @@ static int read_unknown(struct fm_tokenizer *t, const struct fm_json *whole,
 
 enum { TYPE, DROPOUT, UNK, PREFIX, SUFFIX, FUSE, FALLBACK, IGNORE, VOCAB, MERGES, MODEL_PARTS };
 
-static int check_model(const struct fm_jsonpart *p, struct fm_err *err)
+static int check_model(const struct part *p, struct fm_err *err)
 {
-    if (p[TYPE].begin && !fm_jsonparts_is_word(&p[TYPE], "\"BPE\"")) {
+    if (p[TYPE].begin && !is_word(&p[TYPE], "\"BPE\"")) {
         char name[64];
         struct fm_json j;
         fm_json_init(&j, p[TYPE].begin, (size_t)(p[TYPE].end - p[TYPE].begin));
         return !fm_json_string(&j, name, sizeof name, err) ? refuse(err, "model", name) : err->code;
     }
-    if (!fm_jsonparts_is_null(&p[DROPOUT]) && !fm_jsonparts_is_word(&p[DROPOUT], "0.0") &&
-        !fm_jsonparts_is_word(&p[DROPOUT], "0"))
+    if (!is_null(&p[DROPOUT]) && !is_word(&p[DROPOUT], "0.0") && !is_word(&p[DROPOUT], "0"))
         return refuse(err, "model", "BPE with dropout");
     for (int i = PREFIX; i <= SUFFIX; i++)
-        if (!fm_jsonparts_is_null(&p[i]) && !fm_jsonparts_is_word(&p[i], "\"\""))
+        if (!is_null(&p[i]) && !is_word(&p[i], "\"\""))
             return refuse(err, "BPE with", p[i].key);
     if (!p[VOCAB].begin || !p[MERGES].begin)
         return fm_fail(err, FM_EFORMAT, "the model has no %s", p[VOCAB].begin ? "merges" : "vocab");
@@ -122,25 +192,25 @@ static int check_model(const struct fm_jsonpart *p, struct fm_err *err)
 /* Fill *t from the "model", a member of `whole`. */
 static int read_model(struct fm_tokenizer *t, struct fm_json whole, struct fm_err *err)
 {
-    struct fm_jsonpart p[MODEL_PARTS] = {{.key = "type"},
-                                         {.key = "dropout"},
-                                         {.key = "unk_token"},
-                                         {.key = "continuing_subword_prefix"},
-                                         {.key = "end_of_word_suffix"},
-                                         {.key = "fuse_unk"},
-                                         {.key = "byte_fallback"},
-                                         {.key = "ignore_merges"},
-                                         {.key = "vocab"},
-                                         {.key = "merges"}};
+    struct part p[MODEL_PARTS] = {{.key = "type"},
+                                  {.key = "dropout"},
+                                  {.key = "unk_token"},
+                                  {.key = "continuing_subword_prefix"},
+                                  {.key = "end_of_word_suffix"},
+                                  {.key = "fuse_unk"},
+                                  {.key = "byte_fallback"},
+                                  {.key = "ignore_merges"},
+                                  {.key = "vocab"},
+                                  {.key = "merges"}};
     struct fm_json j = whole;
     j.text_keys = true; /* the keys of the vocabulary are token texts */
-    if (fm_jsonparts_read(&j, p, MODEL_PARTS, "the model", err) || check_model(p, err) ||
+    if (read_parts(&j, p, MODEL_PARTS, "the model", err) || check_model(p, err) ||
         read_bool(&t->bpe.fuse_unknown, &p[FUSE], err) ||
         read_bool(&t->bpe.byte_fallback, &p[FALLBACK], err) ||
         read_bool(&t->bpe.ignore_merges, &p[IGNORE], err) ||
-        read_vocabulary(&t->bpe, fm_jsonparts_window(&whole, &p[VOCAB]), err) ||
+        read_vocabulary(&t->bpe, window_of(&whole, &p[VOCAB]), err) ||
         read_unknown(t, &whole, &p[UNK], err) ||
-        read_merges(&t->bpe, fm_jsonparts_window(&whole, &p[MERGES]), err))
+        read_merges(&t->bpe, window_of(&whole, &p[MERGES]), err))
         return err->code;
     return fm_bpe_finish(&t->bpe, err);
 }
@@ -621,24 +691,24 @@ static int read_added_tokens(struct fm_tokenizer *t, const cJSON *list, struct f
 
 enum { VERSION, TRUNCATION, PADDING, ADDED, NORMALIZER, PRE, POST, DECODER, MODEL, PARTS };
 
-static int check_whole(const struct fm_jsonpart *p, struct fm_err *err)
+static int check_whole(const struct part *p, struct fm_err *err)
 {
     if (!p[MODEL].begin)
         return fm_fail(err, FM_EFORMAT, "key 'model' is missing");
-    if (p[VERSION].begin && !fm_jsonparts_is_word(&p[VERSION], "\"1.0\""))
+    if (p[VERSION].begin && !is_word(&p[VERSION], "\"1.0\""))
         return fm_fail(err, FM_EFORMAT, "version is not \"1.0\"");
     for (int i = TRUNCATION; i <= PADDING; i++)
-        if (!fm_jsonparts_is_null(&p[i]))
+        if (!is_null(&p[i]))
             return fm_fail(err, FM_ECONFIG, "%s is not supported; set it to null", p[i].key);
     return FM_OK;
 }
 
-static int read_component(struct fm_tokenizer *t, const struct fm_jsonpart *p,
+static int read_component(struct fm_tokenizer *t, const struct part *p,
                           int (*take)(struct fm_tokenizer *, const cJSON *, struct fm_err *),
                           struct fm_err *err)
 {
     cJSON *tree;
-    int rc = fm_jsonparts_tree(&tree, p, err);
+    int rc = tree_of(&tree, p, err);
     if (!rc && tree)
         rc = take(t, tree, err);
     cJSON_Delete(tree);
@@ -647,7 +717,7 @@ static int read_component(struct fm_tokenizer *t, const struct fm_jsonpart *p,
 
 int fm_tokenizer_read(struct fm_tokenizer *t, const char *text, size_t size, struct fm_err *err)
 {
-    struct fm_jsonpart p[PARTS] = {
+    struct part p[PARTS] = {
         {.key = "version"},        {.key = "truncation"}, {.key = "padding"},
         {.key = "added_tokens"},   {.key = "normalizer"}, {.key = "pre_tokenizer"},
         {.key = "post_processor"}, {.key = "decoder"},    {.key = "model"}};
@@ -655,19 +725,19 @@ int fm_tokenizer_read(struct fm_tokenizer *t, const char *text, size_t size, str
     fm_json_init(&j, text, size);
     j.text_keys = true; /* the keys of the vocabulary are token texts */
     int rc = FM_OK;
-    if (fm_jsonparts_read(&j, p, PARTS, "it", err) || fm_json_end(&j, err) || check_whole(p, err) ||
+    if (read_parts(&j, p, PARTS, "it", err) || fm_json_end(&j, err) || check_whole(p, err) ||
         read_component(t, &p[NORMALIZER], read_normalizer, err) ||
         read_component(t, &p[PRE], read_pre_tokenizer, err) ||
         read_component(t, &p[POST], read_post_processor, err))
         rc = err->code;
     fm_json_init(&j, text, size);
     if (!rc)
-        rc = read_model(t, fm_jsonparts_window(&j, &p[MODEL]), err);
+        rc = read_model(t, window_of(&j, &p[MODEL]), err);
     if (rc)
         return rc;
     t->last = t->bpe.last;
-    rc = fm_jsonparts_is_null(&p[ADDED]) ? read_added_tokens(t, NULL, err)
-                                         : read_component(t, &p[ADDED], read_added_tokens, err);
+    rc = is_null(&p[ADDED]) ? read_added_tokens(t, NULL, err)
+                            : read_component(t, &p[ADDED], read_added_tokens, err);
     for (int i = 0; !rc && i < t->fronts + t->backs; i++) {
         int32_t id = i < t->fronts ? t->front[i] : t->back[i - t->fronts];
         if (id > t->last)
