@@ -131,15 +131,6 @@ static void add_widths(struct words *w)
             asked.tp * (int)(q && server >= 0 ? q->multiple[server] : multiple));
 }
 
-/* The order of channels that loses least on released weights (tests/measure/RESULTS.md).  A method
- * that compares experts by their scores needs fm-rank's own. */
-static void add_criterion(struct words *w)
-{
-    const struct fm_method *method = asked.method ? fm_methods_find(asked.method) : NULL;
-    if (!method || !method->weighs)
-        add(w, "--criterion=activation");
-}
-
 /* The options of a step; unless `all`, only those that determine its output, and files without
  * directories: their digests count. */
 static void add_options(struct words *w, const struct family *f, int step, bool all)
@@ -157,8 +148,11 @@ static void add_options(struct words *w, const struct family *f, int step, bool 
         else if (!skip)
             add(w, "--%s", o->name);
     }
-    if (step == RANK)
-        add_criterion(w);
+    /* The order of channels that loses least on released weights (tests/measure/RESULTS.md).  A
+     * method that compares experts by their scores needs fm-rank's own. */
+    const struct fm_method *method = asked.method ? fm_methods_find(asked.method) : NULL;
+    if (step == RANK && !(method && method->weighs))
+        add(w, "--criterion=activation");
     if (step == TRAIN)
         add_widths(w);
     if (step == RECOVER && !asked.steps)

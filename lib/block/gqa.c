@@ -241,15 +241,6 @@ static int read_biases(struct fm_gqa *g, const struct fm_gqa_options *o, const s
     return rc;
 }
 
-static int read_qk_norm(struct fm_gqa *g, const struct fm_gqa_options *o, const cJSON *json,
-                        struct fm_err *err)
-{
-    bool on = !o->qk_norm_key;
-    int rc = o->qk_norm_key ? fm_json_opt_bool(json, o->qk_norm_key, &on, err) : FM_OK;
-    g->qk_norm = on ? o->qk_norm : FM_QK_NORM_NONE;
-    return rc;
-}
-
 static int read_clip(struct fm_gqa *g, const struct fm_gqa_options *o, const struct fm_keys *keys,
                      struct fm_err *err)
 {
@@ -397,7 +388,11 @@ static int read(struct fm_config *c, const void *options, const struct fm_keys *
     g->unrotated = o->unrotated;
     g->value_norm = o->value_norm;
     g->divisor = o->divisor;
-    if (read_qk_norm(g, o, keys->json, err) || read_window(g, c, o, keys, err) ||
+    bool normed = !o->qk_norm_key;
+    if (o->qk_norm_key && fm_json_opt_bool(keys->json, o->qk_norm_key, &normed, err))
+        return err->code;
+    g->qk_norm = normed ? o->qk_norm : FM_QK_NORM_NONE;
+    if (read_window(g, c, o, keys, err) ||
         (o->shared_key && fm_json_opt_bool(keys->json, o->shared_key, &g->shared, err)) ||
         (o->read_full && o->read_full(c, keys, err)) || share_heads(c, o, err) ||
         read_biases(g, o, keys, err) || read_clip(g, o, keys, err) || read_ropes(c, o, keys, err) ||

@@ -32,14 +32,6 @@ static int read_name(int *which, const cJSON *json, const char *key, const char 
                         known[1] ? known[1] : "");
 }
 
-static int read_score(const struct fm_scored_options *o, const struct fm_keys *keys,
-                      struct fm_err *err)
-{
-    const char *const known[] = {o->sigmoid ? "sigmoid" : "softmax", NULL};
-    int which = 0;
-    return read_name(&which, keys->json, "scoring_func", known, keys->family, err);
-}
-
 /* Read n_group groups of the E experts, of which topk_group are kept. */
 static int read_sizes(struct fm_route_rule *r, const struct fm_config *c, const cJSON *json,
                       struct fm_err *err)
@@ -111,7 +103,10 @@ static int read(struct fm_config *c, const void *options, const struct fm_keys *
         return err->code;
     c->router = &fm_scored;
     s->rule.sigmoid = o->sigmoid;
-    if (read_score(o, keys, err) || read_groups(&s->rule, c, o, keys, err))
+    const char *const known[] = {o->sigmoid ? "sigmoid" : "softmax", NULL};
+    int which = 0;
+    if (read_name(&which, keys->json, "scoring_func", known, keys->family, err) ||
+        read_groups(&s->rule, c, o, keys, err))
         return err->code;
     return read_weighing(&s->rule, o, keys, err);
 }

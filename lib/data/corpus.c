@@ -74,12 +74,6 @@ static void give_back(struct encoding *e, struct fm_encoder *encoder)
     pthread_mutex_unlock(&e->lock);
 }
 
-/* Separators of chat templates may be followed by a line feed. */
-static bool ends_with(const int32_t *ids, size_t n, int32_t separator)
-{
-    return ids[n - 1] == separator || (n > 1 && ids[n - 2] == separator);
-}
-
 static void encode_text(struct encoding *e, struct item *it, size_t length)
 {
     const int32_t *ids;
@@ -90,7 +84,9 @@ static void encode_text(struct encoding *e, struct item *it, size_t length)
         it->ids = fm_alloc(n + 1, sizeof *ids, "the tokens of a document", &it->err);
         if (it->ids && n > 0) {
             memcpy(it->ids, ids, n * sizeof *ids);
-            if (e->separator >= 0 && !ends_with(ids, n, e->separator))
+            /* Separators of chat templates may be followed by a line feed. */
+            if (e->separator >= 0 && ids[n - 1] != e->separator &&
+                !(n > 1 && ids[n - 2] == e->separator))
                 it->ids[it->n++] = e->separator;
         }
     }

@@ -119,13 +119,6 @@ static bool removes_nothing(const struct fm_exportplan *p)
            fm_exportplan_channels_all(p) == fm_masks_channels(&p->from->budgets.masks);
 }
 
-static int check_space(struct fm_export_report *r, const char *output, struct fm_err *err)
-{
-    if (!output || strcmp(output, "-") == 0)
-        return FM_OK;
-    return fm_run_space(output, "export", r->bytes_out, &r->bytes_free, err);
-}
-
 static int plan(struct fm_exportplan *p, const struct fm_run_options *run,
                 struct fm_export_report *r, struct fm_err *err)
 {
@@ -156,7 +149,9 @@ static int plan(struct fm_exportplan *p, const struct fm_run_options *run,
         return err->code;
     r->larger = fm_exportplan_larger(p, r->bytes_source);
     r->break_even = fm_exportplan_break_even(p, r->bytes_source);
-    return check_space(r, run->outputs.path, err);
+    return !run->outputs.path || is_stream(run)
+               ? FM_OK
+               : fm_run_space(run->outputs.path, "export", r->bytes_out, &r->bytes_free, err);
 }
 
 /* ---- the whole export ---- */

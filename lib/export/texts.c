@@ -301,12 +301,6 @@ static void set_codes(struct fm_texts_edit *e, const struct fm_exportplan *p, co
     fm_texts_set(e, FM_CODES_KEY, &t);
 }
 
-/* Whether the export is the text model of a multimodal checkpoint. */
-static bool is_text_only(const struct fm_exportplan *p)
-{
-    return !p->wrapped && fm_hftext_wrapped(p->from->config_text, p->from->config_bytes);
-}
-
 /* Make config.json the configuration of the multimodal wrapper or of the text model only. */
 static int wrap_config(char **text, size_t *size, const struct fm_exportplan *p, struct fm_err *err)
 {
@@ -492,13 +486,9 @@ static bool is_settings(const struct fm_exportplan *p, const char *name)
         return false;
     return strcmp(name, "quantize_config.json") == 0 ||
            (strcmp(name, "hf_quant_config.json") == 0 &&
-            (p->coded != FM_CODED_ALL || is_text_only(p)));
-}
-
-static int add_carried(struct fm_exportplan *p, const struct fm_member *m, struct fm_err *err)
-{
-    const char *name = m->name + strlen(FM_MEMBER_CARRIED);
-    return is_own(name) || is_settings(p, name) ? FM_OK : fm_trust_carried(p, m, err);
+            (p->coded != FM_CODED_ALL ||
+             /* the text model of a multimodal checkpoint */
+             (!p->wrapped && fm_hftext_wrapped(p->from->config_text, p->from->config_bytes))));
 }
 
 static int add_modeling(struct fm_exportplan *p, struct fm_err *err)
@@ -517,10 +507,13 @@ int fm_texts_plan(struct fm_exportplan *p, struct fm_err *err)
         rc = add_config(p, err);
     if (!rc && fm_exportplan_ours(p))
         rc = add_modeling(p, err);
-    for (size_t i = 0; i < p->from->bundle.members && !rc; i++)
-        if (strncmp(p->from->bundle.member[i].name, FM_MEMBER_CARRIED, strlen(FM_MEMBER_CARRIED)) ==
-            0)
-            rc = add_carried(p, &p->from->bundle.member[i], err);
+    for (size_t i = 0; i < p->from->bundle.members && !rc; i++) {
+        const struct fm_member *m = &p->from->bundle.member[i];
+        const char *name = m->name + strlen(FM_MEMBER_CARRIED);
+        if (strncmp(m->name, FM_MEMBER_CARRIED, strlen(FM_MEMBER_CARRIED)) == 0 && !is_own(name) &&
+            !is_settings(p, name))
+            rc = fm_trust_carried(p, m, err);
+    }
     if (!rc)
         rc = fm_card_plan(p, err); /* after carried files, whose code it lists */
     return rc ? rc : add_export_json(p, err);

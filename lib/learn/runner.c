@@ -281,25 +281,6 @@ static int write_stream(struct fm_runner *r, struct fm_err *err)
 
 /* ---- a run ---- */
 
-static int open_run(struct fm_runner *r, const struct fm_run_options *run, bool dry,
-                    struct fm_err *err)
-{
-    const struct fm_work *work = r->work;
-    int rc = fm_task_open(r->task, run, work->needs, dry, err);
-    r->task->batch = run->inputs.batch > 0 ? run->inputs.batch : work->batch;
-    return rc ? rc : work->open(r->self, err);
-}
-
-/* Remove the state file once the result has been written.  Failure is only a warning, because the
- * output exists. */
-static void forget(const struct fm_task *task, const char *tool)
-{
-    struct fm_err err = {0};
-    if (fm_comm_rank(task->run->machine.comm) == 0 &&
-        fm_journal_remove(task->run->outputs.state, tool, &err))
-        fm_run_warn(task->run, "%s; the run itself is complete", err.text);
-}
-
 /* Compute and write everything. */
 static int make(struct fm_runner *r, struct fm_err *err)
 {
@@ -315,8 +296,11 @@ static int make(struct fm_runner *r, struct fm_err *err)
     if (!rc && fm_comm_rank(comm) == 0)
         rc = write_stream(r, err);
     rc = fm_comm_agree(comm, rc, err);
-    if (!rc)
-        forget(r->task, r->work->tool);
+    /* The output exists, so if the state file cannot be removed, that is only a warning. */
+    struct fm_err kept = {0};
+    if (!rc && fm_comm_rank(comm) == 0 &&
+        fm_journal_remove(r->task->run->outputs.state, r->work->tool, &kept))
+        fm_run_warn(r->task->run, "%s; the run itself is complete", kept.text);
     return rc;
 }
 
@@ -345,7 +329,10 @@ int fm_runner_run(struct fm_runner *r, const struct fm_run_options *run, struct 
                   struct fm_err *err)
 {
     struct fm_estimate estimate, *plan = dry ? dry : &estimate;
-    int rc = open_run(r, run, dry, err);
+    int rc = fm_task_open(r->task, run, r->work->needs, dry, err);
+    r->task->batch = run->inputs.batch > 0 ? run->inputs.batch : r->work->batch;
+    if (!rc)
+        rc = r->work->open(r->self, err);
     if (!rc)
         fm_task_plan(plan, r->task, r->work->plan, r->self);
     if (dry)

@@ -577,15 +577,6 @@ static void convert_channels(const struct conversion *v, const struct piece *x, 
     assert(left == 0); /* invariant 4 */
 }
 
-/* Convert the values of a piece. */
-static void convert_values(const struct conversion *v, const struct piece *x, struct fm_in src)
-{
-    if (x->e >= 0 || part_of_expert(x->tensor->part) != x->tensor->part)
-        convert_channels(v, x, src);
-    else
-        convert_field(v, x, src);
-}
-
 /* The reading of a tensor of the layer, or of expert e's share of it. */
 static struct fm_reading reading_of(struct conversion *v, const struct fm_model_tensor *p, int e)
 {
@@ -694,8 +685,11 @@ static int convert_piece(struct conversion *v, struct piece *x, struct fm_err *e
     if (fm_reading_widen(&scales, &r, x->c.plane[1], x->c.factor[0], err))
         return fm_within(err, "%s", v->m->path);
     scales.rounded = is_rounded(v->m, p);
-    convert_values(
-        v, x, (struct fm_in){x->c.plane[0], p->at.tensor->dtype, scales.scale ? &scales : NULL});
+    struct fm_in src = {x->c.plane[0], p->at.tensor->dtype, scales.scale ? &scales : NULL};
+    if (x->e >= 0 || part_of_expert(p->part) != p->part)
+        convert_channels(v, x, src);
+    else
+        convert_field(v, x, src);
     return FM_OK;
 }
 
@@ -787,14 +781,6 @@ static void *look_ahead(void *arg)
     return NULL;
 }
 
-/* No prefetch may be running. */
-static void begin_prefetch(struct fm_model *m, int l)
-{
-    m->ahead.l = l;
-    atomic_store(&m->ahead.enough, false);
-    m->ahead.running = fm_signals_thread(&m->ahead.thread, look_ahead, m) == 0;
-}
-
 void fm_loading_end_prefetch(struct fm_model *m)
 {
     atomic_store(&m->ahead.enough, true);
@@ -821,8 +807,11 @@ int fm_model_layer(struct fm_model *m, int l, int next, const struct fm_layer **
     assert(s->l == l &&
            (s->l < m->pinned ? s == &m->slot[l] : s == &m->slot[m->pinned])); /* invariant 6 */
     *layer = &s->layer;
-    if (next >= 0 && slot_of(m, next)->l != next)
-        begin_prefetch(m, next);
+    if (next >= 0 && slot_of(m, next)->l != next) {
+        m->ahead.l = next;
+        atomic_store(&m->ahead.enough, false);
+        m->ahead.running = fm_signals_thread(&m->ahead.thread, look_ahead, m) == 0;
+    }
     return FM_OK;
 }
 

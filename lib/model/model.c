@@ -258,14 +258,6 @@ static void count_bytes(const struct fm_model *m, int l, struct fm_layer_tensors
     }
 }
 
-/* Check a tensor that no tool computes with: if it is required, it must exist with the right
- * shape. */
-static int check_carried(struct fm_model *m, const struct fm_weight *w, int l, struct fm_err *err)
-{
-    struct fm_model_tensor found = {0};
-    return w->part == FM_PART_SPARE ? FM_OK : find_place(m, &found, w, l, -1, err);
-}
-
 static int plan_layer(struct fm_model *m, int l, struct fm_err *err)
 {
     struct fm_layer_tensors *layer = &m->layer[l];
@@ -280,8 +272,9 @@ static int plan_layer(struct fm_model *m, int l, struct fm_err *err)
         if (w->part == FM_PART_NONLAYER || !w->name[m->tensors.naming] ||
             !fm_weights_exists(c, w, l))
             continue;
-        if (fm_weights_is_carried(w)) {
-            if (check_carried(m, w, l, err))
+        if (fm_weights_is_carried(w)) { /* no tool computes with it */
+            struct fm_model_tensor found = {0};
+            if (w->part != FM_PART_SPARE && find_place(m, &found, w, l, -1, err))
                 return err->code;
             continue;
         }

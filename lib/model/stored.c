@@ -232,15 +232,6 @@ static int check_single(const struct fm_stored *s, struct fm_err *err)
                    (unsigned long long)columns);
 }
 
-static int check_codes_dtype(const struct fm_storage *s, const struct fm_tensor *t,
-                             struct fm_err *err)
-{
-    if (t->dtype == s->codes)
-        return FM_OK;
-    return fm_fail(err, FM_ECONFIG, "tensor '%s' is %s; codes of %s must be %s", t->name,
-                   fm_dtype_name(t->dtype), s->name, fm_dtype_name(s->codes));
-}
-
 int fm_stored_check(const struct fm_stored *s, struct fm_err *err)
 {
     const struct fm_tensor *t = s->tensor;
@@ -249,8 +240,9 @@ int fm_stored_check(const struct fm_stored *s, struct fm_err *err)
     char name[FM_ST_NAME_BYTES_MAX + 1], who[64];
     if (!fm_stored_is_codes(s))
         return FM_OK;
-    if (check_codes_dtype(storage, t, err))
-        return err->code;
+    if (t->dtype != storage->codes)
+        return fm_fail(err, FM_ECONFIG, "tensor '%s' is %s; codes of %s must be %s", t->name,
+                       fm_dtype_name(t->dtype), storage->name, fm_dtype_name(storage->codes));
     turn(name, t->name, storage->codes_end, storage->scale_end);
     if (!s->scale)
         return fm_fail(err, FM_EFORMAT, "tensor '%s' is %s, but its scales '%s' are missing",

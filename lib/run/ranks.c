@@ -52,14 +52,6 @@ static int same_program(struct fm_comm *comm, struct fm_err *err)
 
 /* ---- standard input ---- */
 
-/* Make this file standard input, from its beginning. */
-static int put_at_0(int fd, struct fm_err *err)
-{
-    return dup2(fd, STDIN_FILENO) < 0 || lseek(STDIN_FILENO, 0, SEEK_SET) != 0
-               ? fm_fail_errno(err, "cannot redirect standard input to a file")
-               : FM_OK;
-}
-
 static int tell_file(struct fm_comm *comm, int fd, uint64_t size, struct fm_err *err)
 {
     char *piece = fm_alloc(1, PIECE, "a piece of standard input", err);
@@ -92,8 +84,8 @@ static int share_input(struct fm_comm *comm, struct fm_err *err)
         rc = fm_comm_tell(comm, &size, sizeof size, err);
     if (!rc)
         rc = tell_file(comm, spool.file.fd, size, err);
-    if (!rc)
-        rc = put_at_0(spool.file.fd, err);
+    if (!rc && (dup2(spool.file.fd, STDIN_FILENO) < 0 || lseek(STDIN_FILENO, 0, SEEK_SET) != 0))
+        rc = fm_fail_errno(err, "cannot redirect standard input to a file");
     fm_spool_end(&spool);
     return fm_comm_agree(comm, rc, err);
 }

@@ -90,13 +90,6 @@ static uint64_t bytes_listed(const struct fm_filetable *t)
     return bytes;
 }
 
-static int check_files(struct job *j, struct fm_err *err)
-{
-    fm_taskgroup_init(&j->v->tasks, j->v->run, "verify", bytes_listed(&j->table));
-    fm_pool_for((int)j->table.entries, check_file, j);
-    return fm_taskgroup_end(&j->v->tasks, err);
-}
-
 static bool is_listed(const void *self, const char *name)
 {
     const struct job *j = self;
@@ -181,7 +174,9 @@ int fm_verify_table(struct fm_verifier *v, struct fm_err *err)
     v->report->kind = j.claim.layout->name;
     v->report->index = (int)j.claim.index;
     v->report->budget = j.claim.budget;
-    if (check_files(&j, err) || fm_verify_others(v, is_listed, meet_other, &j, err)) {
+    fm_taskgroup_init(&v->tasks, v->run, "verify", bytes_listed(&j.table));
+    fm_pool_for((int)j.table.entries, check_file, &j);
+    if (fm_taskgroup_end(&v->tasks, err) || fm_verify_others(v, is_listed, meet_other, &j, err)) {
         rc = err->code;
         goto out;
     }
