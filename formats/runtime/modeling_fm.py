@@ -59,7 +59,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import GenerationMixin
 from transformers import initialization as init
-from transformers.conversion_mapping import register_checkpoint_conversion_mapping
+from transformers.conversion_mapping import (
+    get_checkpoint_conversion_mapping,
+    register_checkpoint_conversion_mapping,
+)
 from transformers.core_model_loading import Concatenate, ConversionOps, WeightConverter
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -597,6 +600,8 @@ def converters_of(model):
     if any(name.endswith(".gate_up_proj") for name, _ in model.named_modules()):  # fused in every MLP
         parts = [rf"\.{x}_proj.weight" for x in ("gate", "up")]
         converters.append(WeightConverter(parts, r"\.gate_up_proj.weight", [Concatenate(dim=0)]))
+    if getattr(config, "num_mtp_layers", None):  # layers for multi-token prediction have stock names
+        converters += get_checkpoint_conversion_mapping(config.model_type.removeprefix("fm_")) or []
     return converters
 
 

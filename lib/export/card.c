@@ -161,13 +161,18 @@ static void say_extra(struct fm_text *t, const struct fm_exportplan *p)
 {
     const struct fm_extra *x = &p->from->extra;
     char layers[FM_EXTRA_TEXT];
+    bool decoded = false;
     fm_extra_print(layers, x);
+    for (size_t i = 0; i < p->tensors; i++)
+        decoded =
+            decoded || (p->tensor[i].from && p->tensor[i].from->extra && p->tensor[i].decoded);
     if (x->tensors)
         fm_text_printf(t, "| %s%s%s%s%s, %s | %" PRIu64 " tensors, %" PRIu64 " bytes |\n",
                        fm_extra_named(x) ? "other parts" : "layers for multi-token prediction",
                        *layers ? " (" : "", layers, *layers ? ")" : "",
                        fm_extra_parts(x) && !fm_extra_named(x) ? " and other parts" : "",
                        p->narrowed             ? "experts with the width of the others"
+                       : decoded               ? "at full width, dequantised"
                        : p->options.keep_extra ? "copied unchanged"
                                                : "left out",
                        x->tensors, x->bytes);

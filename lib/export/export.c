@@ -165,14 +165,17 @@ static void read_as(struct fm_model *model, const struct fm_exportplan *p)
                     p->options.quantise, fm_packed_at(&p->packed, 0));
 }
 
-/* FM_EUSAGE if the layout does not support keep_extra, FM_ECONFIG if it requires it. */
+/* FM_EUSAGE if the layout cannot keep what there is, FM_ECONFIG if it requires keep_extra. */
 static int check_parts(const struct fm_export_options *o, const struct fm_opened *from,
                        struct fm_err *err)
 {
     bool whole = from->config.family->wrapper_form && !from->config.fused &&
                  o->layout->names == FM_NAMING_STOCK;
     const char *cannot = o->layout->cannot[FM_WITH_EXTRA];
-    if (o->keep_extra && cannot && !whole && !fm_exportplan_narrows(o, from))
+    if (o->keep_extra && !cannot && o->layout->names == FM_NAMING_RAGGED &&
+        fm_extra_others(&from->extra))
+        cannot = "has only the text model, and no other parts";
+    if (o->keep_extra && cannot)
         return fm_fail(err, FM_EUSAGE, "--keep-extra: layout %s %s; use another layout",
                        o->layout->name, cannot);
     if (!o->keep_extra && whole)

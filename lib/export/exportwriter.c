@@ -366,7 +366,8 @@ static int read_decoded(const struct fm_exportplan *p, const struct fm_planned_t
     void *raw = fm_scratch(bytes);
     int rc = FM_OK;
     if (first == 0 && (check_whole(p, at->tensor, err) || check_whole(p, at->scale, err) ||
-                       (at->factor && check_whole(p, at->factor, err))))
+                       (at->factor && check_whole(p, at->factor, err)) ||
+                       (at->zero && check_whole(p, at->zero, err))))
         rc = err->code;
     else if (fm_reading_bytes(raw, &r, 0, first * bits / 8, bytes, err) ||
              fm_reading_plane(&scale, &r, 1, err) || fm_reading_factor(&factor, &r, false, err) ||
@@ -435,28 +436,37 @@ static int fill_widened(const struct fm_exportplan *p, const struct fm_planned_t
     return rc;
 }
 
+/* Bytes of a tensor of an expert for multi-token prediction, at full width, as it is written. */
+static size_t full_bytes(const struct fm_planned_tensor *t)
+{
+    return t->decoded
+               ? (size_t)fm_stored_count(&t->from->at) * (size_t)fm_dtype_bits(t->t.dtype) / 8
+               : (size_t)t->from->t.size;
+}
+
 /*
- * Fill a whole tensor of an expert for multi-token prediction: the first of its channels in ranked
- * order, which are rows or columns.
+ * Fill a whole tensor of one expert or all experts for multi-token prediction: the first channel
+ * groups of each in ranked order, which are rows or columns.
  */
 static int fill_picked(const struct fm_exportplan *p, const struct fm_planned_tensor *t, char *dst,
                        struct fm_err *err)
 {
-    const struct fm_tensor *own = &t->from->t;
-    size_t element = (size_t)fm_dtype_bits(t->t.dtype) / 8, k = (size_t)t->t.shape[t->across];
-    size_t I = (size_t)p->from->config.I, other = (size_t)(fm_tensor_count(own) / I);
-    const int32_t *order = p->ahead + (size_t)t->expert * I;
-    bool rows = t->across == 0;
-    const struct fm_box all = {I, 1, rows ? 1 : other, rows ? other * element : element};
-    const struct fm_box box = {k, 1, all.items, all.size};
-    const struct fm_form wide = {box.size, 0, rows ? 0 : I * element};
-    const struct fm_form narrow = {box.size, 0, rows ? 0 : k * element};
+    size_t I = (size_t)p->from->config.I, group = (size_t)p->packed.group, n = I / group;
+    size_t full = full_bytes(t), each = (size_t)t->matrices;
+    size_t matrices = each * (size_t)(t->expert < 0 ? p->from->config.E : 1), one = full / matrices;
+    int rows = t->t.dims - 2; /* the dimension */
+    size_t items = t->across == rows ? 1 : (size_t)t->t.shape[rows];
+    const struct fm_box all = {n, 1, items, one / items / n};
+    const struct fm_box box = {p->widths.stored[0] / group, 1, items, all.size};
+    const struct fm_form wide = {all.size, 0, all.groups * all.size};
+    const struct fm_form narrow = {all.size, 0, box.groups * all.size};
     struct fm_mark mark = fm_scratch_mark();
-    char *bytes = fm_scratch((size_t)own->size), *ranked = fm_scratch((size_t)own->size);
-    int rc = read_own(p, t, bytes, (size_t)own->size, err);
-    if (!rc) {
-        fm_move(ranked, &wide, bytes, &wide, &all, order);
-        fm_move(dst, &narrow, ranked, &wide, &box, NULL);
+    char *bytes = fm_scratch(full), *ranked = fm_scratch(one);
+    int rc = read_own(p, t, bytes, full, err);
+    for (size_t i = 0; i < matrices && !rc; i++) {
+        size_t e = t->expert < 0 ? i / each : (size_t)t->expert;
+        fm_move(ranked, &wide, bytes + i * one, &wide, &all, p->ahead + e * I);
+        fm_move(dst + i * fm_box_bytes(&box), &narrow, ranked, &wide, &box, NULL);
     }
     fm_scratch_release(mark);
     return rc;
@@ -588,7 +598,7 @@ static uint64_t piece_memory(const struct fm_exportplan *p, const struct fm_piec
     if (fm_planned_copy(t))
         return x->size < FM_EXPORTWRITER_PIECE ? x->size : FM_EXPORTWRITER_PIECE;
     if (!x->block)
-        return x->size + (t->picked ? 2 * (uint64_t)t->from->t.size : x->size) +
+        return x->size + (t->picked ? 2 * (uint64_t)full_bytes(t) : x->size) +
                (scale ? x->size + scale->size + fm_tensor_count(scale) * sizeof(float) +
                             FM_EXPORTWRITER_PIECE
                       : 0);

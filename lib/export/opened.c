@@ -245,7 +245,8 @@ static int list_rest(struct fm_opened *o, struct fm_checkpoint *cp, struct fm_er
     o->extra = cp->sum;
     resolve(o);
     for (size_t i = 0; i < o->rests && !o->packed.storage; i++)
-        o->rest[i].at.role = FM_STORED_VALUES; /* some of them under names of codes */
+        if (!o->rest[i].extra)
+            o->rest[i].at.role = FM_STORED_VALUES; /* some of them under names of codes */
     return FM_OK;
 }
 

@@ -52,13 +52,6 @@ int fm_exportplan_check(const struct fm_export_options *o, struct fm_err *err)
     return fm_trust_check(o, err);
 }
 
-bool fm_exportplan_narrows(const struct fm_export_options *o, const struct fm_opened *from)
-{
-    struct fm_err unused = {0};
-    return o->keep_extra && o->layout->narrows_extra &&
-           !fm_extra_can_draft(&from->extra, &from->config, &unused);
-}
-
 int fm_exportplan_serve(struct fm_export_options *o, enum fm_server server, struct fm_err *err)
 {
     bool widths = o->quantise && o->layout->names != FM_NAMING_RAGGED;
@@ -118,7 +111,7 @@ static int check_pad(const struct fm_exportplan *p, struct fm_err *err)
     return FM_OK;
 }
 
-/* Check that there are extra tensors to keep, and that the layout can hold them without scales. */
+/* Check that there are extra tensors to keep, and that their codes have a known format. */
 static int check_extra(const struct fm_exportplan *p, struct fm_err *err)
 {
     if (!p->options.keep_extra)
@@ -130,12 +123,27 @@ static int check_extra(const struct fm_exportplan *p, struct fm_err *err)
     for (size_t i = 0; i < p->from->rests; i++) {
         const struct fm_tensor *t = &p->from->rest[i].t;
         bool codes = fm_dtype_bits(t->dtype) <= 8 || t->dtype == FM_I32;
-        if (p->from->rest[i].extra && codes)
+        if (p->from->rest[i].extra && codes && p->from->rest[i].at.role == FM_STORED_VALUES)
             return fm_fail(err, FM_ECONFIG,
-                           "--keep-extra: tensor '%s' is stored as %s, and exports have no scales "
-                           "for it; omit the option",
+                           "--keep-extra: tensor '%s' is stored as %s, and config.json describes "
+                           "no scales for it; omit the option",
                            t->name, fm_dtype_name(t->dtype));
     }
+    return FM_OK;
+}
+
+/* Convert an order of channels to one of the groups that the export keeps whole. */
+static int order_groups(int32_t *order, size_t channels, int32_t group, struct fm_err *err)
+{
+    for (size_t i = 0; i < channels; i++) {
+        int32_t first = order[i - i % (size_t)group];
+        if (first % group != 0 || order[i] != first + (int32_t)(i % (size_t)group))
+            return fm_fail(err, FM_EFORMAT,
+                           "member %s does not keep the groups of %d channels of the codes",
+                           FM_MEMBER_RANKING, (int)group);
+    }
+    for (size_t i = 0; i < channels / (size_t)group; i++)
+        order[i] = order[i * (size_t)group] / group;
     return FM_OK;
 }
 
@@ -145,7 +153,9 @@ static int open_ahead(struct fm_exportplan *p, struct fm_err *err)
     const struct fm_opened *from = p->from;
     const char *name = p->options.layout->name, *path = from->bundle.file.path;
     struct fm_ranking r;
-    p->narrowed = fm_exportplan_narrows(&p->options, from);
+    p->narrowed = p->options.keep_extra && p->options.layout->narrows_extra && from->extra.experts;
+    if (p->narrowed && fm_extra_can_draft(&from->extra, &from->config, err))
+        return fm_within(err, "--keep-extra: layout %s", name);
     if (p->narrowed && p->options.quantise)
         return fm_fail(err, FM_ECONFIG,
                        "--keep-extra: --weights %s does not round layers for multi-token "
@@ -166,6 +176,9 @@ static int open_ahead(struct fm_exportplan *p, struct fm_err *err)
                      "prediction, and %s has no order for them; rank with fm-rank --keep-extra, or "
                      "use another layout",
                      name, from->config.L, path);
+    for (int e = 0; !rc && e < r.E; e++)
+        if (order_groups(p->ahead + (size_t)e * (size_t)r.I, (size_t)r.I, p->packed.group, err))
+            rc = fm_within(err, "%s", path);
     fm_ranking_release(&r);
     return rc;
 }

@@ -22,9 +22,6 @@
 /* FM_EUSAGE for options that exclude each other. */
 int fm_exportplan_check(const struct fm_export_options *options, struct fm_err *err);
 
-/* Whether the experts of the family's layer for multi-token prediction get the layout's width. */
-bool fm_exportplan_narrows(const struct fm_export_options *options, const struct fm_opened *from);
-
 /* --for: replace the layout with its form for that server, or set the rules for widths of rounded
  * experts.  FM_EUSAGE if the server makes no difference to the export. */
 int fm_exportplan_serve(struct fm_export_options *options, enum fm_server server,

@@ -66,7 +66,8 @@ struct fm_planned_tensor {
                            `blank` */
     int blank;          /* the byte of the padding */
     bool picked;        /* `from` is of an expert for multi-token prediction, and loses channels: */
-    int across, expert; /* it has channels in this dimension; the expert */
+    int across, expert; /* it has channel groups in this dimension; the expert, or -1 for all */
+    int matrices;       /* of each expert, one after another: 2 for gate and up in one tensor */
     int64_t number[2];  /* the elements of a tensor of numbers */
     size_t file;
 };
@@ -151,7 +152,7 @@ struct fm_exportplan {
     const char *wrapped; /* prefix of tensors (fm_hftext_wrapped) if the export is the multimodal
                             checkpoint; NULL: it is only its text model */
     bool narrowed;  /* the experts of a layer for multi-token prediction get the layout's width */
-    int32_t *ahead; /* (E, I): their order; NULL without a bundle */
+    int32_t *ahead; /* (E, I): the order of their channel groups; NULL without a bundle */
     char *family;   /* fm_family of config.json, the same for all members; NULL: not made yet */
 };
 

@@ -232,44 +232,12 @@ static int widen_shared(struct fm_planned_tensor *t, const struct fm_exportplan 
     return FM_OK;
 }
 
-/* Plan a tensor of a layer for multi-token prediction whose experts get the layout's width. */
-static int narrow_extra(struct fm_planned_tensor *t, const struct fm_exportplan *p,
-                        struct fm_err *err)
-{
-    const struct fm_config *c = &p->from->config;
-    struct fm_stored twin = t->from->at;
-    struct fm_tensor plain = {0};
-    if (!fm_stored_see_twin(&twin, c) && !strstr(t->from->t.name, ".experts."))
-        return FM_OK;
-    if (!twin.weight)
-        return fm_fail(err, FM_ECONFIG,
-                       "--keep-extra: tensor '%s' is of experts that were not ranked, so layout %s "
-                       "cannot narrow it; use another layout",
-                       t->from->t.name, p->options.layout->name);
-    if (!fm_stored_is_expert(&twin))
-        return widen_shared(t, p, &twin, err);
-    plain.dims = fm_weights_shape(plain.shape, c, twin.weight, twin.l, 0);
-    const char *across = strchr(twin.weight->shape, 'I');
-    bool same = twin.e >= 0 && across && t->t.dims == plain.dims;
-    for (int d = 0; same && d < plain.dims; d++)
-        same = t->t.shape[d] == plain.shape[d];
-    if (!same)
-        return fm_fail(err, FM_EFORMAT,
-                       "%s: tensor '%s' does not have the shape that config.json requires",
-                       p->from->bundle.file.path, t->from->t.name);
-    t->picked = true;
-    t->expert = twin.e;
-    t->across = (int)(across - twin.weight->shape);
-    t->t.shape[t->across] = p->widths.stored[0];
-    return FM_OK;
-}
-
 /* Set the numbers of rows and columns that are stored with a matrix of an expert or of the shared
  * expert, according to the width in the export. */
-static void shape_rest(struct fm_planned_tensor *t, const struct fm_exportplan *p)
+static void shape_rest(struct fm_planned_tensor *t, const struct fm_exportplan *p,
+                       const struct fm_stored *at)
 {
     const struct fm_config *c = &p->from->config;
-    const struct fm_stored *at = &t->from->at;
     struct fm_tensor plain;
     bool expert = fm_stored_is_expert(at);
     if (at->role != FM_STORED_SHAPE || t->t.size != 2 * sizeof(int64_t) ||
@@ -284,17 +252,77 @@ static void shape_rest(struct fm_planned_tensor *t, const struct fm_exportplan *
     t->number[1] = (int64_t)plain.shape[1];
 }
 
+/* Plan a tensor of an expert for multi-token prediction, of values, codes or scales, whose channel
+ * groups are cut to the layout's width.  Other numbers that belong to codes stay as they are. */
+static int narrow_expert(struct fm_planned_tensor *t, const struct fm_exportplan *p,
+                         const struct fm_stored *twin, struct fm_err *err)
+{
+    const struct fm_config *c = &p->from->config;
+    struct fm_tensor plain = {0};
+    bool scales = twin->role == FM_STORED_SCALE;
+    const bool both = twin->weight->part == FM_PART_GATE_THEN_UP;
+    const char *across = strchr(twin->weight->shape, both ? 'J' : 'I');
+    uint64_t groups = (uint64_t)(c->I / p->packed.group);
+    if (twin->role > FM_STORED_SCALE || (scales && fm_tensor_count(&t->t) == 1))
+        return FM_OK;
+    plain.dims = fm_weights_shape(plain.shape, c, twin->weight, twin->l, 0);
+    if (scales || (fm_stored_is_codes(twin) && !t->decoded))
+        fm_stored_shape(plain.shape, &twin->scheme, &plain, scales);
+    bool same = t->t.dims == plain.dims;
+    for (int d = 0; same && d < plain.dims; d++)
+        same = t->t.shape[d] == plain.shape[d];
+    if (!same)
+        return fm_fail(err, FM_EFORMAT,
+                       "%s: tensor '%s' does not have the shape that config.json requires",
+                       p->from->bundle.file.path, t->from->t.name);
+    t->across = (int)(across - twin->weight->shape);
+    uint64_t *size = &t->t.shape[t->across];
+    if (scales && *size == 1)
+        return FM_OK; /* they belong to no channel, or to all */
+    if (*size % groups != 0)
+        return fm_fail(err, FM_ECONFIG,
+                       "--keep-extra: tensor '%s' has blocks of channels that groups of %d do not "
+                       "fill; use --weights bf16 or another layout",
+                       t->from->t.name, p->packed.group);
+    t->picked = true;
+    t->expert = twin->e;
+    t->matrices = both ? c->expert->rows : 1;
+    *size = *size / groups * (p->widths.stored[0] / (uint32_t)p->packed.group);
+    return FM_OK;
+}
+
+/* Plan a tensor of a layer for multi-token prediction whose experts get the layout's width. */
+static int narrow_extra(struct fm_planned_tensor *t, const struct fm_exportplan *p,
+                        struct fm_err *err)
+{
+    const struct fm_config *c = &p->from->config;
+    struct fm_stored twin = t->from->at;
+    if (!fm_stored_see_twin(&twin, c) && !strstr(t->from->t.name, ".experts."))
+        return FM_OK;
+    if (!twin.weight)
+        return fm_fail(err, FM_ECONFIG,
+                       "--keep-extra: tensor '%s' is of experts that were not ranked, so layout %s "
+                       "cannot narrow it; use another layout",
+                       t->from->t.name, p->options.layout->name);
+    shape_rest(t, p, &twin);
+    if (!t->from)
+        return FM_OK;
+    return fm_stored_is_expert(&twin) ? narrow_expert(t, p, &twin, err)
+                                      : widen_shared(t, p, &twin, err);
+}
+
 /* Replace a tensor of codes with its values; *scales is true for a tensor of scales, which is
- * dropped. */
+ * dropped.  Extra tensors are as they were stored, even if the bundle has no other codes. */
 static int decode_rest(struct fm_planned_tensor *t, bool *scales, char *name,
                        const struct fm_exportplan *p, struct fm_err *err)
 {
     const struct fm_stored *at = &t->from->at;
     *scales = false;
-    if (!p->from->packed.storage || t->from->extra)
+    if (!p->from->packed.storage && !t->from->extra)
         return FM_OK;
     if (p->coded == FM_CODED_ALL) {
-        shape_rest(t, p);
+        if (!t->from->extra)
+            shape_rest(t, p, at);
         return FM_OK;
     }
     *scales = fm_stored_belongs(at);

@@ -34,7 +34,7 @@ const struct fm_extra_form fm_extra_nextn = {
 
 static const char *const mtp_names[] = {"mtp.", NULL};
 
-static const struct fm_extra_draft mtp_draft = {
+const struct fm_extra_draft fm_extra_mtp_draft = {
     .block = "mtp.layers.0.",
     .enorm = "mtp.pre_fc_norm_embedding.weight",
     .hnorm = "mtp.pre_fc_norm_hidden.weight",
@@ -42,7 +42,7 @@ static const struct fm_extra_draft mtp_draft = {
     .norm = "mtp.norm.weight",
 };
 
-const struct fm_extra_form fm_extra_mtp = {.name = mtp_names, .draft = &mtp_draft};
+const struct fm_extra_form fm_extra_mtp = {.name = mtp_names, .draft = &fm_extra_mtp_draft};
 
 static int first_of(const struct fm_config *c)
 {
@@ -189,10 +189,16 @@ const char *fm_extra_of_twin(char name[FM_ST_NAME_BYTES_MAX + 1], const struct f
     return name;
 }
 
+/* The bits of `seen` that are of other parts. */
+static unsigned parts_of(const struct fm_extra *x)
+{
+    return 1u << FM_EXTRA_PARTS | (x->form ? x->form->parts : 0);
+}
+
 int fm_extra_can_draft(const struct fm_extra *x, const struct fm_config *c, struct fm_err *err)
 {
     int layers = 0;
-    for (unsigned seen = x->seen & ~(1u << FM_EXTRA_PARTS); seen; seen &= seen - 1)
+    for (unsigned seen = x->seen & ~parts_of(x); seen; seen &= seen - 1)
         layers++;
     if (layers == 0)
         return fm_fail(err, FM_ECONFIG,
@@ -221,6 +227,7 @@ bool fm_extra_add(struct fm_extra *x, const struct fm_config *c, const struct fm
     x->tensors++;
     x->bytes += t->size;
     x->seen |= 1u << layer;
+    x->experts = x->experts || (strstr(t->name, ".experts.") && !(parts_of(x) >> layer & 1));
     if (!mark || match(c, mark, t->name, true, &marked))
         x->marked |= 1u << layer;
     return true;
@@ -252,6 +259,11 @@ int fm_extra_layers(const struct fm_extra *x)
 bool fm_extra_parts(const struct fm_extra *x)
 {
     return x->seen >> FM_EXTRA_PARTS & 1;
+}
+
+bool fm_extra_others(const struct fm_extra *x)
+{
+    return x->seen & parts_of(x);
 }
 
 bool fm_extra_named(const struct fm_extra *x)

@@ -46,6 +46,7 @@ struct fm_extra_draft {
 struct fm_extra_form {
     const char *const *name; /* prefixes of their names; {x} is the layer's number; without {x} it
                                 is the prefix's index in this list */
+    unsigned parts;   /* bit i: name i is of another part of the model, not of such a layer */
     const char *mark; /* the tensor that every such layer has and no decoder layer has; NULL: names
                          suffice */
     bool behind;      /* layer numbers continue from num_hidden_layers; else they start at 0 */
@@ -66,6 +67,9 @@ struct fm_extra_form {
 /* Layers after the last decoder layer, as in DeepSeek-V3 and similar families. */
 extern const struct fm_extra_form fm_extra_nextn;
 
+/* One layer with names of its own, as in Qwen3-Next and Qwen3.5. */
+extern const struct fm_extra_draft fm_extra_mtp_draft;
+
 /* One set of layers, whose number is in no key of config.json, as in Qwen3-Next. */
 extern const struct fm_extra_form fm_extra_mtp;
 
@@ -76,6 +80,7 @@ struct fm_extra {
     int first;             /* number of the first extra layer in tensor names */
     unsigned seen, marked; /* bit i: layer i has a tensor; layer i has the mark; FM_EXTRA_PARTS:
                               there are other parts, which need no mark */
+    bool experts;          /* a layer for multi-token prediction has experts */
 };
 
 /* Set config->extra_layers, the number in config.json.  FM_ECONFIG beyond the limit. */
@@ -119,6 +124,9 @@ int fm_extra_layers(const struct fm_extra *extra);
 
 /* Whether there are tensors of FM_EXTRA_PARTS. */
 bool fm_extra_parts(const struct fm_extra *extra);
+
+/* Whether there are tensors of other parts of the model, under any names. */
+bool fm_extra_others(const struct fm_extra *extra);
 
 /* Index, from 0, of the layer with that number in names; -1 if there can be no such layer. */
 int fm_extra_index(const struct fm_config *config, int64_t number);

@@ -778,9 +778,14 @@ static int list_carried(struct fm_task *task, const char *const *pattern, struct
 static int open_ahead(struct scorer *s, struct fm_err *err)
 {
     const struct fm_task *task = &s->task;
+    const struct fm_extra *extra = fm_model_extra(task->model);
     if (!s->options->keep_extra)
         return FM_OK;
-    if (fm_extra_can_draft(fm_model_extra(task->model), task->config, err))
+    if (extra->tensors > 0 && !extra->experts) {
+        fm_run_note(task->run, "layers for multi-token prediction have no experts to rank");
+        return FM_OK;
+    }
+    if (fm_extra_can_draft(extra, task->config, err))
         return fm_within(err, "--keep-extra");
     if (task->calib.T < 3)
         return fm_fail(err, FM_EUSAGE,

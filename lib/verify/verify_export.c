@@ -148,8 +148,9 @@ static int open_bundle(struct fm_verify_job *j, struct fm_err *err)
     if (read_claim(j, err) || begin_plan(j, FM_OPENED_CHECKSUMS, err))
         return blame_file(err);
     int64_t index = j->claim.index;
-    if (j->plan.narrowed ||
-        (j->plan.coded != FM_CODED_ALL && (j->opened.packed.storage || j->options.quantise))) {
+    bool extra = j->options.keep_extra && j->opened.config.scheme.storage;
+    if (j->plan.narrowed || (j->plan.coded != FM_CODED_ALL &&
+                             (j->opened.packed.storage || j->options.quantise || extra))) {
         /* the bundle's weights are compared, rounded again, or narrowed without segments */
         fm_exportplan_release(&j->plan);
         fm_opened_release(&j->opened);

@@ -6,7 +6,7 @@
 LAYERS are the indices of the added layers, separated by commas.  In config.json, COUNT is the value of
 num_nextn_predict_layers, and VALUE, which is JSON, that of KEY.
 WORD is fp8: store an expert's matrix in FP8; scaled: and a scale for it, of a wrong shape; unmarked: leave out the tensor that identifies such a layer;
-ernie: use the names of ERNIE-4.5; index: add a tensor of an indexer; buffer: add an unused tensor that
+ernie: use the names of ERNIE-4.5; beside: use names that begin with mtp.; index: add a tensor of an indexer; buffer: add an unused tensor that
 belongs to no layer.
 """
 import json
@@ -29,6 +29,10 @@ def shapes(config, layers, words):
         if "ernie" in words:
             out[f"model.mtp_linear_proj.{x}.weight"] = ("BF16", [H, 2 * H])
             out[f"model.mtp_block.{x}.mlp.up_proj.weight"] = ("BF16", [7, H])
+            continue
+        if "beside" in words:
+            out["mtp.fc.weight"] = ("BF16", [H, 2 * H])
+            out[f"mtp.layers.{x}.mlp.up_proj.weight"] = ("BF16", [7, H])
             continue
         of = f"model.layers.{x}."
         out[of + "eh_proj.weight"] = ("BF16", [H, 2 * H])

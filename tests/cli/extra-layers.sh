@@ -102,6 +102,16 @@ for name in ernie minimax; do
     rm -r out
 done
 
+echo "== layers without experts have nothing to rank or narrow"
+python3 "$ahead" "$GOLDEN/odd-exaone" exaone 0 1 beside
+fm-rank -q --keep-extra --model exaone --tokens exaone/tokens.npy -f -o ranked | head -1
+fm-train -q --model exaone --tokens exaone/tokens.npy --method saliency --budget-step 0.2 --until 0.6 -f \
+    -o trained ranked >/dev/null 2>&1
+fm-pack -q --model exaone -o exaone.fm trained >/dev/null
+fm-pack -q --export out --budget 0.2 --layout uniform --keep-extra exaone.fm | grep extra
+fm-verify -q --against exaone.fm out >/dev/null && echo verified
+rm -r out
+
 echo "== unused tensors, and tensors of other types, are reported if there are any"
 python3 "$ahead" "$GOLDEN/odd-mixtral" buffer "" 0 buffer
 pack buffer buffer.fm >/dev/null

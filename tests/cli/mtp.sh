@@ -61,10 +61,12 @@ fm-pack -q --export again --budget 0.4 --layout uniform --keep-extra --no-check 
 fm-pack -q --export - --budget 0.4 --layout uniform --keep-extra glm4.fm | tar -xO model.safetensors |
     cmp - glm4.out/model.safetensors && echo "the same to a pipe"
 rank glm4.out -f -o again 2>/dev/null | grep extra
-fm-pack -q --export wide --budget 0.4 --layout padded --keep-extra glm4.fm | grep extra
-for layout in ragged elastic layer; do
-    fm-pack -q --export refused --budget 0.4 --layout $layout --keep-extra glm4.fm
+for layout in padded ragged elastic; do
+    fm-pack -q --export $layout --budget 0.4 --layout $layout --keep-extra glm4.fm | grep extra
+    fm-verify -q --function --tokens glm4/tokens.npy --against glm4.fm $layout >/dev/null && echo verified
+    python3 "$mtp" whole $layout glm4
 done
+fm-pack -q --export refused --budget 0.4 --layout layer --keep-extra glm4.fm
 fm-pack -q --export refused --budget 0.4 --layout uniform --weights fp8 --keep-extra dsv3.fm
 fm-train -q --model glm4 --tokens glm4/tokens.npy --method saliency --budget-step 0.2 --until 0.4 -f -o trained \
     glm4.without >/dev/null 2>&1
@@ -87,5 +89,5 @@ for change in missing-enorm missing-expert missing-norm shape dtype infinite sec
     echo "$change: status $?"
 done
 rank glm4 --seq-len 2 -o refused
-python3 "$(dirname "$0")/ahead.py" "$GOLDEN/odd-ernie" ernie 0 1 ernie
-rank ernie -o refused
+python3 "$(dirname "$0")/ahead.py" "$GOLDEN/odd-minimax" minimax 3 1
+rank minimax -o refused

@@ -78,7 +78,7 @@ def quantise(model, out, kind):
         elif kind == "w4a16":
             del tensors[name]
             tensors |= {base + end: made for end, made in take("w4a16:" + size).items()}
-        elif t[0] != "BF16" or (re.search(r"\.(gate|router\.proj)\.weight", name) and kind != "fp8-routers"):
+        elif t[0] != "BF16" or (re.search(r"\.(gate|router\.proj|eh_proj|head|embed_tokens)\.weight", name) and kind != "fp8-routers"):
             continue
         elif kind == "mixed-modelopt" and ROUTED.search(name):
             names = {name} if "down_proj" in name else {re.sub("(gate|up)_proj", p + "_proj", name) for p in ("gate", "up")}

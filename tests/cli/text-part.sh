@@ -43,6 +43,9 @@ print(len(kept), "tensors,", "as they were" if kept == want else "changed")
 PYTHON
 fm-pack -q --export along --budget 0.4 --layout padded --keep-extra family.fm >/dev/null
 fm-verify -q --function --tokens "$tokens" --against family.fm along | sed 's/[0-9.]* [kM]B/SIZE/; s/loss.*differ by [-e.0-9]*/differ by D/'
+for layout in uniform ragged; do
+    fm-pack -q --export refused --budget 0.4 --layout $layout --keep-extra family.fm
+done
 cat along/*.safetensors whole/*.safetensors | grep -ao 'mtp\.fc\.weight' | sort | uniq -c
 
 echo "== with all parts it is the whole again: the wrapper's config.json and names"

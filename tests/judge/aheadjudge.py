@@ -3,9 +3,9 @@
 
 An MTP layer is added to a checkpoint: a slightly changed copy of its last layer, and the tensors that
 combine a hidden state with the next token's embedding.  A family is made and exported.  With --keep-extra,
-transformers must find every tensor of the layer, with the source's values, and generate the same tokens
-with and without it.  Without --keep-extra, config.json must declare no such layer, and the generated
-tokens must be the same.  Run by `make judge`; prints one line per check, and exits with 1 if one fails.
+transformers must find every tensor of the layer, in layouts padded and ragged with the source's values and in
+uniform with the width of config.json, and generate the same tokens with and without it.  Without --keep-extra,
+config.json must declare no such layer, and the generated tokens must be the same.  Run by `make judge`; prints one line per check, and exits with 1 if one fails.
 """
 
 import json
@@ -50,7 +50,7 @@ def add_layer(source, to):
 
 def make_family(model, folder):
     common = ("--model", model, "--tokens", model / "tokens.npy", "--precision", "f32", "-q")
-    tool("fm-rank", *common, "-o", folder / "ranked")
+    tool("fm-rank", *common, "--keep-extra", "-o", folder / "ranked")
     tool("fm-train", *common, "--method", "saliency", "--budget-step", "0.2", "--until", "0.4",
          "-o", folder / "trained", folder / "ranked")
     tool("fm-pack", "-q", "--model", model, "-o", folder / "family.fm", folder / "trained")
@@ -75,18 +75,23 @@ def judge_family(judge, source, folder):
     ROWS[source.name]._keys_to_ignore_on_load_unexpected = [rf"model\.layers\.{layer}\..*"]
     full = stock_model(judge, model, **EAGER)
     want = weights_ahead(full)
-    kept_at, left_at = folder / "kept", folder / "left"
-    tool("fm-pack", "-q", "--export", kept_at, "--layout", "padded", "--budget", "0.2", "--keep-extra", family)
-    tool("fm-pack", "-q", "--export", left_at, "--layout", "padded", "--budget", "0.2", family)
-    kept, left = stock_model(judge, kept_at, **EAGER), stock_model(judge, left_at, **EAGER)
-    have = weights_ahead(kept)
-    judge.say(have.keys() == want.keys() and all(torch.equal(have[k], want[k]) for k in want),
-              f"{len(want)} tensors of layer {layer} have the values that transformers loads from the source")
-    judge.say(kept.config.num_nextn_predict_layers == 1, "--keep-extra: config.json declares one layer")
-    judge.say(left.config.num_nextn_predict_layers == 0, "without it: config.json declares none")
-    alone = generate(kept, ids)
-    judge.say(torch.equal(alone, generate(kept, ids, use_mtp=True)), "drafting with the layer changes no token")
-    judge.say(torch.equal(alone, generate(left, ids)), "the export without the layer generates the same tokens")
+    for layout, options in (("padded", {}), ("ragged", {"trust_remote_code": True}), ("uniform", {})):
+        export = ("fm-pack", "-q", "--layout", layout, "--budget", "0.2", "--export")
+        kept_at, left_at = folder / f"{layout}-kept", folder / f"{layout}-left"
+        tool(*export, kept_at, "--keep-extra", family)
+        tool(*export, left_at, family)
+        kept, left = (stock_model(judge, at, **EAGER, **options) for at in (kept_at, left_at))
+        have = weights_ahead(kept)
+        if layout == "uniform":
+            judge.say(have.keys() == want.keys(), f"{layout}: {len(want)} tensors of layer {layer}")
+        else:
+            judge.say(have.keys() == want.keys() and all(torch.equal(have[k], want[k]) for k in want),
+                      f"{layout}: {len(want)} tensors of layer {layer} have the values of the source")
+        judge.say(kept.config.num_nextn_predict_layers == 1, "--keep-extra: config.json declares one layer")
+        judge.say(left.config.num_nextn_predict_layers == 0, "without it: config.json declares none")
+        alone = generate(kept, ids)
+        judge.say(torch.equal(alone, generate(kept, ids, use_mtp=True)), "drafting with the layer changes no token")
+        judge.say(torch.equal(alone, generate(left, ids)), "the export without the layer generates the same tokens")
 
 
 def main(names):

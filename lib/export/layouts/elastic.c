@@ -180,9 +180,7 @@ static void say_card(struct fm_text *t, const struct fm_exportplan *p)
 
 const struct fm_layout fm_layout_elastic = {
     .name = "elastic",
-    .cannot = {[FM_WITH_FIT] = "has all members",
-               [FM_WITH_TP] = FM_WHY_WHOLE,
-               [FM_WITH_EXTRA] = FM_WHY_NARROW},
+    .cannot = {[FM_WITH_FIT] = "has all members", [FM_WITH_TP] = FM_WHY_WHOLE},
     .all_members = true,
     .capped = "load-cap",
     .level = cover_members,

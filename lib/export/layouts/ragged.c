@@ -8,9 +8,7 @@
 
 const struct fm_layout fm_layout_ragged = {
     .name = "ragged",
-    .cannot = {[FM_WITH_LOAD_CAP] = FM_WHY_SINGLE,
-               [FM_WITH_TP] = FM_WHY_WHOLE,
-               [FM_WITH_EXTRA] = FM_WHY_NARROW},
+    .cannot = {[FM_WITH_LOAD_CAP] = FM_WHY_SINGLE, [FM_WITH_TP] = FM_WHY_WHOLE},
     .names = FM_NAMING_RAGGED,
     .experts = fm_exportplan_flat,
     .config = fm_texts_ours,

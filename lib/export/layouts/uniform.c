@@ -52,9 +52,7 @@ static void set_config(struct fm_texts_edit *edit, struct fm_exportplan *p)
 
 const struct fm_layout fm_layout_uniform = {
     .name = "uniform",
-    .cannot = {[FM_WITH_LOAD_CAP] = FM_WHY_SINGLE,
-               [FM_WITH_EXTRA] = FM_WHY_NARROW,
-               [FM_WITH_KEYS] = FM_WHY_ALL_KEYS},
+    .cannot = {[FM_WITH_LOAD_CAP] = FM_WHY_SINGLE, [FM_WITH_KEYS] = FM_WHY_ALL_KEYS},
     .one_width = true,
     .narrows_extra = true,
     .multiple = FM_UNIFORM_MULTIPLE,

@@ -185,7 +185,7 @@ static const char *const extra_names[] = {"model.mtp.", "visual.", "audio_encode
 static const char *const extra_counts[] = {"num_nextn_predict_layers", NULL};
 static const char *const extra_objects[] = {"vision_config", "audio_config", NULL};
 static const struct fm_extra_form extra = {
-    .name = extra_names, .count = extra_counts, .object = extra_objects};
+    .name = extra_names, .parts = 14, .count = extra_counts, .object = extra_objects};
 
 const struct fm_model_family fm_mimo_v2 = {
     .name = "mimo_v2",

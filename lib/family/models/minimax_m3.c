@@ -257,7 +257,7 @@ static const struct fm_keys_only only[] = {{"use_gemma_norm", "true"},
  * published checkpoint does not have. */
 static const char *const extra_names[] = {
     "vision_tower.", "multi_modal_projector.", "patch_merge_mlp.", "mtp.", "model.mtp.", NULL};
-static const struct fm_extra_form extra = {.name = extra_names};
+static const struct fm_extra_form extra = {.name = extra_names, .parts = 7};
 
 const struct fm_model_family fm_minimax_m3 = {
     .name = "minimax_m3_vl_text",
