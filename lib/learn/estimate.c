@@ -73,7 +73,7 @@ static double lanes_flops(const struct fm_config *c, const struct fm_estimate_sw
 {
     double experts = experts_flops(c), down = experts / (c->expert->rows + 1);
     double head = fm_cost_lm_head(c), mixed = c->shared_mix ? 2.0 * c->H : 0;
-    double forward = s->lanes * (fixed_flops(c, 0, s->T) + head) +
+    double forward = s->lanes * (fixed_flops(c, s->draft ? c->moe[0] : 0, s->T) + head) +
                      c->M * experts * (1 + (s->lanes - 1) * s->kept);
     double back =
         head + fixed_flops(c, c->moe[0] + 1, s->T) + c->M * down * (s->narrow ? s->kept : 1) +
@@ -199,6 +199,29 @@ void fm_estimate_add(struct fm_estimate *estimate, const struct fm_model *model,
     if (estimate->stored > 0)
         estimate->values +=
             (double)read * (double)estimate->written / (double)estimate->stored / bytes;
+}
+
+void fm_estimate_add_draft(struct fm_estimate *estimate, const struct fm_model *draft,
+                           const struct fm_estimate_sweep *sweep)
+{
+    struct fm_config c = *fm_model_config(draft);
+    int l = fm_extra_twin_layer(&c);
+    uint64_t read = fm_model_nonlayer_bytes(draft) + fm_model_layers_bytes(draft, l, l + 1);
+    double joint = 4.0 * c.H * c.H * (double)sweep->rows;
+    assert(sweep->draft && sweep->lanes == 1);
+    if (sweep->count == 0)
+        return;
+    c.moe[0] = (int16_t)l; /* the only layer of the sweep */
+    c.M = 1;
+    c.L = l + 1;
+    double useful = (double)sweep->count * (lanes_flops(&c, sweep) + joint);
+    estimate->useful += useful;
+    add_kind(estimate, useful + (double)sweep->count * again_flops(&c, sweep, false), sweep);
+    if (estimate->drafts)
+        return; /* its weights stay in memory */
+    estimate->drafts = true;
+    estimate->read += read;
+    estimate->values += (double)read * 8 / fm_dtype_bits(fm_model_dtype(draft));
 }
 
 /* Add sweeps of `each`, in parts of `part` tokens. */

@@ -54,6 +54,7 @@ struct fm_estimate {
                            values are kept */
     uint64_t spill;     /* bytes beyond --memory, in temporary files */
     uint64_t read;      /* bytes of weights that the run reads */
+    bool drafts;        /* these include a layer for multi-token prediction */
     bool turned;   /* the last sweep had a backward pass, whose last layer is still in memory */
     double values; /* the number of these weights */
     char codes[FM_ESTIMATE_CODES];  /* whether bundles will keep the codes; "" for unquantised
@@ -96,6 +97,7 @@ struct fm_estimate_sweep {
     int lanes;      /* networks in it */
     int backward;   /* lanes with gradients */
     bool scores;    /* computes weight gradients as well: fm-rank */
+    bool draft;     /* it goes through a layer for multi-token prediction only */
     bool narrow;    /* the gradients at h have the students' widths: fm-recover */
     bool gate_up;   /* products with gate_up can be kept for the backward: fm-recover in float32 */
     int merged;     /* copies of a layer's experts with an adapter merged */
@@ -134,6 +136,10 @@ void fm_estimate_suggest(struct fm_estimate *estimate, double flops, const char 
  * the others is a kind of its own, so that nothing is counted that is not done. */
 void fm_estimate_add(struct fm_estimate *estimate, const struct fm_model *model,
                      const struct fm_estimate_sweep *sweep, uint64_t memory);
+
+/* Add sweeps through a layer for multi-token prediction, after those of the model. */
+void fm_estimate_add_draft(struct fm_estimate *estimate, const struct fm_model *draft,
+                           const struct fm_estimate_sweep *sweep);
 
 /*
  * Let `make` compute *estimate for a run within `memory` bytes.  If the run needs more, the models

@@ -619,6 +619,20 @@ static void estimate_carried(struct fm_estimate *estimate, const struct fm_hfdir
     estimate->left_more = (int)dir->left_more;
 }
 
+/* Add a kind of sweep and, with it, that of the layer for multi-token prediction, whose sequences
+ * are shorter by a token. */
+static void add_sweep(struct fm_estimate *estimate, const struct scorer *s,
+                      const struct fm_estimate_sweep *sweep, uint64_t memory)
+{
+    struct fm_estimate_sweep ahead = *sweep;
+    fm_estimate_add(estimate, s->task.model, sweep, memory);
+    ahead.T--;
+    ahead.rows = sweep->rows / (uint64_t)sweep->T * (uint64_t)ahead.T;
+    ahead.draft = true;
+    if (s->draft)
+        fm_estimate_add_draft(estimate, s->draft, &ahead);
+}
+
 static void estimate_scores(struct fm_estimate *estimate, struct fm_task *task, void *self)
 {
     const struct scorer *s = self;
@@ -641,13 +655,13 @@ static void estimate_scores(struct fm_estimate *estimate, struct fm_task *task, 
     estimate->used = (uint64_t)batches * (uint64_t)batch * (uint64_t)task->calib.T;
     uint64_t sums = sums_bytes(s, group) + ahead_bytes(s, group),
              memory = task->memory > sums ? task->memory - sums : 0;
-    fm_estimate_add(estimate, task->model, &sweep, memory);
+    add_sweep(estimate, s, &sweep, memory);
     int rest = batches % group; /* the batches of a last group that is not full */
     if (rest > 0) {
         sweep.count = 1;
         sweep.rows = (uint64_t)rest * rows;
         sweep.leaves = fm_sweep_leaves(rest, batch * task->calib.T, group);
-        fm_estimate_add(estimate, task->model, &sweep, memory);
+        add_sweep(estimate, s, &sweep, memory);
     }
     estimate->memory += sums;
     estimate->making = estimate->flops;

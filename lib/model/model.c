@@ -625,11 +625,6 @@ int fm_model_open_dir(struct fm_model **model, const struct fm_hfdir *dir, uint6
     return open_model(model, dir->path, dir, false, memory, err);
 }
 
-int fm_model_open_draft(struct fm_model **model, const struct fm_hfdir *dir, struct fm_err *err)
-{
-    return open_model(model, dir->path, dir, true, 0, err);
-}
-
 /* The tensor of a pattern of struct fm_extra_draft; NULL with FM_EFORMAT. */
 static const struct fm_stored *find_joint(const struct fm_model *m, const char *pattern,
                                           struct fm_err *err)
@@ -642,9 +637,9 @@ static const struct fm_stored *find_joint(const struct fm_model *m, const char *
     return s;
 }
 
-/* Read a tensor (H) or, unless columns is 0, (H, columns). */
-static int read_joint(struct fm_out to, const struct fm_model *m, const char *pattern,
-                      uint64_t columns, struct fm_err *err)
+/* Check a tensor (H) or, unless columns is 0, (H, columns). */
+static int check_joint(const struct fm_model *m, const char *pattern, uint64_t columns,
+                       struct fm_err *err)
 {
     char has[192], needs[64];
     const uint64_t want[2] = {(uint64_t)m->config.H, columns};
@@ -661,6 +656,32 @@ static int read_joint(struct fm_out to, const struct fm_model *m, const char *pa
     if (!fm_dtype_is_weight(t->dtype))
         return fm_fail(err, FM_ECONFIG, "%s: tensor '%s' is %s; it must be BF16, F16 or F32",
                        m->path, t->name, fm_dtype_name(t->dtype));
+    return FM_OK;
+}
+
+int fm_model_open_draft(struct fm_model **model, const struct fm_hfdir *dir, struct fm_err *err)
+{
+    if (open_model(model, dir->path, dir, true, 0, err))
+        return err->code;
+    const struct fm_model *m = *model;
+    const struct fm_extra_draft *d = m->config.family->extra->draft;
+    if (check_joint(m, d->enorm, 0, err) || check_joint(m, d->hnorm, 0, err) ||
+        check_joint(m, d->proj, 2 * (uint64_t)m->config.H, err) || !find_joint(m, d->norm, err)) {
+        fm_model_close(*model);
+        *model = NULL;
+        return err->code;
+    }
+    return FM_OK;
+}
+
+/* Read a tensor that was checked. */
+static int read_joint(struct fm_out to, const struct fm_model *m, const char *pattern,
+                      struct fm_err *err)
+{
+    const struct fm_stored *s = find_joint(m, pattern, err);
+    if (!s)
+        return err->code;
+    const struct fm_tensor *t = s->tensor;
     struct fm_mark mark = fm_scratch_mark();
     size_t n = (size_t)fm_tensor_count(t);
     void *raw = fm_scratch((size_t)t->size);
@@ -688,16 +709,14 @@ int fm_model_joint(struct fm_model_joint *j, const struct fm_model *m, struct fm
     size_t H = (size_t)m->config.H;
     *j = (struct fm_model_joint){0};
     float *all = fm_alloc_large((size_t)fm_model_joint_bytes(&m->config), d->proj, err);
-    if (!all || !find_joint(m, d->norm, err)) {
-        free(all);
+    if (!all)
         return err->code;
-    }
     j->owned = j->enorm = all;
     j->hnorm = all + H;
     j->proj = (struct fm_in){all + 2 * H, m->ops->operand, NULL};
-    if (read_joint((struct fm_out){j->enorm, FM_F32}, m, d->enorm, 0, err) ||
-        read_joint((struct fm_out){j->hnorm, FM_F32}, m, d->hnorm, 0, err) ||
-        read_joint((struct fm_out){all + 2 * H, j->proj.dtype}, m, d->proj, 2 * H, err))
+    if (read_joint((struct fm_out){j->enorm, FM_F32}, m, d->enorm, err) ||
+        read_joint((struct fm_out){j->hnorm, FM_F32}, m, d->hnorm, err) ||
+        read_joint((struct fm_out){all + 2 * H, j->proj.dtype}, m, d->proj, err))
         return err->code;
     return FM_OK;
 }

@@ -55,6 +55,8 @@ int fm_model_open_dir(struct fm_model **model, const struct fm_hfdir *dir, uint6
  * Open a checkpoint as fm_model_open_dir does, with its layer for multi-token prediction in the
  * place of fm_extra_twin_layer, and likewise the last norm, head and embedding that it has.  To be
  * called for a directory that fm_model_open_dir accepts and whose layer fm_extra_can_draft allows.
+ * FM_EFORMAT if a tensor is missing or has another shape, also those of struct fm_model_joint;
+ * FM_ECONFIG if one of these has a dtype that is no weight's.
  */
 int fm_model_open_draft(struct fm_model **model, const struct fm_hfdir *dir, struct fm_err *err);
 
@@ -67,8 +69,7 @@ struct fm_model_joint {
 };
 
 /* Read them for a model of fm_model_open_draft; release takes a zeroed struct too.  FM_EFORMAT if
- * one is missing, has another shape or a value that is not finite; FM_ECONFIG for a dtype that is
- * no weight's. */
+ * a value is not finite. */
 int fm_model_joint(struct fm_model_joint *joint, const struct fm_model *model, struct fm_err *err);
 void fm_model_joint_release(struct fm_model_joint *joint);
 uint64_t fm_model_joint_bytes(const struct fm_config *config);

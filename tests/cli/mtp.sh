@@ -34,6 +34,10 @@ done
 rank glm4 --precision f32 --json -o said 2>/dev/null |
     grep -A 4 '"extra"' | sed 's/\(6\.5397\)[0-9]*/\1/'
 
+python3 "$mtp" forecast <(rank glm4 --precision f32 --json --dry-run -o said 2>/dev/null) \
+    <(fm-rank -q --model glm4 --tokens glm4/tokens.npy --eval-tokens glm4/tokens.npy --precision f32 --json \
+        --dry-run -f -o said 2>/dev/null) glm4
+
 echo "== they do not depend on threads, memory, interruptions or the way they are made"
 for how in "--threads 1" "--threads 3" "--memory 40M" "--state state"; do
     # shellcheck disable=SC2086
@@ -88,6 +92,7 @@ for change in missing-enorm missing-expert missing-norm shape dtype infinite sec
     rank "$change" -o refused >/dev/null
     echo "$change: status $?"
 done
+rank missing-enorm -o refused --dry-run
 rank glm4 --seq-len 2 -o refused
 python3 "$(dirname "$0")/ahead.py" "$GOLDEN/odd-minimax" minimax 3 1
 rank minimax -o refused
