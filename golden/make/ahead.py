@@ -24,16 +24,30 @@ import oracle
 
 # Whether the layer has its own embedding and head, with other values than the model's, as servers
 # load them; transformers always takes the model's.
-ROWS = {"odd-glm4": False, "odd-dsv3": True, "odd-dsv32": False, "odd-glm5": True, "odd-glm-lite": False, "odd-q3next": False}
+ROWS = {"odd-glm4": False, "odd-dsv3": True, "odd-dsv32": False, "odd-glm5": True, "odd-glm-lite": False,
+        "odd-q3next": False, "odd-q35": False, "odd-hy3": False}
 
 
-# Names of Qwen3-Next, with those of the others, for layer L; the last matches all other names.
+# Names of Qwen3-Next and Qwen3.5, with those of the others, for layer L; all other names follow mtp.layers.0.
 QWEN = {"eh_proj": "fc", "enorm": "pre_fc_norm_embedding", "hnorm": "pre_fc_norm_hidden", "shared_head.norm": "norm"}
+
+
+def config_of(source):
+    """config.json, of a wrapper that of its text part."""
+    config = json.loads((source / "config.json").read_text())
+    return config.get("text_config", config)
+
+
+def layers_of(tensors):
+    """What precedes the number of a decoder layer, which a wrapper has, too."""
+    return next(n for n in tensors if ".layers.0." in n and n.startswith("model.")).split("layers.")[0] + "layers."
 
 
 def named(tensors, config):
     """The tensors with the family's names."""
-    if config["model_type"] != "qwen3_next":
+    if config["model_type"] == "hy_v3":
+        return {name.replace(".shared_head.norm.", ".final_layernorm."): x for name, x in tensors.items()}
+    if not config["model_type"].startswith("qwen3"):
         return tensors
     of, out = f"model.layers.{config['num_hidden_layers']}.", {}
     for name, x in tensors.items():
@@ -45,21 +59,31 @@ def named(tensors, config):
 
 def like(source):
     """The layer whose blocks the MTP layer has: the last one with full attention."""
-    config = AutoConfig.from_pretrained(source)
+    config = AutoConfig.from_pretrained(source).get_text_config()
     types = getattr(config, "layer_types", None) or ["full_attention"] * config.num_hidden_layers
     return max(l for l, x in enumerate(types) if x != "linear_attention")
 
 
+def separate(name, fused):
+    """The tensors of each expert that a tensor of all experts holds."""
+    of, part = name.rsplit(".", 1)
+    if part == "down_proj":
+        return {f"{of}.{e}.down_proj.weight": x for e, x in enumerate(fused)}
+    return {f"{of}.{e}.{p}_proj.weight": y for e, x in enumerate(fused) for p, y in zip(("gate", "up"), x.chunk(2), strict=True)}
+
+
 def tensors_of(source, own):
     """The tensors of the layer, with DeepSeek's names."""
-    config, have = json.loads((source / "config.json").read_text()), {}
+    config, have = config_of(source), {}
     for path in sorted(source.glob("model*.safetensors")):
         have |= load_file(path)
+    for name in [n for n in have if n.endswith((".experts.gate_up_proj", ".experts.down_proj"))]:
+        have |= separate(name, have.pop(name))
     layer, hidden = config["num_hidden_layers"], config["hidden_size"]
     random = torch.Generator().manual_seed(61)
     draw = lambda shape: torch.randn(shape, generator=random)
-    dtype = have["model.norm.weight"].dtype
-    last, name, out = f"model.layers.{like(source)}.", f"model.layers.{layer}.", {}
+    dtype = have[layers_of(have).removesuffix("layers.") + "norm.weight"].dtype
+    last, name, out = f"{layers_of(have)}{like(source)}.", f"model.layers.{layer}.", {}
     for key in sorted(key for key in have if key.startswith(last)):
         x = have[key]
         out[key.replace(last, name)] = (x.float() + 0.5 * x.float().std() * draw(x.shape)).to(x.dtype)
@@ -79,10 +103,12 @@ def checkpoint(source, tensors, to):
     oracle.save(to / "ahead.safetensors", tensors)
     files, where = sorted(source.glob("model*.safetensors")), dict.fromkeys(tensors, "ahead.safetensors")
     for path in files:
-        shutil.copy(path, to / f"a-{path.name}")
-        where |= dict.fromkeys(load_file(path), f"a-{path.name}")
+        have = {n: x for n, x in load_file(path).items() if not n.startswith("mtp.")}
+        oracle.save(to / f"a-{path.name}", have)
+        where |= dict.fromkeys(have, f"a-{path.name}")
     config = json.loads((source / "config.json").read_text())
-    (to / "config.json").write_text(json.dumps(config | {"num_nextn_predict_layers": 1}, indent=2))
+    config_of_layer = {} if "text_config" in config else {"num_nextn_predict_layers": 1}
+    (to / "config.json").write_text(json.dumps(config | config_of_layer, indent=2))
     (to / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": where}))
 
 
@@ -121,17 +147,17 @@ class Alone(torch.nn.Module):
 
     def __init__(self, source, tensors, folder):
         super().__init__()
-        config = json.loads((source / "config.json").read_text())
-        layer, have = config["num_hidden_layers"], {}
+        layer, have = config_of(source)["num_hidden_layers"], {}
         for path in sorted(source.glob("model*.safetensors")):
             have |= load_file(path)
-        own, last = f"model.layers.{layer}.", like(source)
-        ends = {"shared_head.norm": "model.norm", "shared_head.head": "lm_head", "embed_tokens": "model.embed_tokens"}
-        have = {n: x for n, x in have.items() if not n.startswith(f"model.layers.{last}.")}
+        layers, own, last = layers_of(have), f"model.layers.{layer}.", like(source)
+        part = layers.removesuffix("layers.")
+        ends = {"shared_head.norm": f"{part}norm", "shared_head.head": "lm_head", "embed_tokens": f"{part}embed_tokens"}
+        have = {n: x for n, x in have.items() if not n.startswith(f"{layers}{last}.")}
         for name, x in tensors.items():
             end = name.removeprefix(own).removesuffix(".weight")
-            have[ends[end] + ".weight" if end in ends else name.replace(own, f"model.layers.{last}.")] = x
-        joint = [have.pop(f"model.layers.{last}.{n}.weight").float() for n in ("eh_proj", "enorm", "hnorm")]
+            have[ends[end] + ".weight" if end in ends else name.replace(own, f"{layers}{last}.")] = x
+        joint = [have.pop(f"{layers}{last}.{n}.weight").float() for n in ("eh_proj", "enorm", "hnorm")]
         folder.mkdir()
         oracle.save(folder / "model.safetensors", have)
         shutil.copy(source / "config.json", folder)
@@ -202,7 +228,7 @@ def make(source, to):
     tensors = tensors_of(source, ROWS[source.name])
     ids = torch.from_numpy(np.load(source / "tokens.npy").astype(np.int64))
     with tempfile.TemporaryDirectory() as folder:
-        config = json.loads((source / "config.json").read_text())
+        config = config_of(source)
         checkpoint(source, named(tensors, config), Path(folder) / "model")
         model, mtp = load(Path(folder) / "model", tensors)
         mtp = mtp or Alone(source, tensors, Path(folder) / "alone")

@@ -202,9 +202,9 @@ bool fm_weights_is_stray(const struct fm_config *config, const char *name);
  * config and weights do not match. */
 bool fm_weights_is_off(const struct fm_config *config, const char *name, int *l);
 
-/* For a family whose checkpoints have experts either separate or fused: the name of a tensor that
- * only fused checkpoints have.  False for other families. */
-bool fm_weights_fused_name(char name[FM_WEIGHT_NAME_BYTES], const struct fm_config *config);
+/* For a family whose checkpoints have experts either separate or fused: the name of a tensor of
+ * layer l that only fused checkpoints have.  False for other families. */
+bool fm_weights_fused_name(char name[FM_WEIGHT_NAME_BYTES], const struct fm_config *config, int l);
 
 /* Whether the tensor becomes a field of struct fm_layer with its elements in the same order. */
 bool fm_weights_is_field(const struct fm_weight *w);

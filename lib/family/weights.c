@@ -108,14 +108,14 @@ const struct fm_weight *fm_weights_find(const struct fm_config *c, enum fm_namin
     return NULL;
 }
 
-bool fm_weights_fused_name(char name[FM_WEIGHT_NAME_BYTES], const struct fm_config *c)
+bool fm_weights_fused_name(char name[FM_WEIGHT_NAME_BYTES], const struct fm_config *c, int l)
 {
     const struct fm_weight *w = c->family->weight;
     while (fm_weights_more(w) && !(w->when & FM_FUSED))
         w++;
     if (!fm_weights_more(w) || c->family->wrapper_form)
         return false;
-    fm_weights_name(name, w->name[FM_NAMING_STOCK], c->moe[0], -1);
+    fm_weights_name(name, w->name[FM_NAMING_STOCK], l, -1);
     return true;
 }
 

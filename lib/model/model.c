@@ -443,6 +443,15 @@ static int plan_slots(struct fm_model *m, struct fm_err *err)
     return FM_OK;
 }
 
+/* Set the form of the experts of the layer for multi-token prediction, in the place of layer l. */
+static void find_form(struct fm_model *m, int l)
+{
+    char name[FM_WEIGHT_NAME_BYTES], own[FM_ST_NAME_BYTES_MAX + 1];
+    if (fm_weights_fused_name(name, &m->config, l))
+        m->config.fused =
+            fm_source_find(&m->tensors, fm_extra_of_twin(own, &m->config, name)) != NULL;
+}
+
 /* Open the model at `path`, or in `dir` if that is open; `draft`: fm_model_open_draft. */
 static int open_model(struct fm_model **model, const char *path, const struct fm_hfdir *dir,
                       bool draft, uint64_t memory, struct fm_err *err)
@@ -463,7 +472,8 @@ static int open_model(struct fm_model **model, const char *path, const struct fm
         goto fail;
     }
     char name[FM_WEIGHT_NAME_BYTES]; /* if the family allows both forms: which one is it? */
-    if (m->tensors.naming == FM_NAMING_STOCK && fm_weights_fused_name(name, &m->config))
+    if (m->tensors.naming == FM_NAMING_STOCK &&
+        fm_weights_fused_name(name, &m->config, m->config.moe[0]))
         m->config.fused = fm_source_find(&m->tensors, name) != NULL;
     if (fm_packed_in(&m->tensors.bundle) &&
         fm_packed_read(&m->packed, &m->tensors.bundle, &m->config, err))
@@ -485,9 +495,15 @@ static int open_model(struct fm_model **model, const char *path, const struct fm
     if (!m->layer || find_nonlayer(m, err))
         goto fail;
     m->sums.L = m->config.L;
-    for (int l = 0; l < m->config.L; l++)
-        if (plan_layer(m, l, err))
+    for (int l = 0; l < m->config.L; l++) {
+        const bool fused = m->config.fused;
+        if (draft && l == fm_extra_twin_layer(&m->config))
+            find_form(m, l);
+        int rc = plan_layer(m, l, err);
+        m->config.fused = fused;
+        if (rc)
             goto fail;
+    }
     if ((!draft && refuse_strays(m, err)) || plan_slots(m, err))
         goto fail;
     *model = m;

@@ -78,6 +78,11 @@ bool fm_stored_see_twin(struct fm_stored *s, const struct fm_config *c)
     if (!fm_extra_twin(twin, c, name))
         return false;
     s->weight = fm_weights_find(c, FM_NAMING_STOCK, twin, &s->l, &s->e);
+    if (!s->weight) { /* its experts may be fused if those of the decoder are not, or the reverse */
+        struct fm_config other = *c;
+        other.fused = !c->fused;
+        s->weight = fm_weights_find(&other, FM_NAMING_STOCK, twin, &s->l, &s->e);
+    }
     return s->weight;
 }
 

@@ -51,7 +51,8 @@ int fm_stored_chunks(const struct fm_config *config);
 void fm_stored_see(struct fm_stored *s, const struct fm_config *config, enum fm_naming naming);
 
 /* The same for an extra tensor that is used in place of one of the decoder (fm_extra_twin): then
- * s->weight is that one's row, and s->l and s->e are its layer and expert.  False: it is not. */
+ * s->weight is that one's row, for experts in either form, and s->l and s->e are its layer and
+ * expert.  False: it is not. */
 bool fm_stored_see_twin(struct fm_stored *s, const struct fm_config *config);
 
 /* The entry of that name in a source, or NULL. */

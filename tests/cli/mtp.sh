@@ -4,7 +4,7 @@ set -o pipefail
 mtp=$(dirname "$0")/mtp.py
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"
-narrowed="dsv3 glm4 q3next" # names, own head, shared experts of a width in config.json
+narrowed="dsv3 glm4 q3next q35 hy3" # names, own head, shared experts of a width in config.json, a wrapper
 families=$(cd "$GOLDEN/ahead" && for file in *.golden.safetensors; do echo "${file%%.*}"; done)
 
 # rank NAME OPTION...: rank the layer, too, on all sequences
@@ -60,6 +60,14 @@ for name in $narrowed; do
     python3 "$mtp" narrow "$name.out" "$name" "$name.1"
     grep -h multi-token "$name.out/README.md"
 done
+python3 "$mtp" fuse q35 fused
+rank fused --precision f32 --batch 1 -o fused.1 >/dev/null 2>&1
+cmp <(order fused.1) <(order q35.1) && echo "the same order if the layer's experts are in one tensor"
+fm-train -q --model fused --tokens fused/tokens.npy --method saliency --budget-step 0.2 --until 0.6 \
+    --granularity model -f -o trained fused.1 >/dev/null 2>&1
+fm-pack -q --model fused -o fused.fm trained >/dev/null
+fm-pack -q --export fused.out --budget 0.4 --layout uniform --keep-extra fused.fm >/dev/null
+fm-verify -q --against fused.fm fused.out >/dev/null && python3 "$mtp" joined q35.out fused.out
 fm-pack -q --export again --budget 0.4 --layout uniform --keep-extra --no-check glm4.fm >/dev/null &&
     cmp again/model.safetensors glm4.out/model.safetensors && echo "the same without checksums"
 fm-pack -q --export - --budget 0.4 --layout uniform --keep-extra glm4.fm | tar -xO model.safetensors |

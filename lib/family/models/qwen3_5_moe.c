@@ -32,7 +32,7 @@ static const struct fm_softmax_options router = {.renormalised = true};
 static const char *const extra_names[] = {"mtp.", "model.visual.", NULL};
 static const char *const extra_counts[] = {"mtp_num_hidden_layers", NULL};
 static const struct fm_extra_form extra = {
-    .name = extra_names, .parts = 1u << 1, .count = extra_counts};
+    .name = extra_names, .parts = 1u << 1, .count = extra_counts, .draft = &fm_extra_mtp_draft};
 
 /* In Qwen3.8, the activation of a DeltaNet's output gate; transformers does not read it. */
 static const struct fm_keys_only only[] = {{"output_gate_type", "'swish'"}, {NULL, NULL}};
