@@ -63,7 +63,7 @@ static struct {
     uint64_t fit;
     double budget;
     int tp, multiple, steps;
-    bool recover, no_recover, print;
+    bool recover, no_recover, keep, print;
 } asked = {.budget = -1, .tp = 1};
 
 /* A command line. */
@@ -760,6 +760,8 @@ static const struct fm_cli_option own[] = {
      IN_EXPORT},
     {"base-model", 0, FM_CLI_TEXT, &asked.passed, "ORG/NAME",
      "name of the original model, for the card", 0, 0, IN_EXPORT},
+    {"keep-extra", 0, FM_CLI_FLAG, &asked.keep, NULL,
+     "keep layers for multi-token prediction; see fm-pack(1)", 0, 0, IN_RANK | IN_EXPORT},
     {"method", 0, FM_CLI_TEXT, &asked.method, "METHOD",
      "how masks are made (default: exchange); see fm-train(1)", 0, 0, IN_TRAIN},
     {"granularity", 0, FM_CLI_TEXT, &asked.granularity, "expert|layer|model",

@@ -40,6 +40,14 @@ done
 down2=("$MPIRUN" -n 2 "$mpi/fm-recover" "${down[@]:1}" -o spilled trained)
 "${down2[@]}" --memory "$(least "${down2[@]}")" >/dev/null # rows are in a file
 members solved spilled
+echo "# a layer for multi-token prediction"
+python3 "$(dirname "$0")/mtp.py" make "$GOLDEN" glm4 draft
+ahead=(fm-rank -q --model draft --tokens tokens.u16 --seq-len 64 --precision f32 --threads 1 --batch 32 --keep-extra)
+"${ahead[@]}" -o ahead >/dev/null
+for n in 1 2 3; do
+    ranks $n "${ahead[@]}" -o ahead$n
+    members ahead ahead$n
+done
 echo "# a pipe"
 "$MPIRUN" -n 2 "$mpi/fm-rank" "${rank[@]:1}" 2>ranking | ranks 2 "${train[@]}" -o trained2
 members trained trained2 || cat ranking

@@ -68,6 +68,8 @@ fm-train -q --model fused --tokens fused/tokens.npy --method saliency --budget-s
 fm-pack -q --model fused -o fused.fm trained >/dev/null
 fm-pack -q --export fused.out --budget 0.4 --layout uniform --keep-extra fused.fm >/dev/null
 fm-verify -q --against fused.fm fused.out >/dev/null && python3 "$mtp" joined q35.out fused.out
+fm-family -q glm4 --tokens glm4/tokens.npy --no-recover --method uniform --layout uniform -b 0.4 --keep-extra \
+    -o made >/dev/null 2>&1 && python3 "$mtp" narrow made glm4 made.work/ranked.fm
 fm-pack -q --export again --budget 0.4 --layout uniform --keep-extra --no-check glm4.fm >/dev/null &&
     cmp again/model.safetensors glm4.out/model.safetensors && echo "the same without checksums"
 fm-pack -q --export - --budget 0.4 --layout uniform --keep-extra glm4.fm | tar -xO model.safetensors |
