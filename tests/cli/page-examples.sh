@@ -22,7 +22,6 @@ try() { # try PAGE [NAME]: print the files that it makes, and its messages excep
     cd .. || exit 99
 }
 try README.md family
-try README.md pipe
 try fm.7
 try fm-guide.7
 grep -o '^[a-z]*: [0-9]* items' fm-guide.7/said

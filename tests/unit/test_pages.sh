@@ -28,10 +28,10 @@ broken() {
     cmp -s "$scratch/before" "$scratch/$1" && fail "$1 has nothing to change by $2"
     echo "$1"$'\t'"$3" >>"$scratch/expected"
 }
-broken README.md 's/--layout ragged/--layuot ragged/' 'fm-pack has no option --layuot'
+broken README.md 's/--seq-len 512/--seq-lne 512/' 'fm-family has no option --seq-lne'
 # shellcheck disable=SC2016 # backticks of the page
 broken README.md 's/`fm-pack --keep-extra`/`fm-pack --kept-extra`/' 'fm-pack has no option --kept-extra'
-broken README.md 's/^<!-- run: cli.page-examples pipe -->//' 'no test runs this block'
+broken README.md 's/^<!-- run: cli.page-examples family -->//' 'no test runs this block'
 broken README.md 's/^checkpoint + text/fm-verify --all family.fm/' 'marked as text'
 broken README.md 's/^make demo/make demos/' "No rule to make target 'demos'"
 broken man/fm-mpi.7 's/^make MPI=1/make MPl=1/' 'nothing reads the variable MPl'
