@@ -57,7 +57,7 @@ from typing import List
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import GenerationMixin
+from transformers import GenerationMixin, modeling_utils
 from transformers import initialization as init
 from transformers.conversion_mapping import (
     get_checkpoint_conversion_mapping,
@@ -710,6 +710,9 @@ class FmModel:
         check_attention(config, self.base_model.layers)
         if self.base_model is not self:
             self.base_model.__class__ = self.fm_base  # it initializes its own parts
+            # transformers records hidden states only of classes that it has constructed.
+            recorded = getattr(modeling_utils, "_CAN_RECORD_REGISTRY", {})
+            dict.__setitem__(recorded, str(self.fm_base), self.base_model._can_record_outputs)
         for index, layer in enumerate(self.base_model.layers):
             block = layer.get_submodule(config.fm_experts.rpartition(".")[0])
             if hasattr(config, "swa_num_key_value_heads") and layer.self_attn.sinks is not None:
