@@ -14,7 +14,8 @@
 
 #define GROUPS_MAX 64
 
-const char *const fm_compressed_carried[] = {".input_scale", ".input_global_scale", NULL};
+const struct fm_carried_end fm_compressed_carried[] = {
+    {".input_scale", ""}, {".input_global_scale", ""}, {NULL, NULL}};
 
 /* How config.json describes each scheme: `size` 0 means any; block sizes are in block_structure. */
 static const struct {

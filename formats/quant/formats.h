@@ -18,7 +18,7 @@
 #define FM_MODELOPT_NAMES                                                                          \
     .written = FM_BF16, .weight = ".weight", .codes_end = ".weight", .scale_end = ".weight_scale", \
     .carried = fm_modelopt_carried
-extern const char *const fm_compressed_carried[], *const fm_modelopt_carried[];
+extern const struct fm_carried_end fm_compressed_carried[], fm_modelopt_carried[];
 
 /* quantization_config of compressed-tensors, for struct fm_quantiser: WEIGHTS, followed by
  * "input_activations", describe its one group. */

@@ -5,8 +5,10 @@
  * its code times the scale of its block.  For a weight `X` of experts without that suffix, the
  * scales are `X_scale_inv`.  Blocks are 128 x 128 in all known checkpoints; a matrix whose sizes
  * are not multiples of 128 has partial blocks at its far edges.  Scales are float32 (DeepSeek-V3),
- * bfloat16 (Qwen3), or powers of two in one byte (ue8m0, as F8_E8M0 or U8). modules_to_not_convert
- * is not needed, because a tensor's dtype shows whether it is quantised.
+ * bfloat16 (Qwen3), or powers of two in one byte (ue8m0, as F8_E8M0 or U8).  Without
+ * weight_block_size there is one scale for each matrix, as in Mistral-Small-4, whose
+ * activation_scale tensors are for servers.  modules_to_not_convert is not needed, because a
+ * tensor's dtype shows whether it is quantised.
  *
  * In compressed-tensors `X.weight_scale` is (N, 1), one per block or one number; in ModelOpt, one
  * number.
@@ -83,13 +85,11 @@ static int read_fp8(struct fm_scheme *s, struct fm_schemes **several, const cJSO
                     struct fm_err *err)
 {
     const cJSON *size = cJSON_GetObjectItemCaseSensitive(json, "weight_block_size");
-    s->storage = &fm_fp8;
-    if (!size || cJSON_IsNull(size))
-        return fm_fail(err, FM_ECONFIG,
-                       "fp8 without weight_block_size is not supported (only a scale for each "
-                       "block is); use the model's BF16 original, or dequantize it first");
-    if (fm_fp8_read_block(&s->block_rows, &s->block_columns, size, err) ||
-        fm_fp8_check_word(json, "activation_scheme", "dynamic", "dynamic", err) ||
+    bool blocks = size && !cJSON_IsNull(size);
+    *s = (struct fm_scheme){.storage = &fm_fp8};
+    if ((blocks && fm_fp8_read_block(&s->block_rows, &s->block_columns, size, err)) ||
+        fm_fp8_check_word(json, "activation_scheme", "dynamic", blocks ? "dynamic" : "static",
+                          err) ||
         fm_fp8_check_word(json, "fmt", "e4m3", "float8_e4m3fn", err) ||
         fm_fp8_check_word(json, "scale_fmt", "float", "ue8m0", err) ||
         fm_fp8_check_word(json, "expert_dtype", "fp8", "fp8", err))
@@ -101,13 +101,17 @@ const struct fm_quant_method fm_method_fp8 = {.name = "fp8", .read = read_fp8};
 
 #define CODES .code = FM_CODE_E4M3, .codes = FM_F8_E4M3
 
+static const struct fm_carried_end activations[] = {
+    {"_activation_scale", ""}, {".activation_scale", ".weight"}, {NULL, NULL}};
+
 const struct fm_storage fm_fp8 = {CODES,
                                   .name = "fp8",
                                   .written = FM_BF16,
                                   .weight = "",
                                   .codes_end = "",
                                   .scale_end = "_scale_inv",
-                                  .scale_dtypes = FM_SCALES_PLAIN | FM_SCALES_POWERS};
+                                  .scale_dtypes = FM_SCALES_PLAIN | FM_SCALES_POWERS,
+                                  .carried = activations};
 
 #define COMPRESSED                                                                                 \
     CODES, FM_COMPRESSED_NAMES, .codes_end = ".weight", .scale_dtypes = FM_SCALES_PLAIN

@@ -14,7 +14,7 @@
 
 #include "formats/quant/formats.h"
 
-const char *const fm_modelopt_carried[] = {".input_scale", NULL};
+const struct fm_carried_end fm_modelopt_carried[] = {{".input_scale", ""}, {NULL, NULL}};
 
 static const struct {
     const char *name;

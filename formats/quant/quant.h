@@ -41,6 +41,12 @@ struct fm_plane {
 /* Largest number of rows or columns of a block. */
 #define FM_STORAGE_BLOCK_MAX (1 << 20)
 
+/* The suffix of a tensor that only servers use, and what stands in its place, before the weight's
+ * own suffix, in the weight's name.  A list ends with an entry without suffix. */
+struct fm_carried_end {
+    const char *end, *stem;
+};
+
 /*
  * A matrix of codes and the tensors that belong to it.  A value is its code times the scale of its
  * block (lib/base/scaled.h).  Each tensor has the weight's name in the family's table with a
@@ -60,18 +66,17 @@ struct fm_storage {
     bool turned;
     const char *weight;    /* suffix of the weight in the family's table */
     const char *codes_end; /* suffix of the tensors of codes that replace it */
-    const char *scale_end;
+    const char *scale_end; /* if the scheme has no blocks, one number for the whole matrix */
     unsigned scale_dtypes; /* bits 1 << dtype: allowed dtypes of scales; U8 is read as F8_E8M0 */
     bool zeros;            /* a scale may be 0: a block of zeros */
-    /* Suffix of an additional F32 number per matrix by which scales are multiplied or divided; the
-     * result is rounded to float32 before it is multiplied by a code.  NULL: none. */
+    /* Suffix of an additional F32 number for the whole matrix by which scales are multiplied or
+     * divided; the result is rounded to float32 before it is multiplied by a code.  NULL: none. */
     const char *factor_end;
     bool divides;          /* scales are divided by it */
     const char *zero_end;  /* U8, a zero point for each scale, which is subtracted from codes;
                               bundles  do not keep such codes.  NULL: none */
     const char *shape_end; /* I64 (2), rows and columns of the matrix; NULL: none */
-    const char *const
-        *carried; /* NULL-terminated list of suffixes of tensors that only servers use; or NULL */
+    const struct fm_carried_end *carried; /* tensors that only servers use; or NULL */
 };
 
 /* Bits of a value in the tensor of codes. */
@@ -180,9 +185,9 @@ struct fm_quant_file {
 int fm_quant_take(char **config, struct fm_quant_file *file, size_t files, const char *text,
                   size_t bytes, struct fm_err *err);
 
-/* A quant_method.  fp8 has one scale per block of a matrix, as in DeepSeek-V3; mxfp8 is its form in
- * MiniMax-M3; mxfp4 is for experts, as in gpt-oss; compressed-tensors and NVIDIA's modelopt are
- * containers of several formats; gptq is taken as compressed-tensors. */
+/* A quant_method.  fp8 has one scale per block of a matrix, as in DeepSeek-V3, or one; mxfp8 is its
+ * form in MiniMax-M3; mxfp4 is for experts, as in gpt-oss; compressed-tensors and NVIDIA's modelopt
+ * are containers of several formats; gptq is taken as compressed-tensors. */
 struct fm_quant_method {
     const char *name; /* "modelopt" */
     bool fused;       /* only for experts in one tensor */

@@ -33,6 +33,7 @@ above when it is loaded: in memory it is as large as without codes.  Channels ar
     gate_up_scale  the same rows in blocks, alternately of gate and of up
     down           (sum of fm_widths / G, hidden, bytes of G codes), without the last dimension if it is 1
     down_scale     the same in blocks; or (experts, hidden), one for each row of the usual matrix
+    or both (experts, 2 or 1), one for each matrix (gate and up, or down)
     gate_up_factor, down_factor (experts, 2 or 1)    if the format has a second scale for the whole matrix
 The matrices are two-dimensional on purpose: servers replace a child named `experts` with their own fused
 layer if all its parameters are three-dimensional; they do not replace this one.
@@ -167,19 +168,19 @@ CODES = {
 def decoded(form, name, hidden, codes, scale, factor):
     """The float32 rows of gate_up or down of one expert.  factor: one number for each matrix (gate and
     up, or down), or None."""
-    high, wide = form["block"]  # rows and columns of the usual matrix that share a scale; 0 columns: all
+    high, wide = form["block"]  # rows and columns of the usual matrix that share a scale; 0: all
     values = CODES[form["code"]](codes)
     scale = POWERS.to(scale.device)[scale.int()] if form["scales"] == "U8" else scale.float()
     if name == "gate_up":
-        scale = scale.view(-1, 2, scale.shape[-1])
+        scale = scale.view(-1, 2, scale.shape[-1] if high else 1)
         factor = factor if factor is None else factor[:, None]
     else:  # (groups, hidden, G): for each row the columns of a group
         values = values.view(-1, hidden, form["group"])
-        scale = scale if wide else scale.view(1, hidden, 1)
+        scale = scale if wide else scale.view(1, -1, 1)
     if factor is not None:
         scale = scale / factor if form["factor"] == "divides" else scale * factor
     if name == "gate_up":
-        scale = scale.repeat_interleave(high, 0).flatten(0, 1)
+        scale = scale.repeat_interleave(high or len(values) // 2, 0).flatten(0, 1)
         return values * (scale.repeat_interleave(wide, 1)[:, :hidden] if wide else scale)
     if wide:
         scale = scale.repeat_interleave(high, 1)[:, :hidden].repeat_interleave(wide, 2)
@@ -455,7 +456,7 @@ class FmExperts(nn.Module):
         for e, (k, stored) in enumerate(zip(loaded_widths(config, self.layer), config.fm_widths[self.layer])):
             end = first + k
             if rows == 2:
-                mine = codes[2 * first : 2 * end], scale[2 * first // high : 2 * end // high]
+                mine = codes[2 * first : 2 * end], scale[2 * first // high : 2 * end // high] if high else scale[e]
             else:
                 part = slice(first // group, end // group)
                 mine = codes[part], scale[part] if wide else scale[e]

@@ -28,17 +28,16 @@ int fm_exportplan_add_flat(struct fm_exportplan *p, struct fm_planned_tensor *t,
     return fm_exportplan_add_experts(p, t, 0, c->E, part, plane, err);
 }
 
-/* Add the scales and the factors of a part that belong to no channel: n numbers of each expert. */
+/* Add the scales and the factors of a part that belong to no channel. */
 static int add_apart(struct fm_exportplan *p, int m, enum fm_weight_part of, struct fm_err *err)
 {
     const struct fm_packed *packed = fm_packed_at(&p->packed, m);
     const struct fm_config *c = &p->from->config;
     enum fm_weight_part cut = of == FM_PART_DOWN_T ? FM_PART_DOWN : FM_PART_GATE;
     struct fm_planned_tensor t = {.m = m};
-    t.t = (struct fm_tensor){
-        .dtype = packed->scales, .dims = 2, .shape = {(uint64_t)c->E, (uint64_t)c->H}};
-    if (!fm_packed_find(packed, of, 1) &&
-        fm_exportplan_add_flat(p, &t, of, FM_PACKED_SCALE, cut, 1, err))
+    uint64_t scales = fm_packed_apart(packed, c, of);
+    t.t = (struct fm_tensor){.dtype = packed->scales, .dims = 2, .shape = {(uint64_t)c->E, scales}};
+    if (scales > 0 && fm_exportplan_add_flat(p, &t, of, FM_PACKED_SCALE, cut, 1, err))
         return err->code;
     t.t.dtype = FM_F32;
     t.t.shape[1] = (uint64_t)fm_expert_part_rows(c->expert, of);

@@ -206,8 +206,8 @@ struct conversion {
     struct fm_err err;
     bool unread; /* a task could not read its bytes */
     bool summing;
-    struct fm_digest *shares; /* (places, 2) sums of the shares of tensors that hold all experts:
-                                 codes or values; scales */
+    struct fm_digest *shares; /* (places, FM_READING_SUMS) sums of the shares of tensors that hold
+                                 all experts */
     const struct fm_model_tensor *whole; /* outside the layers: the tensor that is read in pieces */
     struct fm_out dst;
     struct fm_scales scales; /* scale is NULL if the tensor holds values */
@@ -585,7 +585,7 @@ static struct fm_reading reading_of(struct conversion *v, const struct fm_model_
                                .E = v->m->config.E,
                                .lock = &v->lock,
                                .sum = v->summing ? &v->sum : NULL,
-                               .pieces = v->shares + 2 * (p - v->layer->place)};
+                               .pieces = v->shares + FM_READING_SUMS * (p - v->layer->place)};
 }
 
 /* Add the sums of shares to the sum of the layer. */
@@ -593,7 +593,7 @@ static void join_shares(struct conversion *v)
 {
     for (size_t i = 0; i < v->layer->places; i++) {
         const struct fm_reading r = reading_of(v, &v->layer->place[i], 0);
-        for (int plane = 0; plane < FM_PLANES && r.e >= 0; plane++)
+        for (int plane = 0; plane < FM_READING_SUMS && r.e >= 0; plane++)
             fm_reading_join(&r, plane);
     }
 }
@@ -734,7 +734,7 @@ static int load_layer(struct fm_model *m, struct fm_layer_slot *s, int l, struct
         return rc;
     struct fm_layer_tensors *layer = &m->layer[l];
     struct fm_mark mark = fm_scratch_mark();
-    size_t shares = 2 * layer->places * sizeof(struct fm_digest);
+    size_t shares = FM_READING_SUMS * layer->places * sizeof(struct fm_digest);
     struct conversion v = {.m = m,
                            .layer = layer,
                            .slot = s,

@@ -75,9 +75,8 @@ static int find_caps(struct fm_model *m, struct fm_err *err)
 static int find_codes(struct fm_model *m, struct fm_err *err)
 {
     const struct fm_config *c = &m->config;
-    char name[FM_WEIGHT_NAME_BYTES], scales[FM_WEIGHT_NAME_BYTES + 8];
-    fm_weights_name_of(name, c, m->tensors.naming, FM_PART_GATE_UP, c->moe[0], 0);
-    snprintf(scales, sizeof scales, "%s" FM_PACKED_SCALE, name);
+    char scales[FM_ST_NAME_BYTES_MAX + 1];
+    fm_packed_name_scales(scales, c, m->tensors.naming);
     const struct fm_stored *s = fm_source_find(&m->tensors, scales);
     if (!s)
         return fm_fail(err, FM_EFORMAT, "%s: tensor '%s' is missing", m->path, scales);

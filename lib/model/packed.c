@@ -156,17 +156,24 @@ void fm_packed_codes(struct fm_packed_layers *layers, const struct fm_config *c,
     add_all(layers, c, &c->scheme, dtype, scales);
 }
 
-/* Whether codes have one scale for the whole matrix, which no form of a layer can hold. */
-static bool has_one_scale(const struct fm_scheme *scheme)
-{
-    return scheme->storage && scheme->block_rows == 0;
-}
-
 /* Whether the groups of a scheme divide the channels of an expert. */
 static bool divides(const struct fm_scheme *scheme, const struct fm_config *c)
 {
     int group = fm_scheme_group(scheme);
     return group <= c->I && c->I % group == 0;
+}
+
+/* Whether a bundle can keep what belongs to no channel of the experts in one tensor: one scale for
+ * each matrix, or a factor.  They are copied with their name, so that exports must have the tensor
+ * too. */
+static bool can_share(const struct fm_scheme *scheme, const struct fm_config *c,
+                      const struct fm_weight *w)
+{
+    const struct fm_model_family *f = c->family;
+    bool same = !(w->when & FM_FUSED) || f->saved_fused || (f->wrapper_form && !c->part);
+    if (!scheme->storage || (scheme->block_columns > 0 && !scheme->storage->factor_end))
+        return true;
+    return same && (scheme->block_columns > 0 || scheme->block_rows == 0);
 }
 
 bool fm_packed_see(struct fm_packed_layers *layers, const struct fm_config *c, enum fm_dtype dtype,
@@ -192,14 +199,8 @@ bool fm_packed_see(struct fm_packed_layers *layers, const struct fm_config *c, e
                  scheme.storage->name);
         return false;
     }
-    bool apart = scheme.storage && (scheme.storage->factor_end || scheme.block_columns == 0);
-    if (apart && fm_stored_is_fused(at)) {
+    if (fm_stored_is_fused(at) && !can_share(&scheme, c, at->weight)) {
         snprintf(why, FM_PACKED_WHY, "%s has numbers for each expert of one tensor",
-                 scheme.storage->name);
-        return false;
-    }
-    if (has_one_scale(&scheme)) {
-        snprintf(why, FM_PACKED_WHY, "%s has one scale for a whole matrix of an expert",
                  scheme.storage->name);
         return false;
     }
@@ -244,7 +245,7 @@ static int check_codes(const struct fm_scheme *scheme, const struct fm_config *c
         return fm_fail(
             err, FM_EFORMAT,
             "storage is '%s', but config.json gives experts of one layer different formats", name);
-    if (has_one_scale(scheme) || scheme->storage->zero_end)
+    if (scheme->storage->zero_end)
         return fm_fail(err, FM_EFORMAT, "storage is '%s', which experts of a bundle cannot have",
                        name);
     if (!divides(scheme, c))
@@ -415,72 +416,120 @@ const struct fm_packed_part *fm_packed_find(const struct fm_packed *p, enum fm_w
 
 /* ---- values of an expert that belong to no channel ---- */
 
-/* Bytes of all scales of a part or, with `row` from 0 on, of the factor of the scales of that row.
- */
-static size_t apart_bytes(const struct fm_channels *c, int row)
+uint64_t fm_packed_apart(const struct fm_packed *p, const struct fm_config *c,
+                         enum fm_weight_part of)
 {
-    return row < 0 ? (size_t)c->config->H * (size_t)fm_dtype_bits(c->packed->scales) / 8
-                   : sizeof(float);
+    if (fm_packed_find(p, of, 1))
+        return 0;
+    return (uint64_t)(p->scheme.block_rows ? c->H : fm_expert_part_rows(c->expert, of));
 }
 
-/* Read them; *name is that of the tensor, which is either the expert's own, with the checkpoint's
- * name and the ending of the storage; or, in an export with our modelling file, a tensor of all
- * experts, with the name of the codes. */
-static int read_tensor(void *dst, const char **name, const struct fm_packed_expert *x,
-                       const struct fm_channels *c, int row, struct fm_err *err)
+/* Bytes of the scales of a matrix. */
+static size_t scale_bytes(const struct fm_channels *c)
+{
+    uint64_t rows = (uint64_t)fm_expert_part_rows(c->config->expert, c->of);
+    return (size_t)(fm_packed_apart(c->packed, c->config, c->of) / rows *
+                    (uint64_t)fm_dtype_bits(c->packed->scales) / 8);
+}
+
+/* The name in a checkpoint of the tensor that has a matrix; false if it is not stored as rows. */
+static bool name_matrix(char name[FM_WEIGHT_NAME_BYTES], const struct fm_config *c,
+                        enum fm_weight_part matrix, int l, int e)
+{
+    struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
+    bool found = false;
+    for (const struct fm_weight *w = c->family->weight; fm_weights_more(w) && !found; w++) {
+        bool own = w->name[FM_NAMING_STOCK] && fm_weights_is_expert(w) && w->part != FM_PART_BIAS &&
+                   fm_weights_exists(c, w, l);
+        int cuts = own ? fm_expert_cuts(cut, c->expert, w->part) : 0;
+        for (int i = 0; i < cuts && !found; i++)
+            found = cut[i].part == matrix;
+        if (found)
+            fm_weights_name(name, w->name[FM_NAMING_STOCK], l, e);
+    }
+    return found;
+}
+
+/* Read the scales of the part's matrix `row`, or their factor.  They are in a tensor with the
+ * checkpoint's name and the ending of the storage, of this expert or of all; or, in an export with
+ * our modelling file, in a tensor of all experts and matrices, with the name of the codes. */
+static int read_apart(void *dst, const struct fm_packed_expert *x, const struct fm_channels *c,
+                      int row, bool factor, struct fm_err *err)
 {
     const struct fm_storage *storage = c->packed->scheme.storage;
-    bool all = x->naming == FM_NAMING_RAGGED, down = c->of == FM_PART_DOWN_T;
-    uint64_t each = all && row >= 0 && !down ? 2 : 1, at = all ? (uint64_t)x->e * each : 0;
-    enum fm_dtype dtype = row < 0 ? c->packed->scales : FM_F32;
-    assert(row < fm_expert_part_rows(c->config->expert, c->of) && (row >= 0 || down));
-    uint64_t bytes = apart_bytes(c, row);
+    uint64_t rows = (uint64_t)fm_expert_part_rows(c->config->expert, c->of);
+    enum fm_dtype dtype = factor ? FM_F32 : c->packed->scales;
+    size_t bytes = factor ? sizeof(float) : scale_bytes(c);
+    bool ours = x->naming == FM_NAMING_RAGGED;
     char weight[FM_WEIGHT_NAME_BYTES], want[FM_ST_NAME_BYTES_MAX + 1];
-    fm_weights_name_of(weight, c->config, x->naming, all ? c->of : fm_packed_matrix(c->of, row),
-                       x->l, x->e);
-    if (all)
-        snprintf(want, sizeof want, "%s%s", weight, row < 0 ? FM_PACKED_SCALE : FM_PACKED_FACTOR);
-    else
-        fm_stored_name(want, storage, weight, row < 0 ? storage->scale_end : storage->factor_end);
+    if (ours) {
+        fm_weights_name_of(weight, c->config, x->naming, c->of, x->l, x->e);
+        snprintf(want, sizeof want, "%s%s", weight, factor ? FM_PACKED_FACTOR : FM_PACKED_SCALE);
+    } else if (name_matrix(weight, c->config, fm_packed_matrix(c->of, row), x->l, x->e)) {
+        fm_stored_name(want, storage, weight, factor ? storage->factor_end : storage->scale_end);
+    } else {
+        return fm_fail(err, FM_EFORMAT, "%s: storage is '%s', which experts of %s cannot have",
+                       x->path, storage->name, c->config->type);
+    }
     const struct fm_stored *s = x->find(x->in, want);
     const struct fm_tensor *t = s ? s->tensor : NULL;
-    uint64_t size = each * bytes * (all ? (uint64_t)c->config->E : 1);
+    bool shared = ours || (s && fm_stored_is_fused(s));
+    uint64_t each = ours ? rows : 1, at = (shared ? (uint64_t)x->e * each : 0);
+    uint64_t size = bytes * each * (shared ? (uint64_t)c->config->E : 1);
     if (!t || t->dtype != dtype || t->size != size)
         return fm_fail(err, FM_EFORMAT,
-                       "layer %d, expert %d: tensor '%s' is missing, or not %llu elements of %s",
-                       x->l, x->e, want,
+                       "%s: layer %d, expert %d: tensor '%s' is missing, or not %llu elements of "
+                       "%s",
+                       x->path, x->l, x->e, want,
                        (unsigned long long)(8 * size / (uint64_t)fm_dtype_bits(dtype)),
                        fm_dtype_name(dtype));
-    *name = t->name;
-    at = (at + (all && row > 0 ? (uint64_t)row : 0)) * bytes;
-    if (fm_tensor_read(t, s->file, at, dst, (size_t)bytes, err))
-        return fm_within(err, "tensor '%s'", t->name);
-    return row < 0 ? FM_OK : fm_stored_check_factor(*(const float *)dst, t->name, err);
+    at = (at + (ours ? (uint64_t)row : 0)) * bytes;
+    struct fm_mark mark = fm_scratch_mark();
+    /* A digest is that of the whole tensor. */
+    char *own = x->check ? (char *)fm_scratch((size_t)size) : dst;
+    int rc =
+        fm_tensor_read(t, s->file, x->check ? 0 : at, own, x->check ? (size_t)size : bytes, err);
+    if (rc)
+        fm_within(err, "%s: tensor '%s'", x->path, t->name);
+    else if (x->check)
+        rc = x->check(x->in, t->name, own, (size_t)size, err);
+    if (!rc && x->check)
+        memcpy(dst, own + at, bytes);
+    fm_scratch_release(mark);
+    if (!rc && factor && fm_stored_check_factor(*(const float *)dst, t->name, err))
+        rc = fm_within(err, "%s", x->path);
+    return rc;
 }
 
-static int read_apart(void *dst, const struct fm_packed_expert *x, const struct fm_channels *c,
-                      int row, struct fm_err *err)
+void fm_packed_name_scales(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *c,
+                           enum fm_naming naming)
 {
-    const char *name;
-    if (read_tensor(dst, &name, x, c, row, err))
-        return fm_within(err, "%s", x->path);
-    return x->check ? x->check(x->in, name, dst, apart_bytes(c, row), err) : FM_OK;
+    char weight[FM_WEIGHT_NAME_BYTES];
+    if (c->scheme.block_rows == 0 && naming != FM_NAMING_RAGGED &&
+        name_matrix(weight, c, FM_PART_GATE, c->moe[0], 0)) {
+        fm_stored_name(name, c->scheme.storage, weight, c->scheme.storage->scale_end);
+    } else {
+        fm_weights_name_of(weight, c, naming, FM_PART_GATE_UP, c->moe[0], 0);
+        snprintf(name, FM_ST_NAME_BYTES_MAX + 1, "%s" FM_PACKED_SCALE, weight);
+    }
 }
 
 int fm_packed_read_apart(struct fm_channels *c, const struct fm_packed_expert *x,
                          struct fm_err *err)
 {
-    int rc = FM_OK;
-    for (int i = 0; i < fm_expert_part_rows(c->config->expert, c->of) && !rc; i++) {
+    int rows = fm_expert_part_rows(c->config->expert, c->of), rc = FM_OK;
+    for (int i = 0; i < rows && !rc; i++) {
         c->factor[i] = 1;
         if (c->packed->scheme.storage->factor_end)
-            rc = read_apart(&c->factor[i], x, c, i, err);
+            rc = read_apart(&c->factor[i], x, c, i, true, err);
     }
     if (rc || fm_packed_find(c->packed, c->of, 1))
         return rc;
-    void *scales = fm_scratch(apart_bytes(c, -1));
+    char *scales = fm_scratch((size_t)rows * scale_bytes(c));
     c->plane[1] = scales;
-    return read_apart(scales, x, c, -1, err);
+    for (int i = 0; i < rows && !rc; i++)
+        rc = read_apart(scales + (size_t)i * scale_bytes(c), x, c, i, false, err);
+    return rc;
 }
 
 uint64_t fm_packed_all_bytes(const struct fm_packed *p)
@@ -608,6 +657,8 @@ static size_t decode_cut(char *rows, const struct fm_channels *c, const struct f
     if (own) {
         scales = take_plane(&size, c, 1, cut, channels, scales + fm_packed_bytes(p, own, first));
         assert(size * 8 == count * (size_t)fm_dtype_bits(p->scales)); /* invariant 4 */
+    } else {
+        scales += (size_t)cut->first * scale_bytes(c);
     }
     float *scale = fm_scratch(count * sizeof *scale), *wide = fm_scratch(N * K * sizeof *wide);
     fm_storage_scales(scale, p->scheme.storage, scales, p->scales, count, factor);

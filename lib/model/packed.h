@@ -11,8 +11,8 @@
  *     down_scale     (E, I / G, H / rows of a block, G / columns of a block)
  *
  * A member of a family keeps the first groups of each expert in all of these tensors.  A plane
- * without a channel dimension, such as one scale for each row of down, is stored among the tensors
- * outside the experts.
+ * without a channel dimension, such as one scale for each row of down or for each matrix, is stored
+ * among the tensors outside the experts, as in the checkpoint.
  *
  * All experts of a layer are stored alike; layers can differ.  Many quantised checkpoints leave
  * their first or last layers unquantised, or use two formats.  Widths are then multiples of the
@@ -123,6 +123,10 @@ bool fm_packed_in(const struct fm_bundle *bundle);
 int fm_packed_read(struct fm_packed_layers *layers, const struct fm_bundle *bundle,
                    const struct fm_config *config, struct fm_err *err);
 
+/* The name of a tensor of scales in an export whose config.json names a storage. */
+void fm_packed_name_scales(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *config,
+                           enum fm_naming naming);
+
 /* The forms of an export whose config.json names a storage, with scales of that dtype; FM_EFORMAT
  * if this is not possible. */
 int fm_packed_of(struct fm_packed_layers *layers, const struct fm_config *config,
@@ -143,6 +147,11 @@ int fm_packed_check(const struct fm_packed_part *part, const struct fm_tensor *t
 /* The tensor of plane `plane` of part `of`, or NULL. */
 const struct fm_packed_part *fm_packed_find(const struct fm_packed *packed, enum fm_weight_part of,
                                             int plane);
+
+/* Scales of an expert's part that belong to no channel: one for each row of down, or one for each
+ * of its matrices; 0 if the part has a plane of scales. */
+uint64_t fm_packed_apart(const struct fm_packed *packed, const struct fm_config *config,
+                         enum fm_weight_part of);
 
 /* The matrix of row i of the channels of a part: gate, up or down. */
 static inline enum fm_weight_part fm_packed_matrix(enum fm_weight_part of, int i)
@@ -207,7 +216,8 @@ struct fm_channels {
     uint64_t count;                 /* of codes: whole groups */
     const struct fm_packed *packed; /* the form of the codes; NULL, or without codes: values */
     enum fm_dtype dtype;            /* of values */
-    /* Values, or codes and scales.  Scales that have no channels are all of the expert's. */
+    /* Values, or codes and scales.  Scales that have no channels are all of the expert's, matrix
+     * after matrix. */
     const void *plane[FM_PLANES];
     float factor[2]; /* of the scales of each row of a channel */
 };

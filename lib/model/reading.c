@@ -67,7 +67,7 @@ int fm_reading_check(const struct fm_reading_sums *wanted, int l, const struct f
 
 static const struct fm_tensor *tensor_of(const struct fm_reading *r, int plane)
 {
-    return plane ? r->at->scale : r->at->tensor;
+    return plane == FM_PLANES ? r->at->factor : plane ? r->at->scale : r->at->tensor;
 }
 
 static void add(const struct fm_reading *r, struct fm_digest *sum, const struct fm_digest *digest)
@@ -120,13 +120,14 @@ void fm_reading_join(const struct fm_reading *r, int plane)
 
 /* Add the digests of the factor of scales, which has been read, and of zero points, which are read
  * here, if codes have them. */
-static int add_apart(struct fm_digest *sum, const struct fm_stored *s, float factor,
-                     struct fm_err *err)
+static int add_apart(const struct fm_reading *r, float factor, struct fm_err *err)
 {
+    const struct fm_stored *s = r->at;
     struct fm_digest digest;
     if (s->factor) {
-        digest = digest_of(s->factor, &factor, 0);
-        fm_reading_add(sum, &digest);
+        digest = r->e < 0 ? digest_of(s->factor, &factor, 0)
+                          : piece_digest((size_t)r->e, &factor, sizeof factor);
+        add(r, r->e < 0 ? r->sum : &r->pieces[FM_PLANES], &digest);
     }
     if (!s->zero)
         return FM_OK;
@@ -135,7 +136,7 @@ static int add_apart(struct fm_digest *sum, const struct fm_stored *s, float fac
     int rc = fm_tensor_read(s->zero, s->zero_file, 0, bytes, (size_t)s->zero->size, err);
     if (!rc) {
         digest = digest_of(s->zero, bytes, 0);
-        fm_reading_add(sum, &digest);
+        add(r, r->sum, &digest);
     }
     fm_scratch_release(mark);
     return rc;
@@ -143,12 +144,9 @@ static int add_apart(struct fm_digest *sum, const struct fm_stored *s, float fac
 
 int fm_reading_factor(float *factor, const struct fm_reading *r, bool summed, struct fm_err *err)
 {
-    struct fm_digest digest = {{0}};
-    if (fm_stored_factor(factor, r->at, err) ||
-        (summed && r->sum && add_apart(&digest, r->at, *factor, err)))
+    if (fm_stored_factor(factor, r->at, r->e, err) ||
+        (summed && r->sum && add_apart(r, *factor, err)))
         return err->code;
-    if (summed && r->sum)
-        add(r, r->sum, &digest);
     return FM_OK;
 }
 

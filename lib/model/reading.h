@@ -45,8 +45,9 @@ struct fm_reading {
     int e, E;                 /* share e of E, or piece e; e -1: the whole tensor */
     pthread_mutex_t *lock;    /* guards the sums */
     struct fm_digest *sum;    /* of the layer; NULL: digests are not computed */
-    struct fm_digest *pieces; /* (2) of shares: those of codes or values, and those of scales */
+    struct fm_digest *pieces; /* (FM_READING_SUMS) of shares: codes or values, scales, factors */
 };
+#define FM_READING_SUMS (FM_PLANES + 1)
 
 /* Read `size` bytes, from `offset` on, of a plane: codes or values (0) or scales (1).  They are the
  * whole tensor or the share. */
@@ -58,7 +59,8 @@ size_t fm_reading_size(const struct fm_reading *r, int plane);
 int fm_reading_share(void *dst, const struct fm_reading *r, int plane, struct fm_err *err);
 int fm_reading_plane(const void **bytes, const struct fm_reading *r, int plane, struct fm_err *err);
 
-/* After all shares of a plane have been read, add their digests to the sum of the layer. */
+/* After all shares of a plane or of the factors (FM_PLANES) have been read, add their digests to
+ * the sum of the layer. */
 void fm_reading_join(const struct fm_reading *r, int plane);
 
 /* Read the factor of the scales, 1 by default.  `summed`: its digest and that of zero points are

@@ -17,34 +17,42 @@
 #include "lib/block/gqa.h"
 #include "lib/family/extra.h"
 
-/* Copy `name` with its suffix `from` replaced by `to`; "" if the result is longer than any tensor's
- * name. */
-static void turn(char turned[FM_ST_NAME_BYTES_MAX + 1], const char *name, const char *from,
-                 const char *to)
+/* Copy `name` with its suffix `from` replaced by that one's stem and `to`; "" if the result is
+ * longer than any tensor's name. */
+static void turn_end(char turned[FM_ST_NAME_BYTES_MAX + 1], const char *name,
+                     const struct fm_carried_end *from, const char *to)
 {
-    int n = snprintf(turned, FM_ST_NAME_BYTES_MAX + 1, "%.*s%s", (int)(strlen(name) - strlen(from)),
-                     name, to);
+    int n = snprintf(turned, FM_ST_NAME_BYTES_MAX + 1, "%.*s%s%s",
+                     (int)(strlen(name) - strlen(from->end)), name, from->stem, to);
     if (n > FM_ST_NAME_BYTES_MAX)
         turned[0] = '\0';
 }
 
-/* The role of a tensor; *end is the suffix of its name that shows it, or "". */
-static enum fm_stored_role role_of(const char **end, const struct fm_storage *s,
+static void turn(char turned[FM_ST_NAME_BYTES_MAX + 1], const char *name, const char *from,
+                 const char *to)
+{
+    turn_end(turned, name, &(struct fm_carried_end){from, ""}, to);
+}
+
+/* The role of a tensor; *end has the suffix of its name that shows it, or "". */
+static enum fm_stored_role role_of(struct fm_carried_end *end, const struct fm_storage *s,
                                    const struct fm_tensor *t)
 {
-    *end = "";
+    *end = (struct fm_carried_end){"", ""};
     if (!s)
         return FM_STORED_VALUES;
     const char *const ends[] = {s->scale_end, s->factor_end, s->zero_end, s->shape_end};
     for (int i = 0; i < 4; i++)
-        if (ends[i] && fm_ends_with(t->name, *end = ends[i]))
+        if (ends[i] && fm_ends_with(t->name, end->end = ends[i]))
             return (enum fm_stored_role)(FM_STORED_SCALE + i);
-    for (const char *const *other = s->carried; other && *other; other++)
-        if (fm_ends_with(t->name, *end = *other))
+    for (const struct fm_carried_end *other = s->carried; other && other->end; other++) {
+        *end = *other;
+        if (fm_ends_with(t->name, end->end))
             return FM_STORED_CARRIED;
+    }
     bool named = strcmp(s->weight, s->codes_end) != 0; /* else only the dtype distinguishes them */
     bool codes = fm_ends_with(t->name, s->codes_end) && (named || t->dtype == s->codes);
-    *end = codes ? s->codes_end : "";
+    *end = (struct fm_carried_end){codes ? s->codes_end : "", ""};
     return codes ? FM_STORED_CODES : FM_STORED_VALUES;
 }
 
@@ -56,10 +64,10 @@ int fm_stored_chunks(const struct fm_config *c)
 void fm_stored_see(struct fm_stored *s, const struct fm_config *c, enum fm_naming naming)
 {
     char name[FM_ST_NAME_BYTES_MAX + 1];
-    const char *end;
+    struct fm_carried_end end;
     s->scheme = fm_config_scheme(c, s->tensor->name);
     s->role = role_of(&end, s->scheme.storage, s->tensor);
-    turn(name, s->tensor->name, end, *end ? s->scheme.storage->weight : "");
+    turn_end(name, s->tensor->name, &end, end.end[0] ? s->scheme.storage->weight : "");
     s->weight =
         fm_weights_find(c, fm_stored_belongs(s) ? FM_NAMING_STOCK : naming, name, &s->l, &s->e);
     if (!s->weight)
@@ -72,9 +80,9 @@ void fm_stored_see(struct fm_stored *s, const struct fm_config *c, enum fm_namin
 bool fm_stored_see_twin(struct fm_stored *s, const struct fm_config *c)
 {
     char name[FM_ST_NAME_BYTES_MAX + 1], twin[FM_ST_NAME_BYTES_MAX + 1];
-    const char *end;
+    struct fm_carried_end end;
     role_of(&end, s->scheme.storage, s->tensor);
-    turn(name, s->tensor->name, end, *end ? s->scheme.storage->weight : "");
+    turn_end(name, s->tensor->name, &end, end.end[0] ? s->scheme.storage->weight : "");
     if (!fm_extra_twin(twin, c, name))
         return false;
     s->weight = fm_weights_find(c, FM_NAMING_STOCK, twin, &s->l, &s->e);
@@ -115,12 +123,13 @@ int fm_stored_check_pair(const struct fm_stored *s, fm_stored_find *find, const 
 {
     char name[FM_ST_NAME_BYTES_MAX + 1];
     const struct fm_storage *storage = s->scheme.storage;
-    const char *own = s->tensor->name, *end;
+    const char *own = s->tensor->name;
+    struct fm_carried_end end;
     role_of(&end, storage, s->tensor);
     if (s->role == FM_STORED_VALUES)
         return FM_OK;
     if (fm_stored_belongs(s)) {
-        turn(name, own, end, storage->codes_end);
+        turn_end(name, own, &end, storage->codes_end);
         const struct fm_stored *codes = find(in, name);
         if (codes && fm_stored_is_codes(codes))
             return FM_OK;
@@ -128,8 +137,8 @@ int fm_stored_check_pair(const struct fm_stored *s, fm_stored_find *find, const 
                        own, codes ? fm_dtype_name(codes->tensor->dtype) : "missing",
                        codes ? " and holds no codes" : "");
     }
-    turn(name, own, end, storage->weight);
-    if (strcmp(storage->weight, end) == 0 || !find(in, name))
+    turn_end(name, own, &end, storage->weight);
+    if (strcmp(storage->weight, end.end) == 0 || !find(in, name))
         return FM_OK;
     return fm_fail(err, FM_EFORMAT, "tensor '%s' exists twice: unquantised, and as '%s'", name,
                    own);
@@ -209,9 +218,10 @@ static int check_single(const struct fm_stored *s, struct fm_err *err)
     if (storage->factor_end && !s->factor)
         return fm_fail(err, FM_EFORMAT, "tensor '%s' has no %s", s->tensor->name,
                        storage->factor_end);
-    if (s->factor && (s->factor->dtype != FM_F32 || fm_tensor_count(s->factor) != 1))
-        return fm_fail(err, FM_EFORMAT, "tensor '%s' is not one number of type F32",
-                       s->factor->name);
+    uint64_t experts = has_experts(s) ? s->tensor->shape[0] : 1;
+    if (s->factor && (s->factor->dtype != FM_F32 || fm_tensor_count(s->factor) != experts))
+        return fm_fail(err, FM_EFORMAT, "tensor '%s' is not one number of type F32%s",
+                       s->factor->name, has_experts(s) ? " for each expert" : "");
     if (storage->zero_end && !s->zero)
         return fm_fail(err, FM_EFORMAT, "tensor '%s' has no %s", s->tensor->name,
                        storage->zero_end);
@@ -261,7 +271,7 @@ int fm_stored_check(const struct fm_stored *s, struct fm_err *err)
         return rc;
     if (check_single(s, err))
         return err->code;
-    if (scheme.block_rows == 0)
+    if (scheme.block_rows == 0 && !experts)
         return check_number(s->scale, err);
     uint64_t chunks = s->chunks ? (uint64_t)s->chunks : 1;
     const uint64_t want[] = {t->shape[0],
@@ -274,7 +284,8 @@ int fm_stored_check(const struct fm_stored *s, struct fm_err *err)
         snprintf(who, sizeof who, "blocks of %d x %d require", scheme.block_rows,
                  scheme.block_columns);
     else
-        snprintf(who, sizeof who, "a scale for each row requires");
+        snprintf(who, sizeof who, "a scale for each %s requires",
+                 scheme.block_rows ? "row" : "expert");
     return check_shape(s->scale, want + !experts, 2 + experts, who, err);
 }
 
@@ -437,12 +448,13 @@ void fm_stored_write(void *dst, enum fm_dtype dtype, const void *raw, enum fm_dt
     }
 }
 
-int fm_stored_factor(float *factor, const struct fm_stored *s, struct fm_err *err)
+int fm_stored_factor(float *factor, const struct fm_stored *s, int e, struct fm_err *err)
 {
     *factor = 1;
     if (!s->factor)
         return FM_OK;
-    if (fm_file_read(s->factor_file, s->factor->offset, factor, sizeof *factor, err))
+    uint64_t at = e < 0 ? 0 : (uint64_t)e * sizeof *factor;
+    if (fm_tensor_read(s->factor, s->factor_file, at, factor, sizeof *factor, err))
         return fm_within(err, "tensor '%s'", s->factor->name);
     return fm_stored_check_factor(*factor, s->factor->name, err);
 }

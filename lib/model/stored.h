@@ -132,9 +132,9 @@ int fm_stored_finite(const struct fm_stored *s, const void *raw, size_t first, s
 void fm_stored_write(void *dst, enum fm_dtype dtype, const void *raw, enum fm_dtype raw_dtype,
                      const struct fm_scales *scales, size_t n);
 
-/* The number by which scales are multiplied or divided, 1 by default.  FM_EFORMAT unless it is
- * positive and finite. */
-int fm_stored_factor(float *factor, const struct fm_stored *s, struct fm_err *err);
+/* The number by which scales are multiplied or divided, 1 by default; in a tensor of all experts,
+ * that of expert e, else -1.  FM_EFORMAT unless it is positive and finite. */
+int fm_stored_factor(float *factor, const struct fm_stored *s, int e, struct fm_err *err);
 int fm_stored_check_factor(float factor, const char *name, struct fm_err *err);
 
 /*

@@ -93,8 +93,8 @@ struct run {
     int layer, first, part; /* `part` is the index of a tensor of the layer in p->packed */
     char *rows;             /* one after another */
     size_t bytes;
-    /* Sums of the shares' digests, for tensors that hold all experts, and for their scales. */
-    struct fm_digest pieces[FM_EXPERT_TENSORS_MAX][2];
+    /* Sums of the shares' digests, for tensors that hold all experts. */
+    struct fm_digest pieces[FM_EXPERT_TENSORS_MAX][FM_READING_SUMS];
 };
 
 static const struct fm_packed_part *part_of(const struct run *w)
@@ -140,7 +140,7 @@ static void join_sums(struct run *w)
         struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
         fm_expert_cuts(cut, w->p->cp.config.expert,
                        fm_checkpoint_share(&w->p->cp, w->layer, 0, i).part);
-        for (int n = 0; n < FM_PLANES && r.pieces && cut[0].of == part_of(w)->of; n++)
+        for (int n = 0; n < FM_READING_SUMS && r.pieces && cut[0].of == part_of(w)->of; n++)
             if (plane < 0 || n == plane)
                 fm_reading_join(&r, n);
     }
@@ -358,6 +358,7 @@ struct other {
     const struct fm_tensor *t; /* in the bundle */
     const struct fm_stored *place;
     struct fm_scales scales;
+    size_t piece;        /* bytes that are copied at a time, and have a digest of their own */
     char *raw, *written; /* a piece; one buffer if values are not converted */
     struct fm_hasher *hasher;
     struct fm_digest pieces; /* sum of the pieces' digests */
@@ -401,7 +402,7 @@ static int pass_piece(struct packing *p, struct other *o, size_t index, size_t n
 {
     const struct fm_tensor *from = o->place->tensor;
     struct fm_reading r = o->r;
-    size_t bits = (size_t)fm_stored_bits(o->place), at = index * FM_READING_PIECE;
+    size_t bits = (size_t)fm_stored_bits(o->place), at = index * o->piece;
     size_t first = 8 * at / bits, values = 8 * n / bits;
     r.e = (int)index;
     if (fm_reading_bytes(o->raw, &r, 0, at, n, err))
@@ -440,16 +441,19 @@ static int pass_other(struct packing *p, const struct volume *v, const struct fm
     assert(!o.change || !p->packed.storage || !o.place->scale); /* refused by choose_form() */
     if (p->packed.storage)
         o.scales.scale = NULL; /* scales of codes that are kept are only checked */
-    o.raw = o.written = fm_scratch(FM_READING_PIECE);
+    /* Scales and factors of all experts are summed as when an expert's codes are read. */
+    enum fm_stored_role role = o.place->role;
+    bool shares =
+        (role == FM_STORED_SCALE || role == FM_STORED_FACTOR) && fm_stored_is_fused(o.place);
+    o.piece = shares ? (size_t)from->size / (size_t)p->cp.config.E : FM_READING_PIECE;
+    o.raw = o.written = fm_scratch(o.piece);
     if (o.scales.scale)
         o.written = fm_scratch(FM_READING_PIECE *
                                fm_storage_growth(&p->cp.config.scheme, p->cp.config.schemes));
     size_t index = 0;
-    for (uint64_t at = 0; at < from->size && !rc && fm_taskgroup_going(&p->tasks);
-         at += FM_READING_PIECE) {
+    for (uint64_t at = 0; at < from->size && !rc && fm_taskgroup_going(&p->tasks); at += o.piece) {
         uint64_t left = from->size - at;
-        rc = pass_piece(p, &o, index++, left < FM_READING_PIECE ? (size_t)left : FM_READING_PIECE,
-                        err);
+        rc = pass_piece(p, &o, index++, left < o.piece ? (size_t)left : o.piece, err);
     }
     if (!rc) {
         fm_segments_find(&p->seg, t->name)->digest = fm_hasher_done(o.hasher);

@@ -269,7 +269,7 @@ def configs():
     cf("activation-other", hidden_act="gelu")
     cf("family-unknown", model_type="llama")
     for method in ("fp8", "mxfp4", "gptq", "awq"):
-        cf("quantized-" + method, quantization_config={"quant_method": method})
+        cf("quantized-" + method, quantization_config={"quant_method": method, "fmt": "e5m2"})
     cf("mixtral-with-biases", attention_bias=True)
     cf("mixtral-clamped", clip_qkv=8.0)
     cf("indexer", index_topk=2048)

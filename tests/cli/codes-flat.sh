@@ -10,13 +10,13 @@ for name in odd-qwen3 odd-dsv3; do
     [ $name = odd-qwen3 ] || python3 "$here/recode.py" quantise wide int4-$name w4a16:8
     rm -r wide
 done
-for name in fp8-channel fp8-block w4a16 nvfp4 nvfp4-modelopt mxfp4 mxfp8 mixed; do
+for name in fp8-channel fp8-static w4a16 nvfp4 nvfp4-modelopt mxfp4 mxfp8 mixed; do
     cp -r "$GOLDEN/packed/$name" $name
 done
 keep() { # keep LAYOUT DIR [OPTION...]
     fm-pack -q --export "$2" --budget 0.45 --layout "$1" -f "${@:3}" family.fm
 }
-for model in fp8-channel fp8-block w4a16 nvfp4 nvfp4-modelopt mxfp4 mxfp8 mixed gpt-oss fp8-odd-qwen3 \
+for model in fp8-channel fp8-static w4a16 nvfp4 nvfp4-modelopt mxfp4 mxfp8 mixed gpt-oss fp8-odd-qwen3 \
     fp8-odd-dsv3 int4-odd-dsv3; do
     echo "== $model"
     family $model 0.15 >/dev/null

@@ -4,7 +4,8 @@ This module is a second implementation for the tests and judges, independent of 
 decodes every format that the suite reads, and encodes every format that it writes:
 
     fp8          a scale for each row, or for the whole matrix
-    fp8-block    a scale for each block, 128 x 128 or R x C in `fp8-block:RxC`; blocks are cut at the edges
+    fp8-block    a scale for each block, 128 x 128 or R x C in `fp8-block:RxC`; blocks are cut at the edges;
+                 one for each matrix is decoded, too
     w4a16        four-bit integers in groups of 128 columns, or G in `w4a16:G`; decoded in compressed-tensors'
                  format and in GPTQ's, and with zero points in AWQ's
     nvfp4        four-bit floats in groups of 16, as ModelOpt writes them; `nvfp4:ct` as compressed-tensors does
@@ -152,12 +153,14 @@ def gptoss_experts(blocks, scales):
     return [E, columns, rows], [x[(e * rows + r) * columns + c] for e in range(E) for c in range(columns) for r in range(rows)]
 
 
-def experts(tensors, name, end, quant):
-    """Decode a tensor with a matrix of each expert."""
-    (dtype, (E, *shape), data), (of, (_, *grid), scale), found = tensors[name], tensors[name + end], []
+def experts(tensors, name, quant):
+    """Decode a tensor with a matrix of each expert; what belongs to it has another dimension, too."""
+    own = {"x.weight" + end: tensors[name + end] for end in ("", "_scale_inv", "_scale", "_scale_2") if name + end in tensors}
+    E, found = tensors[name][1][0], []
     for e in range(E):
-        one = {"x.weight": (dtype, shape, share(data, E, e)), "x.weight_scale_inv": (of, grid, share(scale, E, e))}
-        found += matrix(one, "x.weight", quant)[1]
+        one = {n: (dtype, shape[1:], share(data, E, e)) for n, (dtype, shape, data) in own.items()}
+        shape, x = matrix(one, "x.weight", quant)
+        found += x
     return [E, *shape], found
 
 
@@ -172,15 +175,16 @@ def decoded(model):
         elif end.endswith("_blocks"):
             whole = name.removesuffix("_blocks")
             found[whole] = gptoss_experts(tensors[name], tensors[whole + "_scales"])
-        elif name + "_scale_inv" in tensors and len(tensors[name][1]) == 3:
-            found[name] = experts(tensors, name, "_scale_inv", quant)
+        elif {name + "_scale_inv", name + "_scale"} & tensors.keys() and len(tensors[name][1]) == 3:
+            found[name] = experts(tensors, name, quant)
         elif end in ("weight", "weight_packed") and {base + ".weight_scale", base + ".weight_scale_inv"} & tensors.keys():
             found[base + ".weight"] = matrix(tensors, name, quant)
     return found
 
 
 PARTS = (".weight", ".weight_packed", ".weight_scale", ".weight_scale_inv", ".weight_global_scale", ".weight_scale_2",
-         ".weight_shape", ".input_scale", ".qweight", ".qzeros", ".scales", ".g_idx", "_blocks", "_scales", "_scale_inv")  # fmt: skip
+         ".weight_shape", ".input_scale", ".qweight", ".qzeros", ".scales", ".g_idx", "_blocks", "_scales", "_scale_inv",
+         ".activation_scale", "_activation_scale")  # fmt: skip
 
 
 def plain_tensors(model, dtype):

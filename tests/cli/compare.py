@@ -26,7 +26,7 @@ import struct
 import sys
 from pathlib import Path
 
-from codes import decoded, encoded, numbers, words
+from codes import decoded, encoded, numbers, share, words
 from recode import cut
 from tensors import config_of, members, read, unpack
 
@@ -118,17 +118,30 @@ class Source:
         """What a bundle must store for an expert: {last part of a tensor's name: bytes}."""
         G, want = parts["down"][1][1], {}
         gate, up, both = (self.planes(layer, e, of) for of in (GATE, UP, ("gate_up_proj",)))
-        halves = [cut(x, 2) if is_halves(name) else (x[0::2], x[1::2]) for name, x in both]
-        halves = halves or [(g, u) for (_, g), (_, u) in zip(gate, up)]
-        for key, x in zip(("gate_up", "gate_up_scale"), halves):
-            if key in parts:
-                want[key] = joined_rows(*x, order, I)
-        for key, (name, x) in zip(("down", "down_scale"), self.planes(layer, e, DOWN)):
-            if key in parts:
+        halves = [((n,), cut(x, 2) if is_halves(n) else (x[0::2], x[1::2])) for n, x in both]
+        halves = halves or [((a, b), (g, u)) for (a, g), (b, u) in zip(gate, up)]
+        down = [((n,), x) for n, x in self.planes(layer, e, DOWN)]
+        planes = [*zip(("gate_up", "gate_up_scale"), halves), *zip(("down", "down_scale"), down)]
+        for key, (names, x) in planes:
+            if key not in parts:
+                self.used.difference_update(names)
+            elif "down" in key:
                 want[key] = turned_columns(x, order, I, G)
             else:
-                self.used.discard(name)
+                want[key] = joined_rows(*x, order, I)
         return want
+
+    def apart(self, layer, e, E, of, parts, key):
+        """[(end of the name in a flat export, bytes)] of what belongs to no channel of a matrix of an expert."""
+        for name in self.tensor:
+            m = re.search(rf"^model\.layers\.{layer}\.{ROUTED}(?:(\d+)\.)?(\w+?)\.?(weight_\w+|_scale_inv)$", name)
+            if not m or m[2] not in of or (m[1] and int(m[1]) != e):
+                continue
+            data = self.tensor[name][2] if m[1] else share(self.tensor[name][2], E, e)
+            if m[3] in ("weight_global_scale", "weight_scale_2"):
+                yield "_factor", data
+            elif m[3] in ("weight_scale", "weight_scale_inv", "_scale_inv") and key + "_scale" not in parts:
+                yield "_scale", data
 
 
 def bundle(model, path):
@@ -245,13 +258,8 @@ def flat(model, path, directory, plain=None):
             for key, data in source.part(layer, e, order[at : at + k], parts, I).items():
                 want[key] = want.get(key, b"") + data
             for key, of in () if native else (("gate_up", GATE), ("gate_up", UP), ("down", DOWN)):
-                for name in source.tensor:
-                    m_ = re.search(rf"\.layers\.{layer}\.\S*(?<!shared_)experts\.{e}\.(\w+)\.(weight_\w+)$", name)
-                    factor = m_ and m_[2] in ("weight_global_scale", "weight_scale_2")
-                    apart = m_ and m_[2] == "weight_scale" and "down_scale" not in parts and key == "down"
-                    if (factor or apart) and m_[1] in of:
-                        key_ = key + ("_factor" if factor else "_scale")
-                        want[key_] = want.get(key_, b"") + source.tensor[name][2]
+                for end, data in source.apart(layer, e, E, (*of, key + "_proj"), parts, key):
+                    want[key + end] = want.get(key + end, b"") + data
         prefix = f"layers.{layer}." if native else f"model.layers.{layer}.mlp.experts."
         for key, data in want.items():
             if have.pop(prefix + key)[2] != data:

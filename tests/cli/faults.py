@@ -39,6 +39,8 @@ FORMS = {
     "fp8": ("odd-fp8", UP, ".weight", ".weight_scale_inv"),
     "gpt-oss": ("odd-gptoss", "model.layers.1.mlp.experts.down_proj", "_blocks", "_scales"),
     "fused": ("odd-mistral4", "model.layers.1.mlp.experts.gate_up_proj", "", "_scale_inv"),
+    "fused-static": ("odd-mistral4", "model.layers.1.mlp.experts.gate_up_proj", "", "_scale_inv"),
+    "fused-nvfp4": ("odd-step", "model.layers.1.moe.up_proj", ".weight", ".weight_scale"),
     "gptq": ("packed/w4a16", UP, ".qweight", ".scales"),
 }
 PACKED = [form for form, (path, *_) in FORMS.items() if path == f"packed/{form}"]
@@ -57,9 +59,14 @@ class Form:
         self.name, self.good = name, Path("good")
         if name == "gpt-oss":
             recode.gptoss(golden / path, self.good)
-        elif name == "fused":
+        elif name == "fused-nvfp4":
             recode.inner(golden / path, Path("text"))
-            recode.quantise("text", self.good, "fp8:8x4")
+            recode.grow("text", "grown", 48)
+            recode.resize("grown", "wide", 32)
+            recode.quantise("wide", self.good, "mixed-modelopt")
+        elif name.startswith("fused"):
+            recode.inner(golden / path, Path("text"))
+            recode.quantise("text", self.good, "fp8-static" if "static" in name else "fp8:8x4")
         elif name == "gptq":
             recode.gptq(golden / path, self.good)
         else:
@@ -142,7 +149,7 @@ def sizes(factor):
         groups = [g["weights"] for g in quant.get("config_groups", {}).values()] or [quant]
         for group in groups:
             for key in ("block_structure", "weight_block_size"):
-                if key in group:
+                if group.get(key):
                     group[key] = [int(n * factor) for n in group[key]]
             if group.get("group_size"):
                 group["group_size"] = int(group["group_size"] * factor)
@@ -247,8 +254,8 @@ def unordered(tensors, config):
 
 
 FP8_QUERY, DOWN = "model.layers.0.self_attn.q_proj.weight", "model.layers.1.mlp.experts.down_proj"
-FP8_SCALE = FP8_QUERY + "_scale_inv"
-FUSED = "model.layers.1.mlp.experts.gate_up_proj_scale_inv"
+FP8_SCALE, FACTOR = FP8_QUERY + "_scale_inv", "model.layers.1.moe.up_proj.weight_scale_2"
+FUSED, LATENT = "model.layers.1.mlp.experts.gate_up_proj_scale_inv", "model.layers.1.self_attn.q_a_proj.weight_scale_inv"
 SPECIAL = {  # form: {fault that only this form can have: function of tensors and config}
     "fp8": {
         "code -NaN": poke(FP8_QUERY, b"\xff", 7),
@@ -292,6 +299,28 @@ SPECIAL = {  # form: {fault that only this form can have: function of tensors an
         "a scale of the last expert": poke(FUSED, struct.pack("<f", -1), 8 * 66 - 1),
         "blocks of gate and up apart": shaped(FUSED, 16, 3, 11),
         "codes and values": copied("model.norm.weight", FUSED.replace("_scale_inv", ".weight")),
+    },
+    "fused-static": {
+        "the scale of an expert less": lambda t, c: t.update({FUSED: ("BF16", [7, 1, 1], t[FUSED][2][:14])}),
+        "the scale of an expert more": lambda t, c: t.update({FUSED: ("BF16", [9, 1, 1], t[FUSED][2] + b"\x80\x3f")}),
+        "scales of gate and up": lambda t, c: t.update({FUSED: ("BF16", [8, 2, 1], 2 * t[FUSED][2])}),
+        "one scale": lambda t, c: t.update({FUSED: ("BF16", [], t[FUSED][2][:2])}),
+        "a scale of the last expert": poke(FUSED, b"\x80\xbf", 7),
+        "scales of a plain weight": lambda t, c: t.update({FUSED[:-10]: ("BF16", t[FUSED[:-10]][1], 2 * t[FUSED[:-10]][2])}),
+        "scales of no layer": copied(FUSED, FUSED.replace("layers.1", "layers.9")),
+        "scales of a matrix": lambda t, c: t.update({LATENT: ("BF16", [1, 2], 2 * t[LATENT][2])}),
+        "scale of a matrix infinite": poke(LATENT, b"\x80\x7f", 0),
+        "activations of no weight": copied(FUSED.replace("scale_inv", "activation_scale"), "score.activation_scale"),
+        "activations of some experts": lambda t, c: t.update({FUSED.replace("scale_inv", "activation_scale"): ("BF16", [3], bytes(6))}),
+        "activations missing": drop(FUSED.replace("scale_inv", "activation_scale")),
+        "blocks": told(weight_block_size=[8, 4]),
+        "dynamic activations": told(activation_scheme="dynamic"),
+        "activations of other kinds": told(activation_scheme="table"),
+    },
+    "fused-nvfp4": {
+        "one factor": lambda t, c: t.update({FACTOR: ("F32", [], t[FACTOR][2][:4])}),
+        "the factor of an expert less": lambda t, c: t.update({FACTOR: ("F32", [6], t[FACTOR][2][:24])}),
+        "a factor of the last expert": poke(FACTOR, struct.pack("<f", -1), 6),
     },
     "fp8-block": {
         "block zero": weights(block_structure=[16, 0]),

@@ -5,7 +5,9 @@
     recode.py quantise MODEL OUT KIND      encode the matrices of a BF16 or F16 model; the kinds are
                                              fp8:RxC          DeepSeek's FP8 in blocks: all matrices of layers
                                              fp8-routers:RxC  the same, routers included
+                                             fp8-experts:RxC  of routed experts only, as in Step-3.5-Flash
                                              fp8-ct:RxC       the same as compressed-tensors writes it
+                                             fp8-static       one scale per matrix, as in Mistral-Small-4
                                              fp8-modelopt     ModelOpt's FP8, one scale per matrix
                                              mixed-modelopt   the same, and routed experts in NVFP4
                                              mxfp8            MiniMax's MXFP8
@@ -44,7 +46,7 @@ def cut(data, n):
 
 
 # --- formats ----------------------------------------------------------------------------------------
-ROUTED, EXPERTS = re.compile(r"\.(?<!shared_)experts\."), re.compile(r"experts\.")
+ROUTED, EXPERTS = re.compile(r"\.((?<!shared_)experts|moe)\."), re.compile(r"experts\.")
 WEIGHTS = {"fp8": {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "block"},
            "w4a16": {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group"}}  # fmt: skip
 
@@ -54,12 +56,14 @@ def compressed_tensors(form, ignore, **weights):
             "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}}}  # fmt: skip
 
 
-def stacked(form, tensor, x, both):
-    """Encode a matrix, or one of each expert, whose tensors then have another dimension."""
+def stacked(form, tensor, x, pair):
+    """Encode a matrix, or one of each expert, whose tensors then have another dimension.  `pair` has the values
+    of the matrices with the same second scale."""
     dtype, (*E, rows, columns), _ = tensor
+    both = [max(map(abs, (v for one in ones for v in one))) for ones in zip(*(cut(p, *(E or [1])) for p in pair or [x]))]
     if not E:
-        return encoded(form, dtype, x, rows, columns, both)
-    made = [encoded(form, dtype, one, rows, columns, both) for one in cut(x, *E)]
+        return encoded(form, dtype, x, rows, columns, *both)
+    made = [encoded(form, dtype, one, rows, columns, most) for one, most in zip(cut(x, *E), both)]
     return {end: (of, E + shape, b"".join(one[end][2] for one in made)) for end, (of, shape, _) in made[0].items()}
 
 
@@ -68,12 +72,12 @@ def quantise(model, out, kind):
     for name, (dtype, shape, data) in sorted(tensors.items()):
         if dtype == "F16" and kind != "w4a16":
             tensors[name] = "BF16", shape, words("BF16", numbers((dtype, shape, data)))
-    values = {n: numbers(t) for n, t in sorted(tensors.items()) if ".layers." in n and
+    values = {n: numbers(t) for n, t in sorted(tensors.items()) if ".layers." in n and "vision" not in n and
               (len(t[1]) == 2 or len(t[1]) == 3 and re.search(r"_proj(\.weight)?$", n))}  # fmt: skip
     for name, x in values.items():
         t, base = tensors[name], name.removesuffix("weight")
-        take = lambda form, both=0: stacked(form, t, x, both)
-        if kind == "w4a16" and not EXPERTS.search(name):
+        take = lambda form, pair=None: stacked(form, t, x, pair)
+        if (kind == "w4a16" and not EXPERTS.search(name)) or (kind == "fp8-experts" and not ROUTED.search(name)):
             ignored.append(base[:-1])
         elif kind == "w4a16":
             del tensors[name]
@@ -82,13 +86,19 @@ def quantise(model, out, kind):
             continue
         elif kind == "mixed-modelopt" and ROUTED.search(name):
             names = {name} if "down_proj" in name else {re.sub("(gate|up)_proj", p + "_proj", name) for p in ("gate", "up")}
-            both = max(max(map(abs, values[n])) for n in names)
-            tensors |= {base + end: made for end, made in take("nvfp4", both).items()}
+            tensors |= {base + end: made for end, made in take("nvfp4", [values[n] for n in names]).items()}
             layers[base[:-1]] = {"quant_algo": "NVFP4", "group_size": 16}
         elif kind in ("fp8-modelopt", "mixed-modelopt"):
             made = take(f"fp8-block:{t[1][0]}x{t[1][1]}")
             tensors |= {name: made["weight"], name + "_scale": ("F32", [], made["weight_scale_inv"][2])}
             layers[base[:-1]] = {"quant_algo": "FP8"}
+        elif kind == "fp8-static":
+            made, E = take("fp8-block:{}x{}".format(*t[1][-2:])), t[1][:-2]
+            scale = words("BF16", numbers(made["weight_scale_inv"]))
+            tensors |= {name: made["weight"], name + "_scale_inv": ("BF16", [*E, 1, 1] if E else [], scale)}
+            # Only servers read it, so any number will do.
+            activation = (base if base != name else name + "_") + "activation_scale"
+            tensors[activation] = "BF16", E, words("BF16", [0.25] * math.prod(E))
         elif kind == "mxfp8":
             made = take("mxfp8")
             tensors |= {name: made["weight"], name + "_scale_inv": made["weight_scale"]}
@@ -100,6 +110,8 @@ def quantise(model, out, kind):
     quantization = {
         "fp8-ct": lambda: compressed_tensors("float-quantized", [], **WEIGHTS["fp8"], block_structure=block),
         "w4a16": lambda: compressed_tensors("pack-quantized", ignored, **WEIGHTS["w4a16"], group_size=int(size)),
+        "fp8-static": lambda: {"activation_scheme": "static", "dequantize": False, "quant_method": "fp8",
+                               "modules_to_not_convert": ["lm_head"], "weight_block_size": None},
         "fp8-modelopt": lambda: {"quant_method": "modelopt", "quant_algo": "FP8", "ignore": ignored},
         "mixed-modelopt": lambda: {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": layers},
     }.get(kind, lambda: {"activation_scheme": "dynamic", "fmt": "e4m3", "weight_block_size": block,
@@ -270,13 +282,14 @@ def grow(model, out, H):
     tensor, H, have = read(model), int(H), config_of(model)["hidden_size"]
     for name, (dtype, shape, data) in tensor.items():
         if re.search(COLUMNS, name):
-            assert shape[1] == have, name
-            matrix = [cut(row, have) for row in cut(data, shape[0])]
-            tensor[name] = dtype, [shape[0], H], b"".join(b"".join(row[i % have] for i in range(H)) for row in matrix)
+            assert shape[-1] == have, name
+            rows = [cut(row, have) for row in cut(data, math.prod(shape[:-1]))]
+            tensor[name] = dtype, [*shape[:-1], H], b"".join(b"".join(row[i % have] for i in range(H)) for row in rows)
         elif re.search(ROWS, name):
-            assert shape[0] == have, name
-            row = cut(data, have)
-            tensor[name] = dtype, [H, *shape[1:]], b"".join(row[i % have] for i in range(H))
+            E = shape[:1] if len(shape) == 3 else []
+            assert shape[len(E)] == have, name
+            rows = [cut(one, have) for one in cut(data, *(E or [1]))]
+            tensor[name] = dtype, [*E, H, *shape[len(E) + 1 :]], b"".join(row[i % have] for row in rows for i in range(H))
     write(model, out, tensor, lambda c: c.update({"hidden_size": H}))
 
 

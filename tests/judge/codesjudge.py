@@ -3,7 +3,8 @@
 
 A small model in each format is ranked, packed and exported at half its width with its codes.  The
 scripts of tests/cli decode the export to a float32 checkpoint, and transformers must compute from it
-the log-probabilities that the engine computes from the codes.  The experts of the export itself,
+the log-probabilities that the engine computes from the codes.  Checkpoints with codes in tensors of all
+experts are also compared before they are pruned, wrapper included.  The experts of the export itself,
 loaded by transformers, must have the decoded values, rounded to bfloat16 if its loader rounds.  For
 formats whose loader is wrong or missing on a CPU, the result is only printed.
 
@@ -23,8 +24,10 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
+import decoded
+import oracle
 from judge import Judge, our_logprobs, tool
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,8 +38,14 @@ EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
 HELD = {
     "fp8-channel": torch.float32, "fp8-block": None, "w4a16": torch.bfloat16, "nvfp4": None,
     "nvfp4-modelopt": None, "mxfp4": torch.bfloat16, "mxfp8": None, "mixed": None, "modelopt-mixed": None, "deepseek": torch.float32,
-    "gpt-oss": torch.float32,
+    "gpt-oss": torch.float32, "fp8-static": torch.float32, "mistral4": None, "mistral4-blocks": None, "q35-blocks": torch.float32,
 }  # fmt: skip
+# Tensors of all experts, in blocks that the sizes of the published models would cut, too.
+FUSED = {
+    "odd-step": ("fp8-experts:16x24", "fp8:16x24", "fp8-static"),
+    "odd-mistral4": ("fp8:16x24", "fp8-static"),
+    "odd-q35": ("fp8-experts:16x24", "fp8:16x24"),
+}
 
 
 def script(name, *args):
@@ -50,6 +59,11 @@ def model_of(name, folder):
         script("recode", "quantise", folder / "wide", folder / "model", "fp8:4x4")  # blocks that divide 44 and 64
     elif name == "gpt-oss":
         script("recode", "gptoss", GOLDEN / "odd-gptoss", folder / "model")
+    elif name.startswith(("mistral4", "q35")):
+        script("recode", "inner", GOLDEN / f"odd-{name.removesuffix('-blocks')}", folder / "inner")
+        script("recode", "resize", folder / "inner", folder / "wide", 24)
+        kind = "fp8-experts:4x4" if name.endswith("-blocks") else "fp8-static"
+        script("recode", "quantise", folder / "wide", folder / "model", kind)
     else:
         return GOLDEN / "packed" / name
     return folder / "model"
@@ -66,6 +80,10 @@ def export(model, folder):
     return folder / "out"
 
 
+def stock(path):
+    return oracle.class_of(AutoConfig.from_pretrained(path)).from_pretrained(path, dtype=torch.float32, **EAGER)
+
+
 def logprobs(model, ids):
     with torch.no_grad():
         logits = model(torch.tensor(ids.astype(np.int64))).logits.double()
@@ -80,7 +98,7 @@ def experts(model):
 def judge_loaded(judge, name, out, twin):
     """Load the export itself in transformers and compare its experts with the decoded ones."""
     try:
-        loaded = experts(AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32, **EAGER))
+        loaded = experts(stock(out))
         same = loaded.keys() == twin.keys() and all(loaded[k].shape == twin[k].shape for k in twin)
         equal = same and all(torch.equal(loaded[k].float(), twin[k]) for k in twin)
         rounded = same and all(torch.equal(loaded[k].float(), twin[k].bfloat16().float()) for k in twin)
@@ -147,17 +165,30 @@ def judge_ours(judge, name, folder, tokens):
         judge.say(not wrong, f"{name}: {layout}, parameters equal those of --weights bf16: {', '.join(wrong or good)}")
 
 
+def judge_fused(judge):
+    for name, kinds in FUSED.items():
+        for kind in kinds:
+            with tempfile.TemporaryDirectory() as folder:
+                model = Path(folder) / "model"
+                script("recode", "quantise", GOLDEN / name, model, kind)
+                ids = np.load(model / "tokens.npy")
+                have = our_logprobs(model, model / "tokens.npy", ids.shape[1])
+                judge.close(f"{name}, {kind}: log-probabilities of the checkpoint", have, logprobs(decoded.load(model), ids))
+
+
 def main():
     judge = Judge()
+    judge_fused(judge)
     for name in HELD:
         with tempfile.TemporaryDirectory() as folder:
             folder = Path(folder)
             model = model_of(name, folder)
             out = export(model, folder)
-            script("compare", "export", model, folder / "family.fm", out)
+            if name != "q35-blocks":  # its export has a tensor for each expert
+                script("compare", "export", model, folder / "family.fm", out)
             (out / "tokens.npy").write_bytes((model / "tokens.npy").read_bytes())
             script("recode", "plain", out, folder / "twin")
-            twin = AutoModelForCausalLM.from_pretrained(folder / "twin", dtype=torch.float32, **EAGER)
+            twin = stock(folder / "twin")
             ids = np.load(model / "tokens.npy")
             have = our_logprobs(out, model / "tokens.npy", ids.shape[1])
             judge.close(f"{name}: log-probabilities of an export with codes", have, logprobs(twin, ids))

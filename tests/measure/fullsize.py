@@ -47,6 +47,7 @@ DEEPSEEK_V3 = {
                      "beta_fast": 32, "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0},
     "attention_bias": False, "tie_word_embeddings": False, "torch_dtype": "bfloat16"}
 FP8 = {"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8", "weight_block_size": [BLOCK, BLOCK]}
+FP8_STATIC = {"activation_scheme": "static", "dequantize": False, "quant_method": "fp8", "weight_block_size": None}
 KIMI_K2 = {
     **DEEPSEEK_V3, "model_type": "kimi_k2", "vocab_size": 163840, "num_attention_heads": 64,
     "num_key_value_heads": 64, "n_routed_experts": 384, "n_group": 1, "topk_group": 1,
@@ -211,7 +212,7 @@ SHAPES = {
     "qwen3.8-2.4t": QWEN38,
     "step-3.5-flash": STEP35,
     "mistral-small-4": {"architectures": ["Mistral3ForConditionalGeneration"], "model_type": "mistral3",
-                        "text_config": MISTRAL_SMALL_4},
+                        "text_config": MISTRAL_SMALL_4, "quantization_config": FP8_STATIC},
     "gemma-4-26b": GEMMA4_26B,
 }  # fmt: skip
 
@@ -224,10 +225,15 @@ def plain(name, *shape):
 
 def linear(c, name, rows, columns, expert=False):
     """The tensors in which the checkpoint stores a matrix."""
-    method = c.get("quantization_config", {}).get("quant_method")
-    if expert and c.get("quantization_config", {}).get("store_dtype"):
+    quant = c.get("quantization_config", {})
+    method = quant.get("quant_method")
+    if expert and quant.get("store_dtype"):
         yield f"{name}.weight", "U8", (rows, columns // 2)
         yield f"{name}.weight_scale", "U8", (rows, columns // GROUP)
+    elif quant.get("activation_scheme") == "static":
+        yield f"{name}.weight", "F8_E4M3", (rows, columns)
+        yield f"{name}.weight_scale_inv", "BF16", ()
+        yield f"{name}.activation_scale", "BF16", ()
     elif method == "fp8":
         yield f"{name}.weight", "F8_E4M3", (rows, columns)
         yield f"{name}.weight_scale_inv", "F32", (-(-rows // BLOCK), -(-columns // BLOCK))
@@ -242,7 +248,10 @@ def linear(c, name, rows, columns, expert=False):
 def stacked(c, name, E, rows, columns):
     """The tensors of a matrix of all experts."""
     for end, dtype, shape in linear(c, "", rows, columns, True):
-        yield name + end.removeprefix(".weight"), dtype, (E, *shape)
+        if end == ".activation_scale":
+            yield name + "_activation_scale", dtype, (E,)
+        else:
+            yield name + end.removeprefix(".weight"), dtype, (E, *(shape or (1, 1)))
 
 
 def mlp(c, place, I, names=("gate_proj", "up_proj", "down_proj"), expert=False):
@@ -423,13 +432,15 @@ class Weights:
             "U8": draw.randbytes(DRAWN),
             "I32": draw.randbytes(4 * DRAWN),
             "scales of FP8": struct.pack("<f", 1e-4) * DRAWN,
+            "scales of FP8 in BF16": struct.pack("<H", bf16(1e-4)) * DRAWN,
             "scales of INT4": struct.pack("<H", bf16(1 / 256)) * DRAWN,
             "scales of MXFP4": bytes(draw.choice((119, 120, 121)) for _ in range(DRAWN)),
             "ones": struct.pack("<H", bf16(1.0)) * DRAWN,
         }
 
     def write(self, out, name, dtype, shape):
-        kind = ("ones" if name.endswith("norm.weight") else "scales of FP8" if name.endswith("scale_inv")
+        kind = ("ones" if name.endswith("norm.weight") else "scales of FP8 in BF16" if dtype == "BF16" and name.endswith("scale_inv")
+                else "scales of FP8" if name.endswith("scale_inv")
                 else "scales of INT4" if name.endswith("weight_scale") and dtype != "U8" else "scales of MXFP4" if name.endswith(("_scales", "weight_scale"))
                 else dtype)  # fmt: skip
         block, left = memoryview(self.drawn[kind]), SIZE[dtype] * math.prod(shape)
@@ -440,7 +451,9 @@ class Weights:
 
 
 def text_of(c):
-    return c.get("text_config", c)
+    """The text part, with the quantisation of the whole."""
+    own = {k: c[k] for k in ("quantization_config",) if k in c}
+    return {**c.get("text_config", c), **own}
 
 
 def cut(c, layers):

@@ -266,6 +266,10 @@ TEST(a_storage_is_read)
                    "scale_fmt:'ue8m0',weight_block_size:[64,32],modules_to_not_convert:['gate',"
                    "'lm_head']}");
     assert_true(c.scheme.block_rows == 64 && c.scheme.block_columns == 32);
+    c = must(NULL, "quantization_config:{quant_method:'fp8',activation_scheme:'static',"
+                   "dequantize:false,weight_block_size:null}");
+    assert_ptr_equal(c.scheme.storage, &fm_fp8);
+    assert_true(c.scheme.block_rows == 0 && c.scheme.block_columns == 0);
     expect(NULL, "quantization_config:{quant_method:'fp8',weight_block_size:'x'}", FM_EFORMAT,
            "weight_block_size");
     expect(NULL, "compression_config:{quant_method:'fp8',weight_block_size:[1,1]}", FM_ECONFIG,

@@ -224,8 +224,8 @@ TEST(unsupported_values_are_refused_by_name)
     assert_true(olmoe.gqa->clip == 0);
     refused(OLMOE_1B, "rope_scaling:{type:'yarn'}", FM_ECONFIG, "yarn");
     refused(OLMOE_1B, "hidden_act:'gelu'", FM_ECONFIG, "gelu");
-    refused(OLMOE_1B, "quantization_config:{quant_method:'fp8'}", FM_ECONFIG,
-            "fp8 without weight_block_size is not supported");
+    refused(OLMOE_1B, "quantization_config:{quant_method:'fp8',fmt:'e5m2'}", FM_ECONFIG,
+            "fp8 with fmt 'e5m2' is not supported");
     refused(OLMOE_1B, "quantization_config:{quant_method:'awq'}", FM_ECONFIG, "awq");
     refused(OLMOE_1B, "quantization_config:{}", FM_ECONFIG, "quantization_config");
     refused("model_type:'llama'", "x:1", FM_ECONFIG,

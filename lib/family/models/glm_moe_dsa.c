@@ -1,7 +1,7 @@
 /*
- * GLM-5 to 5.3: DeepSeek-V3's layers with a sparse indexer (deepseek_v32.c), which since GLM-5.2
- * only some layers have; each of the other layers uses the indices of the last indexer before it.
- * Source: transformers' modeling_glm_moe_dsa.py.
+ * GLM-5 to 5.3, but not GLM-5.3-Flash: DeepSeek-V3's layers with a sparse indexer
+ * (deepseek_v32.c), which since GLM-5.2 only some layers have; each of the other layers uses the
+ * indices of the last indexer before it.  Source: transformers' modeling_glm_moe_dsa.py.
  */
 #include "lib/block/mla.h"
 #include "lib/block/norm.h"

@@ -1,5 +1,5 @@
 /*
- * MiniMax-M2: Mixtral's experts, but hundreds of them, chosen by sigmoid and bias; q and k
+ * MiniMax-M2 to M2.7: Mixtral's experts, but hundreds of them, chosen by sigmoid and bias; q and k
  * normalised over all heads; half of each head rotated (rotary_dim).  Its config.json has
  * switches for features of the published models; transformers reads none of them, so other values
  * are refused.
