@@ -26,7 +26,7 @@ def main():
     p.add_argument("--batch", type=int, default=32)
     p.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
     a = p.parse_args()
-    tokenizer = AutoTokenizer.from_pretrained(a.model, padding_side="left")
+    tokenizer = AutoTokenizer.from_pretrained(a.model, padding_side="left", trust_remote_code=True)
     model = AutoModelForCausalLM.from_pretrained(a.model, dtype=a.dtype, trust_remote_code=True,
                                                  experts_implementation="eager")  # fmt: skip
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
