@@ -1,7 +1,8 @@
 /*
  * Matrix products: tiles of the result are tasks, each a product of oneDNN on its thread.  The
  * tiles depend only on sizes, because the bits of oneDNN's results depend on the tile.  If the CPU
- * has matrix registers, kernels/cpu/cpu_amx_gemm.c computes bfloat16 products.
+ * has matrix registers, kernels/cpu/cpu_amx_gemm.c computes all bfloat16 products: oneDNN 2.6.3
+ * executes an illegal instruction there for some (205 x 63 by 63 x 4, A transposed).
  */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/cpu_amx.h"
@@ -135,7 +136,9 @@ void fm_cpu_bf16_product(bool ta, bool tb, int M, int N, int K, float alpha, str
 {
     struct fm_mark mark = fm_scratch_mark();
     float *product = fm_scratch((size_t)M * N * sizeof *product);
-    if (K > 0)
+    if (K > 0 && fm_isa_amx())
+        fm_cpu_amx_gemm(ta, tb, M, N, K, A.data, lda, B.data, ldb, 0, product, N);
+    else if (K > 0)
         fm_dnnl_bf16gemm(ta, tb, M, N, K, A.data, lda, B.data, ldb, product);
     else
         memset(product, 0, (size_t)M * N * sizeof *product);

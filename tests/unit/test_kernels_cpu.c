@@ -374,6 +374,8 @@ static void run_bf16_rows(const struct fm_ops *ops, const int *z, struct outputs
     ops->gemm(true, false, K, K, M, 1, A, K, fm_f32(x), K, 0,
               give(o, floats((size_t)K * K), (size_t)K * K, TOL_SUM), K);
     ops->gemm(false, true, M, N, K, 1, A, K, B, K, 1, give(o, normals(c, 1), c, TOL_SUM), N);
+    ops->gemm(true, false, K, N, M, 0.5f, A, K, as_bf16(normals(c, 1), c), N, 0,
+              give(o, floats(b), b, TOL_SUM), N);
     size_t apart = (size_t)M * (size_t)(N + 3);
     ops->gemm(false, false, M, N, K, 1, A, K, B, N, 1, give(o, normals(apart, 1), apart, TOL_SUM),
               N + 3);
@@ -539,6 +541,7 @@ static const struct {
     {"sums", run_sums, {70, 1100, 1099}},
     {"bf16 rows", run_bf16_rows, {3, 17, 5}},
     {"bf16 rows", run_bf16_rows, {530, 33, 140}},
+    {"bf16 rows", run_bf16_rows, {63, 4, 205}}, /* oneDNN 2.6.3 cannot do one of them with AMX */
     {"bf16 expert", run_bf16_expert, {3, 17, 5, 11}},
     {"bf16 expert", run_bf16_expert, {90, 260, 70, 260}},
     {"scores", run_scores, {1, 37, 48}},
