@@ -99,13 +99,6 @@ bool fm_exportwriter_moved(const struct fm_exportplan *p, const struct fm_planne
     return (b->plane < 0 || p->codes) && fm_packed_find(packed_of(p, b), source_of(p, b), b->plane);
 }
 
-/* Whether the block has channels; else it is numbers that belong to a whole matrix. */
-static bool has_channels(const struct fm_exportplan *p, const struct fm_planned_block *b)
-{
-    return b->plane < 0 ||
-           fm_packed_find(fm_packed_at(&p->packed, b->m), source_of(p, b), b->plane);
-}
-
 /* Channels from `first` on that are read at a time, for all blocks that are made from them: at most
  * `limit` bytes if possible, to a boundary of segments.  All of the rest if they are rounded, or if
  * they are columns of a file, which cannot be cut. */
@@ -159,7 +152,7 @@ struct fm_piece fm_exportwriter_next(const struct fm_exportplan *p,
         x.first = (uint32_t)((at - b->at) / fm_exportplan_unit_bytes(p, b, group) * group);
     x.n = step_of(p, b, x.first, limit);
     x.size = b->bytes - (at - b->at);
-    if (has_channels(p, b) && x.first + x.n < fm_exportplan_stored(p, b))
+    if (fm_exportplan_has_channels(p, b) && x.first + x.n < fm_exportplan_stored(p, b))
         x.size = fm_exportplan_unit_bytes(p, b, x.n);
     if (p->from->volumes.at)
         x.source = fm_volumes_expert(&p->from->volumes, b->m, (int)(part - packed->part), b->e) +
@@ -273,7 +266,7 @@ static int read_planes(struct fm_channels *c, const struct fm_exportplan *p,
             rc = read_checked(plane, p, b, i, x->first, c->count, err);
     }
     bool codes = fm_packed_find(c->packed, c->of, 0);
-    bool apart = p->codes ? !has_channels(p, b) : c->count > 0;
+    bool apart = p->codes ? !fm_exportplan_has_channels(p, b) : c->count > 0;
     return !rc && codes && apart ? fm_packed_read_apart(c, &expert, err) : rc;
 }
 
@@ -308,7 +301,7 @@ static const void *cut_channels(const struct fm_channels *c, const struct fm_exp
 {
     const struct fm_planned_block *b = x->block;
     uint64_t k = fm_exportplan_kept(p, b), end = (uint64_t)x->first + x->n;
-    if (!has_channels(p, b))
+    if (!fm_exportplan_has_channels(p, b))
         return b->plane == FM_PLANES ? c->factor : c->plane[1];
     return fm_packed_cut(c, b->part, b->plane, k > x->first ? (end < k ? end : k) - x->first : 0,
                          x->n, fm_exportplan_blank(p, b));
@@ -472,7 +465,7 @@ static int fill_picked(const struct fm_exportplan *p, const struct fm_planned_te
     return rc;
 }
 
-static int fill_numbers(const struct fm_planned_tensor *t, uint64_t from, uint64_t size, char *dst)
+static void fill_numbers(const struct fm_planned_tensor *t, uint64_t from, uint64_t size, char *dst)
 {
     char value[sizeof t->number];
     const float number = (float)t->number[0];
@@ -481,7 +474,6 @@ static int fill_numbers(const struct fm_planned_tensor *t, uint64_t from, uint64
     else
         fm_dtype_from_f32(value, &number, t->t.dtype, 1);
     memcpy(dst, value + from, (size_t)size);
-    return FM_OK;
 }
 
 int fm_exportwriter_give(const void **bytes, const struct fm_channels *c,
@@ -496,13 +488,14 @@ int fm_exportwriter_give(const void **bytes, const struct fm_channels *c,
     }
     char *dst = fm_scratch((size_t)x->size);
     *bytes = dst;
-    if (!t->from)
-        return fill_numbers(t, x->from, x->size, dst);
     if (t->by > 0)
         return fill_widened(p, t, dst, err);
     if (t->picked)
         return fill_picked(p, t, dst, err);
-    return read_decoded(p, t, x->from / element, x->size / element, dst, err);
+    if (t->from)
+        return read_decoded(p, t, x->from / element, x->size / element, dst, err);
+    fill_numbers(t, x->from, x->size, dst);
+    return FM_OK;
 }
 
 /* ---- texts ---- */
@@ -658,7 +651,6 @@ static uint64_t group_memory(const struct fm_exportplan *p, bool stream)
     return most;
 }
 
-/* Memory for the plan and for a group of every thread. */
 uint64_t fm_exportwriter_memory(const struct fm_exportplan *p, bool stream)
 {
     return FM_PROCESS_BYTES + group_memory(p, stream) * (uint64_t)fm_pool_threads() +

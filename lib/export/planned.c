@@ -9,6 +9,7 @@
 
 #include "formats/tensor/hftext.h"
 #include "lib/base/mem.h"
+#include "lib/base/names.h"
 
 /* ---- lists that grow ---- */
 
@@ -40,6 +41,12 @@ int fm_exportplan_add_tensor(struct fm_exportplan *p, const struct fm_planned_te
     return FM_OK;
 }
 
+bool fm_exportplan_has_channels(const struct fm_exportplan *p, const struct fm_planned_block *b)
+{
+    enum fm_weight_part of = fm_expert_cut(p->from->config.expert, b->part).of;
+    return b->plane < 0 || fm_packed_find(fm_packed_at(&p->packed, b->m), of, b->plane);
+}
+
 /* Add a block of a cut after the blocks of the tensor added last. */
 static int add_block(struct fm_exportplan *p, const struct fm_planned_block *like,
                      struct fm_err *err)
@@ -52,8 +59,7 @@ static int add_block(struct fm_exportplan *p, const struct fm_planned_block *lik
         return rc;
     struct fm_planned_block *b = &p->block[p->blocks++];
     *b = *like;
-    enum fm_weight_part of = fm_expert_cut(p->from->config.expert, b->part).of;
-    if (b->plane < 0 || fm_packed_find(fm_packed_at(&p->packed, b->m), of, b->plane))
+    if (fm_exportplan_has_channels(p, b))
         b->bytes = fm_exportplan_unit_bytes(p, b, fm_exportplan_stored(p, b));
     if (t->blocks++)
         b->at = b[-1].at + b[-1].bytes;
@@ -108,15 +114,10 @@ int fm_exportplan_add_text(struct fm_exportplan *p, const char *name, struct fm_
     return fm_fail(err, FM_ENOMEM, "no memory for %s", name);
 }
 
-static int compare_with_name(const void *name, const void *tensor)
-{
-    return strcmp(name, ((const struct fm_planned_tensor *)tensor)->t.name);
-}
-
 void fm_exportplan_place(struct fm_exportplan *p, const struct fm_tensor *placed, size_t file)
 {
     struct fm_planned_tensor *found =
-        bsearch(placed->name, p->tensor, p->tensors, sizeof *p->tensor, compare_with_name);
+        fm_names_find(p->tensor, p->tensors, sizeof *p->tensor, placed->name);
     assert(found); /* invariant 4 */
     found->t.offset = placed->offset;
     found->t.size = placed->size;

@@ -189,6 +189,8 @@ struct fm_packed_forms fm_exportplan_forms(const struct fm_exportplan *p,
 /* Bytes of that many channels of experts, with everything that belongs to them; for codes, whole
  * channel groups. */
 uint64_t fm_exportplan_channel_bytes(const struct fm_exportplan *p, uint64_t channels);
+/* Whether the block has channels; else it is numbers that belong to a whole matrix. */
+bool fm_exportplan_has_channels(const struct fm_exportplan *p, const struct fm_planned_block *b);
 /* Channels of a block: its expert's channels; for scales, kept equals stored. */
 uint32_t fm_exportplan_kept(const struct fm_exportplan *p, const struct fm_planned_block *b);
 uint32_t fm_exportplan_stored(const struct fm_exportplan *p, const struct fm_planned_block *b);

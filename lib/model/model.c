@@ -312,9 +312,7 @@ static int find_nonlayer(struct fm_model *m, struct fm_err *err)
  * not a weight. */
 static bool is_switch(const struct fm_model *m, const char *name)
 {
-    static const char end[] = ".experts.budget";
-    size_t len = strlen(name), n = sizeof end - 1;
-    return m->tensors.naming == FM_NAMING_RAGGED && len > n && strcmp(name + len - n, end) == 0;
+    return m->tensors.naming == FM_NAMING_RAGGED && fm_ends_with(name, ".experts.budget");
 }
 
 /* Whether the name is that of scales, or of their factors, for codes in a bundle or an export.
