@@ -69,6 +69,7 @@ int fm_json_tree(cJSON **tree, const char *text, size_t size, struct fm_err *err
  * and checked to be in [min, max].  The fm_json_opt functions do not change *value if the key is
  * absent or null.
  */
+const cJSON *fm_json_value(const cJSON *object, const char *key); /* NULL if absent or null */
 int fm_json_get_int(const cJSON *object, const char *key, int64_t min, int64_t max, int64_t *value,
                     struct fm_err *err);
 int fm_json_opt_int(const cJSON *object, const char *key, int64_t min, int64_t max, int64_t *value,

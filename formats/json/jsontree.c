@@ -61,7 +61,7 @@ int fm_json_tree(cJSON **tree, const char *text, size_t size, struct fm_err *err
     return rc;
 }
 
-static const cJSON *get(const cJSON *object, const char *key)
+const cJSON *fm_json_value(const cJSON *object, const char *key)
 {
     const cJSON *v = cJSON_GetObjectItemCaseSensitive(object, key);
     return cJSON_IsNull(v) ? NULL : v;
@@ -75,7 +75,7 @@ static int fail_missing(const char *key, struct fm_err *err)
 int fm_json_opt_int(const cJSON *object, const char *key, int64_t min, int64_t max, int64_t *value,
                     struct fm_err *err)
 {
-    const cJSON *v = get(object, key);
+    const cJSON *v = fm_json_value(object, key);
     if (!v)
         return FM_OK;
     if (!cJSON_IsNumber(v) || v->valuedouble != trunc(v->valuedouble) ||
@@ -93,7 +93,7 @@ int fm_json_opt_int(const cJSON *object, const char *key, int64_t min, int64_t m
 int fm_json_get_int(const cJSON *object, const char *key, int64_t min, int64_t max, int64_t *value,
                     struct fm_err *err)
 {
-    if (!get(object, key))
+    if (!fm_json_value(object, key))
         return fail_missing(key, err);
     return fm_json_opt_int(object, key, min, max, value, err);
 }
@@ -101,7 +101,7 @@ int fm_json_get_int(const cJSON *object, const char *key, int64_t min, int64_t m
 int fm_json_opt_double(const cJSON *object, const char *key, double min, double max, double *value,
                        struct fm_err *err)
 {
-    const cJSON *v = get(object, key);
+    const cJSON *v = fm_json_value(object, key);
     if (!v)
         return FM_OK;
     if (!cJSON_IsNumber(v))
@@ -115,7 +115,7 @@ int fm_json_opt_double(const cJSON *object, const char *key, double min, double 
 
 int fm_json_opt_bool(const cJSON *object, const char *key, bool *value, struct fm_err *err)
 {
-    const cJSON *v = get(object, key);
+    const cJSON *v = fm_json_value(object, key);
     if (!v)
         return FM_OK;
     if (!cJSON_IsBool(v))
@@ -126,7 +126,7 @@ int fm_json_opt_bool(const cJSON *object, const char *key, bool *value, struct f
 
 int fm_json_get_string(const cJSON *object, const char *key, const char **value, struct fm_err *err)
 {
-    const cJSON *v = get(object, key);
+    const cJSON *v = fm_json_value(object, key);
     if (!v)
         return fail_missing(key, err);
     if (!cJSON_IsString(v))

@@ -30,16 +30,10 @@ static const struct fm_weight weights[] = {
 };
 /* clang-format on */
 
-static const cJSON *value_of(const cJSON *object, const char *key)
-{
-    const cJSON *value = cJSON_GetObjectItemCaseSensitive(object, key);
-    return cJSON_IsNull(value) ? NULL : value;
-}
-
 /* Give config.json the value under a name that the blocks read, unless it has that key. */
 static void add_key(cJSON *json, const char *key, cJSON *value)
 {
-    if (value_of(json, key)) {
+    if (fm_json_value(json, key)) {
         cJSON_Delete(value);
         return;
     }
@@ -51,7 +45,7 @@ static void add_key(cJSON *json, const char *key, cJSON *value)
 static int respell_list(cJSON *json, const char *key, const char *own, const char *const word[2],
                         struct fm_err *err)
 {
-    const cJSON *list = value_of(json, own), *entry;
+    const cJSON *list = fm_json_value(json, own), *entry;
     int layers = 0, rc = fm_keys_size(&layers, json, "num_hidden_layers", FM_LAYERS_MAX, err);
     if (rc)
         return rc;
@@ -72,14 +66,14 @@ static int respell_list(cJSON *json, const char *key, const char *own, const cha
 static int check_rotation(const cJSON *json, const char *name, struct fm_err *err)
 {
     static const char *const numbers[] = {"rope_theta", "partial_rotary_factor"};
-    const cJSON *object = value_of(json, name), *key;
+    const cJSON *object = fm_json_value(json, name), *key;
     cJSON_ArrayForEach(key, object)
     {
         bool type = strcmp(key->string, "rope_type") == 0 || strcmp(key->string, "type") == 0;
         bool same = type && cJSON_IsString(key) && strcmp(key->valuestring, "default") == 0;
         for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
             same = same || (strcmp(key->string, numbers[i]) == 0 &&
-                            cJSON_Compare(key, value_of(json, numbers[i]), true));
+                            cJSON_Compare(key, fm_json_value(json, numbers[i]), true));
         if (!same)
             return fm_fail(err, FM_ECONFIG,
                            "'%.64s' of %s is not supported for mimo_v2 unless it says what the "
@@ -94,13 +88,14 @@ static int respell_rotation(cJSON *json, struct fm_err *err)
 {
     static const char *const type[] = {"full_attention", "sliding_attention"};
     static const char *const own[] = {"rope_theta", "swa_rope_theta"};
-    const cJSON *theta = value_of(json, own[0]), *partial = value_of(json, "partial_rotary_factor");
+    const cJSON *theta = fm_json_value(json, own[0]),
+                *partial = fm_json_value(json, "partial_rotary_factor");
     if (check_rotation(json, "rope_scaling", err) || check_rotation(json, "rope_parameters", err))
         return err->code;
     cJSON *all = cJSON_CreateObject();
     for (int i = 0; i < 2; i++) {
         cJSON *one = fm_json_add_object(all, type[i]);
-        theta = value_of(json, own[i]) ? value_of(json, own[i]) : theta;
+        theta = fm_json_value(json, own[i]) ? fm_json_value(json, own[i]) : theta;
         if (theta)
             fm_json_add(one, "rope_theta", cJSON_Duplicate(theta, true));
         if (partial)
@@ -116,7 +111,7 @@ static int respell(cJSON *json, struct fm_err *err)
 {
     static const char *const types[] = {"full_attention", "sliding_attention"};
     static const char *const mixtures[] = {"dense", "sparse"};
-    const cJSON *window = value_of(json, "sliding_window_size");
+    const cJSON *window = fm_json_value(json, "sliding_window_size");
     if (respell_list(json, "layer_types", "hybrid_layer_pattern", types, err) ||
         respell_list(json, "mlp_layer_types", "moe_layer_freq", mixtures, err) ||
         respell_rotation(json, err))
@@ -134,8 +129,8 @@ static int read_full(struct fm_config *c, const struct fm_keys *keys, struct fm_
                                           {"swa_head_dim", "head_dim"},
                                           {"swa_v_head_dim", "v_head_dim"}};
     for (size_t i = 0; i < sizeof size / sizeof *size; i++)
-        if (!cJSON_Compare(value_of(keys->json, size[i][0]), value_of(keys->json, size[i][1]),
-                           true))
+        if (!cJSON_Compare(fm_json_value(keys->json, size[i][0]),
+                           fm_json_value(keys->json, size[i][1]), true))
             return fm_fail(err, FM_ECONFIG, "%s that is not %s is not supported for mimo_v2",
                            size[i][0], size[i][1]);
     int groups = c->G;

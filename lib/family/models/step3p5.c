@@ -40,12 +40,6 @@ static const struct fm_weight weights[] = {
 };
 /* clang-format on */
 
-static const cJSON *value_of(const cJSON *object, const char *key)
-{
-    const cJSON *value = cJSON_GetObjectItemCaseSensitive(object, key);
-    return cJSON_IsNull(value) ? NULL : value;
-}
-
 static bool is_sliding(const cJSON *type)
 {
     const char *name = cJSON_GetStringValue(type);
@@ -79,8 +73,8 @@ static void rename_keys(cJSON *json)
                                            {"moe_top_k", "num_experts_per_tok"},
                                            {"share_expert_dims", "share_expert_dim"}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const cJSON *value = value_of(json, names[i][0]);
-        if (!value || value_of(json, names[i][1]))
+        const cJSON *value = fm_json_value(json, names[i][0]);
+        if (!value || fm_json_value(json, names[i][1]))
             continue;
         cJSON_DeleteItemFromObjectCaseSensitive(json, names[i][1]);
         fm_json_add(json, names[i][1], cJSON_Duplicate(value, true));
@@ -119,8 +113,8 @@ static int read_enum(bool *moe, int layers, const cJSON *value, struct fm_err *e
 /* mlp_layer_types from moe_layers_enum, which must agree with it if both are present. */
 static int respell_mixtures(cJSON *json, int layers, struct fm_err *err)
 {
-    const cJSON *value = value_of(json, "moe_layers_enum");
-    const cJSON *types = value_of(json, "mlp_layer_types");
+    const cJSON *value = fm_json_value(json, "moe_layers_enum");
+    const cJSON *types = fm_json_value(json, "mlp_layer_types");
     bool moe[FM_LAYERS_MAX] = {false};
     int rc = value ? read_enum(moe, layers, value, err) : FM_OK;
     if (rc || !value)
@@ -145,7 +139,7 @@ static int respell_mixtures(cJSON *json, int layers, struct fm_err *err)
 static int check_other(const cJSON *json, const cJSON *other, const char *key, const char *own,
                        struct fm_err *err)
 {
-    const cJSON *a = value_of(other, key), *b = value_of(json, own);
+    const cJSON *a = fm_json_value(other, key), *b = fm_json_value(json, own);
     return !a || !b || cJSON_Compare(a, b, true)
                ? FM_OK
                : fm_fail(err, FM_ECONFIG,
@@ -157,8 +151,8 @@ static int check_other(const cJSON *json, const cJSON *other, const char *key, c
 /* The number of query heads of layers with a window; 0: as many as the others. */
 static int read_sliding(int *heads, const cJSON *json, struct fm_err *err)
 {
-    const cJSON *other = value_of(json, "attention_other_setting");
-    const cJSON *type = value_of(other, "attention_type");
+    const cJSON *other = fm_json_value(json, "attention_other_setting");
+    const cJSON *type = fm_json_value(other, "attention_type");
     int own = 0;
     if (other && !cJSON_IsObject(other))
         return fm_fail(err, FM_EFORMAT, "key 'attention_other_setting' is not an object");
@@ -186,10 +180,11 @@ static int check_layer(const cJSON *json, int l, int heads, int usual, struct fm
 {
     char number[16];
     snprintf(number, sizeof number, "%d", l);
-    const cJSON *all = value_of(json, "per_layer_config"), *layer = value_of(all, number);
+    const cJSON *all = fm_json_value(json, "per_layer_config"), *layer = fm_json_value(all, number);
     int own = usual, keys = cJSON_GetArraySize(layer);
     int rc = fm_keys_size_opt(&own, layer, "num_attention_heads", FM_HEADS_MAX, err);
-    if (rc || !all || (own == heads && keys == (value_of(layer, "num_attention_heads") ? 1 : 0)))
+    if (rc || !all ||
+        (own == heads && keys == (fm_json_value(layer, "num_attention_heads") ? 1 : 0)))
         return rc;
     return fm_fail(err, FM_ECONFIG,
                    "per_layer_config of layer %d is not the num_attention_heads %d that other keys "
@@ -200,7 +195,7 @@ static int check_layer(const cJSON *json, int l, int heads, int usual, struct fm
 /* num_attention_heads_per_layer, the name that the attention reads. */
 static int respell_heads(cJSON *json, int layers, struct fm_err *err)
 {
-    const cJSON *types = value_of(json, "layer_types");
+    const cJSON *types = fm_json_value(json, "layer_types");
     int usual = 0, sliding = 0;
     if (fm_keys_size(&usual, json, "num_attention_heads", FM_HEADS_MAX, err) ||
         read_sliding(&sliding, json, err))
@@ -222,7 +217,8 @@ static int respell_heads(cJSON *json, int layers, struct fm_err *err)
 static int read_type(double *value, const cJSON *json, const char *key, bool sliding, int layers,
                      struct fm_err *err)
 {
-    const cJSON *types = value_of(json, "layer_types"), *list = value_of(json, key), *entry;
+    const cJSON *types = fm_json_value(json, "layer_types"), *list = fm_json_value(json, key),
+                *entry;
     bool seen = false;
     int l = 0;
     if (!list || cJSON_IsNumber(list)) {
@@ -252,8 +248,8 @@ static int read_type(double *value, const cJSON *json, const char *key, bool sli
  * window, elsewhere all if the key is missing. */
 static int add_scaling(cJSON *full, const cJSON *json, struct fm_err *err)
 {
-    const cJSON *scaling = value_of(json, "rope_scaling"), *key;
-    const cJSON *only = value_of(json, "yarn_only_types");
+    const cJSON *scaling = fm_json_value(json, "rope_scaling"), *key;
+    const cJSON *only = fm_json_value(json, "yarn_only_types");
     const char *type = cJSON_GetStringValue(cJSON_GetArrayItem(only, 0));
     bool right = cJSON_GetArraySize(only) == 1 && type && strcmp(type, "full_attention") == 0;
     if (scaling && !cJSON_IsObject(scaling))
@@ -274,9 +270,9 @@ static int add_scaling(cJSON *full, const cJSON *json, struct fm_err *err)
 static int respell_rotation(cJSON *json, int layers, struct fm_err *err)
 {
     static const char *const own[] = {"rope_theta", "partial_rotary_factors", "rope_scaling"};
-    if (value_of(json, "rope_parameters")) {
+    if (fm_json_value(json, "rope_parameters")) {
         for (size_t i = 0; i < sizeof own / sizeof *own; i++)
-            if (value_of(json, own[i]))
+            if (fm_json_value(json, own[i]))
                 return fm_fail(err, FM_ECONFIG,
                                "%s is outside rope_parameters, and programs differ in which they "
                                "read; keep one of them",
@@ -305,12 +301,12 @@ static int respell(cJSON *json, struct fm_err *err)
 {
     int layers = 0, more = 0;
     if (fm_keys_size(&layers, json, "num_hidden_layers", FM_LAYERS_MAX, err) ||
-        (cJSON_GetNumberValue(value_of(json, "num_nextn_predict_layers")) > 0 &&
+        (cJSON_GetNumberValue(fm_json_value(json, "num_nextn_predict_layers")) > 0 &&
          fm_keys_size(&more, json, "num_nextn_predict_layers", FM_EXTRA_LAYERS_MAX, err)))
         return err->code;
     trim_lists(json, layers, more);
     rename_keys(json);
-    if (!cJSON_IsArray(value_of(json, "layer_types")))
+    if (!cJSON_IsArray(fm_json_value(json, "layer_types")))
         return FM_OK; /* refused later */
     if (respell_mixtures(json, layers, err) || respell_heads(json, layers, err) ||
         respell_rotation(json, layers, err))
@@ -323,9 +319,9 @@ static const struct fm_deepseek_layers layers = {
 
 static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
 {
-    const cJSON *scalar = value_of(keys->json, "query_pre_attn_scalar");
-    const cJSON *turned = value_of(keys->json, "use_rope_layers"), *entry;
-    if (scalar && !cJSON_Compare(scalar, value_of(keys->json, "head_dim"), true))
+    const cJSON *scalar = fm_json_value(keys->json, "query_pre_attn_scalar");
+    const cJSON *turned = fm_json_value(keys->json, "use_rope_layers"), *entry;
+    if (scalar && !cJSON_Compare(scalar, fm_json_value(keys->json, "head_dim"), true))
         return fm_fail(err, FM_ECONFIG,
                        "query_pre_attn_scalar that is not head_dim is not supported for step3p5");
     cJSON_ArrayForEach(entry, turned)
