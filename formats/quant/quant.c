@@ -16,22 +16,9 @@
 
 #define NAME_BYTES 1024 /* longer than any tensor's name */
 
-/* The least common multiple of a and b, at most FM_STORAGE_BLOCK_MAX + 1; a if b is 0. */
-static int64_t both(int64_t a, int64_t b)
-{
-    int64_t x = a, y = b;
-    while (y) {
-        int64_t rest = x % y;
-        x = y;
-        y = rest;
-    }
-    int64_t multiple = b ? a / x * b : a;
-    return multiple <= FM_STORAGE_BLOCK_MAX ? multiple : FM_STORAGE_BLOCK_MAX + 1;
-}
-
 int fm_storage_both(int a, int b)
 {
-    return (int)both(a, b);
+    return (int)fm_lcm((uint64_t)a, (uint64_t)b, FM_STORAGE_BLOCK_MAX + 1);
 }
 
 void fm_scheme_planes(struct fm_plane plane[FM_PLANES], const struct fm_scheme *s)
@@ -44,15 +31,15 @@ void fm_scheme_planes(struct fm_plane plane[FM_PLANES], const struct fm_scheme *
 int fm_scheme_group(const struct fm_scheme *s)
 {
     struct fm_plane plane[FM_PLANES];
-    int64_t group = 1;
+    int group = 1;
     if (!s->storage)
         return 1;
     fm_scheme_planes(plane, s);
     for (int i = 0; i < FM_PLANES && group <= FM_STORAGE_BLOCK_MAX; i++) {
-        group = both(group, plane[i].block_rows);
-        group = both(group, (int64_t)plane[i].block_columns * plane[i].whole);
+        group = fm_storage_both(group, plane[i].block_rows);
+        group = fm_storage_both(group, plane[i].block_columns * plane[i].whole);
     }
-    return (int)group;
+    return group;
 }
 
 void fm_storage_scales(float *scale, const struct fm_storage *s, const void *raw,

@@ -74,7 +74,7 @@ struct fm_storage {
     const char *factor_end;
     bool divides;          /* scales are divided by it */
     const char *zero_end;  /* U8, a zero point for each scale, which is subtracted from codes;
-                              bundles  do not keep such codes.  NULL: none */
+                              bundles do not keep such codes.  NULL: none */
     const char *shape_end; /* I64 (2), rows and columns of the matrix; NULL: none */
     const struct fm_carried_end *carried; /* tensors that only servers use; or NULL */
 };

@@ -42,6 +42,18 @@ static inline bool fm_add(size_t *out, size_t a, size_t b)
     return true;
 }
 
+/* The least common multiple of a and b, at most `most`; a if b is 0.  Both are below 2^32. */
+static inline uint64_t fm_lcm(uint64_t a, uint64_t b, uint64_t most)
+{
+    uint64_t x = a, y = b;
+    for (uint64_t rest; y; y = rest) {
+        rest = x % y;
+        x = y;
+    }
+    uint64_t multiple = b ? a / x * b : a;
+    return multiple < most ? multiple : most;
+}
+
 /*
  * n zeroed elements of `size` bytes, FM_ALIGN-aligned; release with free().  NULL with FM_ENOMEM
  * and a sentence that names `what`.  If n * size is 0 the block may be freed but not accessed.

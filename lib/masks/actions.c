@@ -8,6 +8,8 @@
 #include <assert.h>
 #include <string.h>
 
+#include "lib/base/mem.h"
+
 uint32_t fm_actions_round(uint64_t width, uint32_t multiple, int I)
 {
     uint64_t up = (width + multiple - 1) / multiple * multiple;
@@ -16,14 +18,7 @@ uint32_t fm_actions_round(uint64_t width, uint32_t multiple, int I)
 
 uint32_t fm_actions_both(uint32_t a, uint32_t b)
 {
-    uint32_t x = a, y = b;
-    while (y) {
-        uint32_t rest = x % y;
-        x = y;
-        y = rest;
-    }
-    uint64_t both = (uint64_t)a / x * b;
-    return both > UINT32_MAX ? UINT32_MAX : (uint32_t)both;
+    return (uint32_t)fm_lcm(a, b, UINT32_MAX);
 }
 
 static int check_multiple(uint32_t multiple, int I, struct fm_err *err)
