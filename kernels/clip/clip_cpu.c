@@ -268,13 +268,6 @@ FM_CLONES(void, swiglu_clamped,
     }
 }
 
-/* Convert n elements, from `first` on, of an array of the layer's type to float. */
-static void widen(float *to, const void *array, int64_t first, int n, const struct fm_clip_layer *l)
-{
-    const char *from = (const char *)array + first * fm_clip_type_bytes(l->type);
-    fm_dtype_to_f32(to, from, fm_clip_dtype(l->type), (size_t)n);
-}
-
 FM_CLONES(void, add_bias, (float *restrict y, const float *restrict b, int n), (y, b, n))
 {
     for (int i = 0; i < n; i++)
@@ -297,7 +290,8 @@ static void activate(const struct pass *p, const struct piece *t, float *sums)
     float wide[TASK_LANES / 2], bias[TASK_LANES];
     int channels = t->lanes / 2, end = (t->lane + t->lanes) / 2;
     if (l->gate_up_bias)
-        widen(bias, l->gate_up_bias, 2 * p->clip->row0[t->group->expert] + t->lane, t->lanes, l);
+        fm_clip_widen(bias, l->gate_up_bias, 2 * p->clip->row0[t->group->expert] + t->lane,
+                      t->lanes, l);
     for (int r = 0; r < t->rows; r++) {
         char *row = p->h + (t->first + r) * p->h_stride;
         float *gu = sums + (size_t)r * TASK_LANES;
@@ -373,7 +367,7 @@ static void combine(const struct pass *p, int32_t t, int first, int n, float *su
             add_scaled(y, p->z + (int64_t)p->plan.position[s] * l->H + first, weight, n);
         if (e < 0)
             continue;
-        widen(sum + COMBINE_COLS, l->down_bias, (int64_t)e * l->H + first, n, l);
+        fm_clip_widen(sum + COMBINE_COLS, l->down_bias, (int64_t)e * l->H + first, n, l);
         add_scaled(y, sum + COMBINE_COLS, weight, n);
     }
     if (l->type != FM_CLIP_F32)

@@ -14,12 +14,6 @@ struct rows {
     float *x, *gate, *up, *down; /* (H) each */
 };
 
-static void widen(float *to, const void *array, int64_t first, int n, const struct fm_clip_layer *l)
-{
-    const char *from = (const char *)array + first * fm_clip_type_bytes(l->type);
-    fm_dtype_to_f32(to, from, fm_clip_dtype(l->type), (size_t)n);
-}
-
 /* Add `by` times a row to out, and the absolute values of these terms to size. */
 static void add_row(double *out, double *size, const float *row, double by, int H)
 {
@@ -48,11 +42,11 @@ static void add_channel(double *out, double *size, const struct rows *r, int64_t
     int H = r->l->H;
     double g = 0, u = 0;
     float bias[2] = {0, 0};
-    widen(r->gate, r->l->gate_up, 2 * channel * H, H, r->l);
-    widen(r->up, r->l->gate_up, (2 * channel + 1) * H, H, r->l);
-    widen(r->down, r->l->down, channel * H, H, r->l);
+    fm_clip_widen(r->gate, r->l->gate_up, 2 * channel * H, H, r->l);
+    fm_clip_widen(r->up, r->l->gate_up, (2 * channel + 1) * H, H, r->l);
+    fm_clip_widen(r->down, r->l->down, channel * H, H, r->l);
     if (r->l->gate_up_bias)
-        widen(bias, r->l->gate_up_bias, 2 * channel, 2, r->l);
+        fm_clip_widen(bias, r->l->gate_up_bias, 2 * channel, 2, r->l);
     for (int i = 0; i < H; i++) {
         g += (double)r->x[i] * (double)r->gate[i];
         u += (double)r->x[i] * (double)r->up[i];
@@ -65,7 +59,7 @@ static void add_token(double *out, double *size, const struct rows *r,
                       const struct fm_clip_plan *plan, int64_t t)
 {
     const struct fm_clip_call *c = r->c;
-    widen(r->x, c->hidden, t * c->hidden_stride, r->l->H, r->l);
+    fm_clip_widen(r->x, c->hidden, t * c->hidden_stride, r->l->H, r->l);
     for (int32_t j = 0; j < c->K; j++) {
         int64_t slot = t * c->K + j;
         int32_t e = fm_clip_plan_expert(r->l, c, slot);
@@ -74,7 +68,7 @@ static void add_token(double *out, double *size, const struct rows *r,
         for (int32_t k = 0; k < plan->width[slot]; k++)
             add_channel(out, size, r, r->l->row0[e] + k, c->weights[slot]);
         if (r->l->down_bias) {
-            widen(r->down, r->l->down_bias, (int64_t)e * r->l->H, r->l->H, r->l);
+            fm_clip_widen(r->down, r->l->down_bias, (int64_t)e * r->l->H, r->l->H, r->l);
             add_row(out, size, r->down, c->weights[slot], r->l->H);
         }
     }

@@ -92,4 +92,12 @@ static inline enum fm_dtype fm_clip_dtype(int32_t type)
     return type == FM_CLIP_F32 ? FM_F32 : type == FM_CLIP_F16 ? FM_F16 : FM_BF16;
 }
 
+/* Convert n elements, from `first` on, of an array of the layer's type to float. */
+static inline void fm_clip_widen(float *to, const void *array, int64_t first, int n,
+                                 const struct fm_clip_layer *l)
+{
+    enum fm_dtype dtype = fm_clip_dtype(l->type);
+    fm_dtype_to_f32(to, (const char *)array + first * fm_dtype_bits(dtype) / 8, dtype, (size_t)n);
+}
+
 #endif

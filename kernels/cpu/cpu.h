@@ -3,9 +3,9 @@
  * or AMX, and loops over rows on all cores.  Most files are named after the reference
  * implementation that they must agree with; tests/unit/test_kernels_cpu.c compares the two.  The
  * rest of the suite gets the table through kernels/ops/kernels.h.  In reading order: cpu.c (the
- * table), cpu_rows, cpu_norm, dnnl, cpu_amx, cpu_gemm with cpu_amx_gemm, cpu_attention, cpu_delta,
- * cpu_route, cpu_expert, cpu_gated, cpu_bias, cpu_scores with cpu_tile, cpu_bf16_scores and
- * cpu_amx_scores, cpu_sums, cpu_vocab, cpu_optim, cpu_solve, cpu_families, cpu_memory.
+ * table), cpu_rows, cpu_norm, dnnl, cpu_masked, cpu_amx, cpu_gemm with cpu_amx_gemm, cpu_attention,
+ * cpu_delta, cpu_route, cpu_expert, cpu_gated, cpu_bias, cpu_scores with cpu_tile, cpu_bf16_scores
+ * and cpu_amx_scores, cpu_sums, cpu_vocab, cpu_optim, cpu_solve, cpu_families, cpu_memory.
  *
  * Private to kernels/cpu: shared code of the fast loops.  One binary runs on every x86-64: hot
  * loops are compiled for AVX-512, AVX2 and the baseline (vector.h), which give bit-identical

@@ -10,9 +10,9 @@
 #include "kernels/cpu/cpu_amx.h"
 
 #if defined(__x86_64__)
-#include <immintrin.h>
 #include <string.h>
 
+#include "kernels/cpu/cpu_masked.h"
 #include "lib/base/pool.h"
 
 enum {
@@ -39,11 +39,6 @@ struct product {
     uint16_t *left; /* all of A packed, stretch after stretch; NULL: tasks pack it themselves */
 };
 
-static int at_most(int n, int most)
-{
-    return n < 0 ? 0 : n < most ? n : most;
-}
-
 /* Length of equal parts of n, at most `most`, a multiple of BLOCK. */
 static int cut_evenly(int n, int most)
 {
@@ -66,8 +61,8 @@ static void pack_panels(uint16_t *to, const struct product *p, bool right, int f
     }
     for (int i = 0; i < count; i += BLOCK, to += 2 * panel) {
         const uint16_t *from = x + (first + i) * across + k * down;
-        fm_amx_pack(to, (struct fm_amx_operand){from, ld, along}, right, at_most(count - i, BLOCK),
-                    n);
+        fm_amx_pack(to, (struct fm_amx_operand){from, ld, along}, right,
+                    fm_cpu_at_most(count - i, BLOCK), n);
     }
 }
 
@@ -75,8 +70,8 @@ static void pack_panels(uint16_t *to, const struct product *p, bool right, int f
 TARGET static void copy_block(float *to, int ldto, const float *from, int ldfrom, int rows,
                               int cols)
 {
-    const __mmask16 low = (__mmask16)((1u << at_most(cols, TILE)) - 1);
-    const __mmask16 high = (__mmask16)((1u << at_most(cols - TILE, TILE)) - 1);
+    const __mmask16 low = (__mmask16)((1u << fm_cpu_at_most(cols, TILE)) - 1);
+    const __mmask16 high = (__mmask16)((1u << fm_cpu_at_most(cols - TILE, TILE)) - 1);
     for (int i = 0; i < rows; i++, to += ldto, from += ldfrom) {
         _mm512_mask_storeu_ps(to, low, _mm512_maskz_loadu_ps(low, from));
         _mm512_mask_storeu_ps(to + TILE, high, _mm512_maskz_loadu_ps(high, from + TILE));
@@ -93,8 +88,8 @@ static void make_block(const struct product *p, int i, int j, bool add, const ui
         fm_amx_multiply(c, p->ldc, add, left, right, steps);
         return;
     }
-    rows = at_most(rows, BLOCK);
-    cols = at_most(cols, BLOCK);
+    rows = fm_cpu_at_most(rows, BLOCK);
+    cols = fm_cpu_at_most(cols, BLOCK);
     memset(d, 0, sizeof d);
     if (add)
         copy_block(d, BLOCK, c, p->ldc, rows, cols);
@@ -115,9 +110,10 @@ static void pack_left(void *arg, int index)
     const struct product *p = arg;
     int i = index * PACK_ROWS;
     for (int k = 0; k < p->K; k += STRETCH) {
-        int n = at_most(p->K - k, STRETCH);
+        int n = fm_cpu_at_most(p->K - k, STRETCH);
         size_t panel = (size_t)fm_amx_steps(n) * FM_AMX_PIECE;
-        pack_panels(left_at(p, k, i, panel), p, false, i, at_most(p->M - i, PACK_ROWS), k, n);
+        pack_panels(left_at(p, k, i, panel), p, false, i, fm_cpu_at_most(p->M - i, PACK_ROWS), k,
+                    n);
     }
 }
 
@@ -127,22 +123,22 @@ static void run_task(void *arg, int index)
     if (fm_pool_ending())
         return;
     int i0 = index / p->across * p->rows, j0 = index % p->across * p->cols;
-    int rows = at_most(p->M - i0, p->rows), cols = at_most(p->N - j0, p->cols);
+    int rows = fm_cpu_at_most(p->M - i0, p->rows), cols = fm_cpu_at_most(p->N - j0, p->cols);
     struct fm_mark mark = fm_scratch_mark();
-    int most = at_most(p->K, STRETCH);
+    int most = fm_cpu_at_most(p->K, STRETCH);
     size_t longest = (size_t)fm_amx_steps(most) * FM_AMX_PIECE;
     uint16_t *right = fm_scratch((size_t)p->cols / TILE * longest * sizeof *right);
     uint16_t *own = p->left ? NULL : fm_scratch(2 * longest * sizeof *own), *left = own;
     fm_amx_begin();
     for (int k = 0; k < p->K; k += STRETCH) {
-        int n = at_most(p->K - k, STRETCH), steps = fm_amx_steps(n);
+        int n = fm_cpu_at_most(p->K - k, STRETCH), steps = fm_amx_steps(n);
         size_t panel = (size_t)steps * FM_AMX_PIECE;
         pack_panels(right, p, true, j0, cols, k, n);
         for (int i = 0; i < rows; i += BLOCK) {
             if (p->left)
                 left = left_at(p, k, i0 + i, panel);
             else
-                pack_panels(own, p, false, i0 + i, at_most(rows - i, BLOCK), k, n);
+                pack_panels(own, p, false, i0 + i, fm_cpu_at_most(rows - i, BLOCK), k, n);
             for (int j = 0; j < cols; j += BLOCK)
                 make_block(p, i0 + i, j0 + j, p->add || k > 0, left,
                            right + (size_t)(j / TILE) * panel, steps);

@@ -12,8 +12,7 @@
 #include "kernels/cpu/cpu_amx.h"
 
 #if defined(__x86_64__)
-#include <immintrin.h>
-
+#include "kernels/cpu/cpu_masked.h"
 #include "lib/base/pool.h"
 
 enum {
@@ -43,11 +42,6 @@ struct amx {
     size_t tiles;     /* number of panels of b */
 };
 
-static int at_most(int n, int most)
-{
-    return n < 0 ? 0 : n < most ? n : most;
-}
-
 static int rows_of(const struct amx *x, int p)
 {
     return x->first[p + 1] - x->first[p];
@@ -67,7 +61,7 @@ static void pack_columns(void *arg, int index)
     for (int p = 0; p < x->parts; p++) {
         uint16_t *to = x->packed + x->tiles * x->at[p] + (size_t)(j / TILE) * panel_of(x, p);
         const uint16_t *from = x->b + (size_t)(x->first[p] - x->first[0]) * (size_t)x->H;
-        fm_amx_pack_columns(to, from + j, x->H, at_most(x->H - j, PACK_COLS), rows_of(x, p));
+        fm_amx_pack_columns(to, from + j, x->H, fm_cpu_at_most(x->H - j, PACK_COLS), rows_of(x, p));
     }
 }
 
@@ -89,20 +83,6 @@ static void pack_rows(const struct strip *s, const struct amx *x)
     }
 }
 
-/* A mask of the first `count` of 16 elements. */
-static inline __mmask16 mask_of(int count)
-{
-    return (__mmask16)((1u << at_most(count, TILE)) - 1);
-}
-
-TARGET static inline __m512 load_weights(struct fm_in W, size_t at, __mmask16 mask)
-{
-    if (W.dtype == FM_F32)
-        return _mm512_maskz_loadu_ps(mask, (const float *)W.data + at);
-    __m256i w = _mm256_maskz_loadu_epi16(mask, (const uint16_t *)W.data + at);
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(w), 16));
-}
-
 /* lane (rows, TILE) += (W d)^2 for `count` blocks d, for `rows` rows of W from `row` on, columns
  * [j, j + BLOCK). */
 TARGET static void square(float *lane, const struct amx *x, const float *d, int count, int row,
@@ -113,7 +93,7 @@ TARGET static void square(float *lane, const struct amx *x, const float *d, int 
         size_t at = (size_t)(row + i) * x->H + j;
         __m512 sum = _mm512_loadu_ps(lane);
         for (int half = 0; half < BLOCK && j + half < x->H; half += TILE) {
-            __m512 w = load_weights(x->W, at + half, mask_of(x->H - j - half));
+            __m512 w = fm_cpu_load_weights(x->W, at + half, fm_cpu_mask(x->H - j - half));
             w = _mm512_mul_ps(w, up);
             for (int p = 0; p < count; p++) {
                 __m512 v = _mm512_mul_ps(w, _mm512_loadu_ps(d + p * BLOCK * BLOCK + half));
@@ -161,7 +141,7 @@ static void score_block(float *lane, const struct amx *x, const struct strip *s,
             fm_amx_multiply(d + count++ * BLOCK * BLOCK, BLOCK, false, left, right,
                             (int)(panel / FM_AMX_PIECE));
         }
-        square(lane + r * TILE, x, d, count, s->first + r, at_most(s->rows - r, BLOCK), j);
+        square(lane + r * TILE, x, d, count, s->first + r, fm_cpu_at_most(s->rows - r, BLOCK), j);
     }
 }
 
@@ -175,7 +155,7 @@ static void score_rows(void *arg, int index)
     int cols = find_columns(x);
     float lane[TASK_ROWS * TILE] = {0};
     struct fm_mark mark = fm_scratch_mark();
-    s.rows = at_most(x->rows - s.first, TASK_ROWS);
+    s.rows = fm_cpu_at_most(x->rows - s.first, TASK_ROWS);
     s.tiles = (size_t)((s.rows + BLOCK - 1) / BLOCK) * 2;
     s.a = fm_scratch(s.tiles * x->panel * sizeof *s.a);
     pack_rows(&s, x);

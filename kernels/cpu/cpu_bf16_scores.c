@@ -19,9 +19,9 @@
 #include "kernels/cpu/cpu_tile.h"
 
 #if defined(__x86_64__)
-#include <immintrin.h>
 #include <string.h>
 
+#include "kernels/cpu/cpu_masked.h"
 #include "lib/base/pool.h"
 
 enum {
@@ -54,11 +54,6 @@ struct scores {
     int I, H;
 };
 
-static int at_most(int n, int most)
-{
-    return n < most ? n : most;
-}
-
 static int rows_of(const struct scores *x, int p)
 {
     return x->first[p + 1] - x->first[p];
@@ -68,12 +63,6 @@ static int rows_of(const struct scores *x, int p)
 static size_t panel_of(const struct scores *x)
 {
     return (size_t)x->at[x->end] * LANES;
-}
-
-/* A mask of the first `count` of 16 elements. */
-static inline __mmask16 mask_of(int count)
-{
-    return (__mmask16)(count >= LANES ? 0xffff : count <= 0 ? 0 : (1u << count) - 1);
 }
 
 /* Columns of a or b to be packed into `panels` panels of `step` columns each. */
@@ -93,7 +82,7 @@ TARGET static void pack(uint32_t *to, size_t panel, const struct columns *of, co
         const uint16_t *next = both ? x + of->ld : x;
         for (int i = 0; i < of->panels; i++) {
             int c = i * of->step;
-            __mmask16 mask = mask_of(at_most(of->count - c, of->step));
+            __mmask16 mask = fm_cpu_mask(fm_cpu_at_most(of->count - c, of->step));
             c = mask ? c : 0;
             __m512i even = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, x + c));
             __m512i odd =
@@ -121,17 +110,9 @@ static void pack_columns(void *arg, int index)
     const struct scores *x = arg;
     const struct matrix *m = &x->of[index / count_packs(x)];
     int j = index % count_packs(x) * PACK_COLS;
-    int count = at_most(x->H - j, PACK_COLS);
+    int count = fm_cpu_at_most(x->H - j, PACK_COLS);
     pack_group(m->packed + (size_t)(j / LANES) * panel_of(x), x,
                (struct columns){m->b + j, x->H, count, LANES, (count + COLS - 1) / COLS * 2});
-}
-
-TARGET static inline __m512 load_weights(struct fm_in W, size_t at, __mmask16 mask)
-{
-    if (W.dtype == FM_F32)
-        return _mm512_maskz_loadu_ps(mask, (const float *)W.data + at);
-    __m256i w = _mm256_maskz_loadu_epi16(mask, (const uint16_t *)W.data + at);
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(w), 16));
 }
 
 /* w (ROWS, COLS) = 2^32 W, from element `at` on, rows ld apart; zeros outside rows x cols. */
@@ -140,8 +121,8 @@ TARGET static void take_weights(float *w, struct fm_in W, size_t at, int ld, int
     const __m512 up = _mm512_set1_ps(0x1p32f);
     for (int i = 0; i < ROWS; i++)
         for (int half = 0; half < COLS; half += LANES) {
-            __mmask16 mask = i < rows ? mask_of(cols - half) : 0;
-            __m512 v = load_weights(W, mask ? at + (size_t)i * ld + half : 0, mask);
+            __mmask16 mask = i < rows ? fm_cpu_mask(cols - half) : 0;
+            __m512 v = fm_cpu_load_weights(W, mask ? at + (size_t)i * ld + half : 0, mask);
             _mm512_storeu_ps(w + i * COLS + half, _mm512_mul_ps(v, up));
         }
 }
@@ -230,7 +211,7 @@ static void score_channels(double *sum, const struct scores *x, const struct mat
     for (int j = 0; j < x->H; j += cols)
         for (int i = 0; i < strips; i++)
             score_rows(lane + (size_t)i * lanes, x, m, a + (size_t)i * panel_of(x), row + i * ROWS,
-                       at_most(rows - i * ROWS, ROWS), j, at_most(x->H, j + cols));
+                       fm_cpu_at_most(rows - i * ROWS, ROWS), j, fm_cpu_at_most(x->H, j + cols));
     for (int r = 0; r < rows; r++)
         for (int p = 0; p < batches; p++) {
             const float *from = lane + (size_t)(r / ROWS) * lanes + (p * ROWS + r % ROWS) * LANES;
@@ -245,7 +226,7 @@ static void score_task(void *arg, int index)
     const struct scores *x = arg;
     if (fm_pool_ending())
         return;
-    int first = index * TASK_CHANNELS, channels = at_most(x->I - first, TASK_CHANNELS);
+    int first = index * TASK_CHANNELS, channels = fm_cpu_at_most(x->I - first, TASK_CHANNELS);
     int batches = x->end - x->begin;
     struct fm_mark mark = fm_scratch_mark();
     double *sum = fm_scratch((size_t)batches * TASK_CHANNELS * sizeof *sum);
