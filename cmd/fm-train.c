@@ -46,7 +46,7 @@ static struct modes modes_of_methods(void)
     return modes;
 }
 
-static const char *first_that_trains(void)
+static const char *method_that_trains(void)
 {
     int i = 0;
     while (fm_methods[i + 1] && !fm_methods[i]->trains)
@@ -59,7 +59,7 @@ static const char *first_that_trains(void)
 static int check_default(const struct fm_cli *cli, struct fm_err *err)
 {
     const int learning = modes_of_methods().training;
-    const char *name = first_that_trains();
+    const char *name = method_that_trains();
     for (int i = 0; i < cli->words; i++) {
         const struct fm_cli_word *g = &cli->word[i];
         if (g->modes && !(g->modes & ~learning))

@@ -70,7 +70,7 @@ static void estimate_run(struct fm_estimate *estimate, const struct fm_train_opt
     /* Students keep all channels at the start and 1 - until at the end. */
     struct fm_estimate_sweep sweep = {.T = task->calib.T, .kept = 1 - fm_decimal_value(until) / 2};
     if (o->method->cost) {
-        o->method->cost(&sweep, &(struct fm_trainer_plan){o, task});
+        o->method->cost(&sweep, o, task);
         fm_estimate_add(estimate, task->model, &sweep, memory);
         estimate->making = estimate->flops;
     }
@@ -119,7 +119,7 @@ static void suggest_measures(struct fm_estimate *estimate, const struct fm_train
 }
 
 /* A method with the same options that takes no steps. */
-static const struct fm_method *cheapest(void)
+static const struct fm_method *method_without_steps(void)
 {
     int i = 0;
     while (fm_methods[i + 1] && (fm_methods[i]->cost || !fm_methods[i]->shapes))
@@ -138,7 +138,7 @@ static void suggest_less(struct fm_estimate *estimate, const struct fm_train_opt
         estimate_run(&changed, &other, task);
         fm_estimate_suggest(estimate, changed.flops, "--steps %d", other.steps);
     }
-    other.method = cheapest();
+    other.method = method_without_steps();
     estimate_run(&changed, &other, task);
     fm_estimate_suggest(estimate, changed.flops, "--method %s", other.method->name);
     suggest_measures(estimate, o, task);

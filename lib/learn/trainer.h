@@ -30,13 +30,6 @@ struct fm_trainer {
     struct fm_train_report *report;
 };
 
-/* Everything from which a method's sweeps are planned, before the output or the state file is
- * opened. */
-struct fm_trainer_plan {
-    const struct fm_train_options *options;
-    const struct fm_task *task;
-};
-
 /* Sequences per sweep around a mask: all, if there are fewer than wanted. */
 int fm_trainer_around(const struct fm_calib *calib, const struct fm_train_options *options);
 

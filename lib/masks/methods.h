@@ -17,8 +17,9 @@
 struct cJSON;
 struct fm_estimate_sweep;
 struct fm_journal_item;
+struct fm_task;
+struct fm_train_options;
 struct fm_trainer;
-struct fm_trainer_plan;
 
 struct fm_method {
     const char *name; /* of --method, in manifests and messages */
@@ -38,7 +39,8 @@ struct fm_method {
 
     /* Describe the sweeps of all steps in *sweep; T and kept are already set.  NULL: the method
      * takes no steps. */
-    void (*cost)(struct fm_estimate_sweep *sweep, const struct fm_trainer_plan *plan);
+    void (*cost)(struct fm_estimate_sweep *sweep, const struct fm_train_options *o,
+                 const struct fm_task *task);
     /* Add masks to t->masks, which has the full one: all of them, or none before the first step. */
     int (*begin)(struct fm_trainer *t, struct fm_err *err);
     /* Take a step, or set *done if the family is complete.  After an error, the state that save

@@ -223,13 +223,13 @@ static void resumed(struct fm_trainer *t)
     t->runner.taken = t->masks.count - 1;
 }
 
-static void cost(struct fm_estimate_sweep *sweep, const struct fm_trainer_plan *p)
+static void cost(struct fm_estimate_sweep *sweep, const struct fm_train_options *o,
+                 const struct fm_task *task)
 {
-    const struct fm_config *c = p->task->config;
-    sweep->count = count_sweeps(&p->options->budget_step, &p->options->until,
-                                (uint64_t)c->M * (uint64_t)c->E * (uint64_t)c->I);
-    sweep->rows =
-        (uint64_t)fm_trainer_around(&p->task->calib, p->options) * (uint64_t)p->task->calib.T;
+    const struct fm_config *c = task->config;
+    sweep->count =
+        count_sweeps(&o->budget_step, &o->until, (uint64_t)c->M * (uint64_t)c->E * (uint64_t)c->I);
+    sweep->rows = (uint64_t)fm_trainer_around(&task->calib, o) * (uint64_t)task->calib.T;
     sweep->lanes = 1 + FM_STEPCOST_LANES;
     sweep->backward = FM_STEPCOST_LANES;
 }

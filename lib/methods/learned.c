@@ -303,12 +303,13 @@ static int step(struct fm_trainer *t, bool *done, struct fm_err *err)
     return append_flips(t, before, hard, err);
 }
 
-static void cost(struct fm_estimate_sweep *sweep, const struct fm_trainer_plan *p)
+static void cost(struct fm_estimate_sweep *sweep, const struct fm_train_options *o,
+                 const struct fm_task *task)
 {
-    sweep->count = (uint64_t)p->options->steps;
-    sweep->rows = (uint64_t)p->task->batch * (uint64_t)p->task->calib.T;
-    sweep->lanes = 1 + p->options->samples;
-    sweep->backward = p->options->samples;
+    sweep->count = (uint64_t)o->steps;
+    sweep->rows = (uint64_t)task->batch * (uint64_t)task->calib.T;
+    sweep->lanes = 1 + o->samples;
+    sweep->backward = o->samples;
 }
 
 static void record(cJSON *to, const struct fm_trainer *t)

@@ -262,7 +262,7 @@ static uint64_t sweeps_of_exchange(const char *step)
     struct fm_estimate_sweep sweep = {0};
     fm_train_defaults(&options);
     options.budget_step = training_decimal(step);
-    fm_method_exchange.cost(&sweep, &(struct fm_trainer_plan){&options, &task});
+    fm_method_exchange.cost(&sweep, &options, &task);
     return sweep.count;
 }
 
