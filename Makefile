@@ -1,6 +1,6 @@
 # The fm suite.  Targets:
 #
-#   all        the six tools and libfm_clip.so, in build/; prints the apt command if packages are missing
+#   all        the tools and libfm_clip.so, in build/; prints the apt command if packages are missing
 #   deps       installs missing packages for the tools and the tests (as root, on Debian or Ubuntu)
 #   demo       runs the whole pipeline on the small model in golden/; builds only the tools that it calls
 #   check      runs unit tests, command-line tests, demo and lint, with the stored goldens

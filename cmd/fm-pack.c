@@ -257,7 +257,6 @@ static int read_cap(struct fm_export_options *o, const char *text, struct fm_err
         ok = end > second;
     }
     ok = ok && !*end && !strpbrk(text, "+ \t\n");
-    ok = ok && o->load_low >= 0 && o->load_low <= o->load_high && o->load_high <= 1;
     return ok ? FM_OK
               : fm_fail(err, FM_EUSAGE,
                         "bad value for --load-cap: %s (use R or R:R2, shares from 0 to 1); see "

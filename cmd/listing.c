@@ -99,7 +99,7 @@ static void form_table(FILE *out, const struct fm_list *list)
             form_row(out, list, &list->row[i]);
 }
 
-/* Print the size of a uniform export with experts rounded to each possible format. */
+/* Print the size of an export in FM_LAYOUT_ROUNDED with experts rounded to each possible format. */
 static void format_table(FILE *out, const struct fm_list *list)
 {
     bool any = false;
@@ -108,8 +108,10 @@ static void format_table(FILE *out, const struct fm_list *list)
             any = any || list->row[r].format[i].tensors > 0;
     if (!any)
         return;
-    fprintf(out, "\nbytes of a uniform export with --weights FORMAT, tensors only; - if the sizes "
-                 "do not fit the format\nbudget");
+    fprintf(out,
+            "\nbytes of a %s export with --weights FORMAT, tensors only; - if the sizes "
+            "do not fit the format\nbudget",
+            FM_LAYOUT_ROUNDED->name);
     for (int i = 0; fm_quantisers[i]; i++)
         fprintf(out, " %9s", fm_quantisers[i]->name);
     fputc('\n', out);

@@ -3,7 +3,7 @@
  * lib/export/layouts, and one row of the list below; other code reads the descriptor, and names a
  * layout only to choose that one.  The descriptor gives the widths, the tensors, the division into
  * files, the contents of config.json and the model card, how servers split the layout over devices,
- * and its options.  Functions that several descriptors use are in plan.h.
+ * and its options.  Functions that several descriptors use are in planned.h and plan.h.
  *
  * A layout has one form for all runtimes, and may have others, each with its own descriptor.
  */
@@ -21,7 +21,7 @@
 struct fm_exportplan;
 struct fm_texts_edit;
 
-/* What exports in some layouts cannot have, and the usual reasons. */
+/* What some layouts do not support, and reasons that several of them give. */
 enum fm_layout_option {
     FM_WITH_FIT,      /* --fit */
     FM_WITH_LOAD_CAP, /* --load-cap */
@@ -37,7 +37,7 @@ enum fm_layout_option {
 #define FM_WHY_PLAIN "has no form for rounded experts"
 #define FM_WHY_WHOLE                                                                               \
     "has whole experts on every device, so the width does not depend on their number"
-#define FM_WHY_NARROW "cannot give layers for multi-token prediction the width of the original"
+#define FM_WHY_NARROW "narrows experts, but layers for multi-token prediction keep their width"
 #define FM_WHY_ALL_KEYS "keeps all keys of config.json except those that load code or another model"
 
 struct fm_layout {

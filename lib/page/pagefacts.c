@@ -98,11 +98,12 @@ static void add_forms(cJSON *data, const struct fm_pagefacts *f)
         add_form(forms, kind->name, options, kind->capped);
     }
     for (int i = 0; fm_quantisers[i]; i++) {
+        const char *layout = FM_LAYOUT_ROUNDED->name, *format = fm_quantisers[i]->name;
         char options[96];
         if (!has_format(list, i))
             continue;
-        snprintf(name, sizeof name, "uniform %s", fm_quantisers[i]->name);
-        snprintf(options, sizeof options, "--layout uniform --weights %s", fm_quantisers[i]->name);
+        snprintf(name, sizeof name, "%s %s", layout, format);
+        snprintf(options, sizeof options, "--layout %s --weights %s", layout, format);
         add_form(forms, name, options, false);
     }
 }
