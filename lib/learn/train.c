@@ -332,75 +332,45 @@ static bool is_short(const struct fm_trainer *t, const struct fm_masks *f, uint6
            fm_decimal_floor(&t->options->until, channels);
 }
 
-/* Only a method that trains can run out of steps; others continue as long as an expert can be
- * narrowed. */
-static void warn_steps(struct fm_trainer *t, double budget)
+/* Note in the report whether the method itself came within a step of `until`, and its last budget.
+ * If it did not, warn with the reason and the option to change. */
+static void report_reach(struct fm_trainer *t)
 {
     const struct fm_train_options *o = t->options;
-    char until_text[FM_DECIMAL_TEXT];
-    fm_decimal_print(until_text, &o->until);
-    if (t->warned)
-        return;
-    t->warned = true;
-    fm_run_warn(t->task.run,
-                "%s reached only a budget of %.4f in %d steps (--steps %d and as many again); "
-                "from there to --until %s, widths follow only the scores; give more --steps, a "
-                "larger --lr or a smaller --prior",
-                t->method->name, budget, 2 * o->steps, o->steps, until_text);
-}
-
-/* Fill gaps, except in the uniform family, which has a mask at every allowed width.  A family
- * without gaps does not change, so this may be repeated after a resume. */
-static int fill_family(struct fm_trainer *t, struct fm_err *err)
-{
-    struct fm_masks *f = &t->masks;
-    if (!t->method->shapes)
-        return FM_OK;
-    struct fm_mask last = f->mask[f->count - 1];
-    double budget = fm_masks_budget(f, f->count - 1);
-    int rc = fill_gaps(t, err);
-    if (!rc && t->method->removed && is_short(t, f, last.removed) &&
-        f->mask[f->count - 1].removed > last.removed)
-        warn_steps(t, budget);
-    return rc;
-}
-
-/* Whether the method itself came within a step of `until`; *came_to is its last budget.  If not,
- * warn with the reason and the option to change.  f is the result. */
-static bool has_reached(struct fm_trainer *t, const struct fm_masks *f, double *came_to)
-{
-    const struct fm_train_options *o = t->options;
+    const struct fm_masks *f = &t->masks;
     char until_text[FM_DECIMAL_TEXT];
     fm_decimal_print(until_text, &o->until);
     uint64_t end = f->mask[f->count - 1].removed, came = end;
     if (t->method->removed)
         came = t->method->removed(t, f);
     came = came < end ? came : end;
-    *came_to = (double)came / (double)fm_masks_channels(f);
-    if (!is_short(t, f, came))
-        return true;
-    if (came < end)
-        warn_steps(t, *came_to);
+    t->report->came_to = (double)came / (double)fm_masks_channels(f);
+    t->report->reached = !is_short(t, f, came);
+    /* Only training runs out of steps; other methods go on while an expert can be narrowed. */
+    if (!t->report->reached && came < end)
+        fm_run_warn(t->task.run,
+                    "%s reached only a budget of %.4f in %d steps (--steps %d and as many again); "
+                    "from there to --until %s, widths follow only the scores; give more --steps, "
+                    "a larger --lr or a smaller --prior",
+                    t->method->name, t->report->came_to, 2 * o->steps, o->steps, until_text);
     if (!is_short(t, f, end))
-        return false;
+        return;
     uint32_t narrow = fm_masks_widths(f, f->count - 1)[0];
+    bool rounded = o->width_multiple > 1 && t->actions.width[0] <= o->width_multiple;
     if (!t->method->shapes && narrow > o->width_multiple &&
-        (o->actions.count == 0 || narrow > t->actions.width[0])) {
+        (o->actions.count == 0 || narrow > t->actions.width[0]))
         fm_run_warn(t->task.run,
                     "the last mask removes %.4f of the channels, less than --until %s: every "
                     "expert has %u of %d channels, and the next smaller width would remove more "
                     "than --until; give a higher --until",
                     fm_masks_budget(f, f->count - 1), until_text, narrow, f->I);
-        return false;
-    }
-    bool rounded = o->width_multiple > 1 && t->actions.width[0] <= o->width_multiple;
-    fm_run_warn(t->task.run,
-                "the last mask removes %.4f of the channels, less than --until %s: experts have "
-                "their smallest width, %u of %d channels; give %s",
-                fm_masks_budget(f, f->count - 1), until_text, t->actions.width[0], f->I,
-                rounded ? "a smaller --width-multiple"
-                        : "--actions that begin with a smaller share");
-    return false;
+    else
+        fm_run_warn(t->task.run,
+                    "the last mask removes %.4f of the channels, less than --until %s: experts "
+                    "have their smallest width, %u of %d channels; give %s",
+                    fm_masks_budget(f, f->count - 1), until_text, t->actions.width[0], f->I,
+                    rounded ? "a smaller --width-multiple"
+                            : "--actions that begin with a smaller share");
 }
 
 /* ---- the action set ---- */
@@ -476,8 +446,14 @@ static int step(void *self, bool *done, struct fm_err *err)
 
 static int finish(void *self, struct fm_err *err)
 {
-    int rc = fill_family(self, err);
-    return rc ? rc : measure_family(self, err);
+    struct fm_trainer *t = self;
+    /* The uniform family has a mask at every allowed width.  Filling a family without gaps changes
+     * nothing, so this may be repeated after a resume. */
+    int rc = t->method->shapes ? fill_gaps(t, err) : FM_OK;
+    if (rc)
+        return rc;
+    report_reach(t);
+    return measure_family(t, err);
 }
 
 /* ---- the stream ---- */
@@ -492,11 +468,12 @@ static int fill_report(void *self, struct fm_err *err)
                                        .actions = t->actions,
                                        .steps = t->method->trains ? (int)t->runner.taken : 0,
                                        .resumed = t->runner.resumed,
+                                       .reached = report->reached,
+                                       .came_to = report->came_to,
                                        .seconds = t->runner.seconds,
                                        .seconds_step = t->runner.seconds_step};
     fm_quality_kinds(&report->masks.kinds, &t->task.held);
     t->masks = (struct fm_masks){0};
-    report->reached = has_reached(t, &report->masks, &report->came_to);
     return FM_OK;
 }
 

@@ -25,7 +25,6 @@ struct fm_trainer {
     struct fm_actions actions;
     struct fm_masks masks; /* the family so far */
     void *own;             /* of the method */
-    bool warned;           /* of a method that ran out of steps */
     struct fm_trainer_packed packed;
     struct fm_train_report *report;
 };
