@@ -11,26 +11,17 @@
 
 #include "lib/family/family.h"
 
-static const char *const nextn_names[] = {FM_EXTRA_BEHIND, NULL};
-static const char *const nextn_counts[] = {"num_nextn_predict_layers", NULL};
+const char *const fm_extra_nextn_names[] = {FM_EXTRA_BEHIND, NULL};
+const char *const fm_extra_nextn_counts[] = {"num_nextn_predict_layers", NULL};
 
 static const struct fm_extra_draft nextn_draft = {
-    .block = FM_EXTRA_BEHIND,
-    .enorm = FM_EXTRA_BEHIND "enorm.weight",
-    .hnorm = FM_EXTRA_BEHIND "hnorm.weight",
-    .proj = FM_EXTRA_BEHIND_MARK,
+    FM_EXTRA_NEXTN_DRAFT,
     .norm = FM_EXTRA_BEHIND "shared_head.norm.weight",
     .head = FM_EXTRA_BEHIND "shared_head.head.weight",
     .embed = FM_EXTRA_BEHIND "embed_tokens.weight",
 };
 
-const struct fm_extra_form fm_extra_nextn = {
-    .name = nextn_names,
-    .mark = FM_EXTRA_BEHIND_MARK,
-    .behind = true,
-    .count = nextn_counts,
-    .draft = &nextn_draft,
-};
+const struct fm_extra_form fm_extra_nextn = {FM_EXTRA_NEXTN_FORM, .draft = &nextn_draft};
 
 static const char *const mtp_names[] = {"mtp.", NULL};
 
@@ -189,7 +180,7 @@ const char *fm_extra_of_twin(char name[FM_ST_NAME_BYTES_MAX + 1], const struct f
     return name;
 }
 
-/* The bits of `seen` that are of other parts. */
+/* Bits of `seen` that stand for other parts. */
 static unsigned parts_of(const struct fm_extra *x)
 {
     return 1u << FM_EXTRA_PARTS | (x->form ? x->form->parts : 0);

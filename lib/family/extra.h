@@ -64,7 +64,15 @@ struct fm_extra_form {
 #define FM_EXTRA_BEHIND "model.layers.{x}."
 #define FM_EXTRA_BEHIND_MARK FM_EXTRA_BEHIND "eh_proj.weight"
 
-/* Layers after the last decoder layer, as in DeepSeek-V3 and similar families. */
+/* Layers after the last decoder layer, as in DeepSeek-V3 and similar families; the macros have what
+ * Hy3 has in common with them. */
+#define FM_EXTRA_NEXTN_DRAFT                                                                       \
+    .block = FM_EXTRA_BEHIND, .enorm = FM_EXTRA_BEHIND "enorm.weight",                             \
+    .hnorm = FM_EXTRA_BEHIND "hnorm.weight", .proj = FM_EXTRA_BEHIND_MARK
+#define FM_EXTRA_NEXTN_FORM                                                                        \
+    .name = fm_extra_nextn_names, .mark = FM_EXTRA_BEHIND_MARK, .behind = true,                    \
+    .count = fm_extra_nextn_counts
+extern const char *const fm_extra_nextn_names[], *const fm_extra_nextn_counts[];
 extern const struct fm_extra_form fm_extra_nextn;
 
 /* One layer with names of its own, as in Qwen3-Next and Qwen3.5. */

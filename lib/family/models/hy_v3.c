@@ -56,22 +56,11 @@ static const struct fm_keys_only only[] = {{"route_norm", "true"},
                                            {"mlp_bias", "false"},
                                            {NULL, NULL}};
 
-/* As fm_extra_nextn, with another name of the last norm; vLLM takes embedding and head of the model
- * even if a checkpoint has others. */
-static const char *const extra_names[] = {FM_EXTRA_BEHIND, NULL};
-static const char *const extra_counts[] = {"num_nextn_predict_layers", NULL};
-static const struct fm_extra_draft draft = {
-    .block = FM_EXTRA_BEHIND,
-    .enorm = FM_EXTRA_BEHIND "enorm.weight",
-    .hnorm = FM_EXTRA_BEHIND "hnorm.weight",
-    .proj = FM_EXTRA_BEHIND_MARK,
-    .norm = FM_EXTRA_BEHIND "final_layernorm.weight",
-};
-static const struct fm_extra_form extra = {.name = extra_names,
-                                           .mark = FM_EXTRA_BEHIND_MARK,
-                                           .behind = true,
-                                           .count = extra_counts,
-                                           .draft = &draft};
+/* Like fm_extra_nextn, but the last norm has another name, and vLLM uses the embedding and head of
+ * the model even if the checkpoint has others for this layer. */
+static const struct fm_extra_draft draft = {FM_EXTRA_NEXTN_DRAFT,
+                                            .norm = FM_EXTRA_BEHIND "final_layernorm.weight"};
+static const struct fm_extra_form extra = {FM_EXTRA_NEXTN_FORM, .draft = &draft};
 
 const struct fm_model_family fm_hy_v3 = {
     .name = "hy_v3",
