@@ -246,7 +246,7 @@ static int list_rest(struct fm_opened *o, struct fm_checkpoint *cp, struct fm_er
     resolve(o);
     for (size_t i = 0; i < o->rests && !o->packed.storage; i++)
         if (!o->rest[i].extra)
-            o->rest[i].at.role = FM_STORED_VALUES; /* some of them under names of codes */
+            o->rest[i].at.role = FM_STORED_VALUES; /* even if some are named like codes */
     return FM_OK;
 }
 

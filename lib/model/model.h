@@ -56,7 +56,7 @@ int fm_model_open_dir(struct fm_model **model, const struct fm_hfdir *dir, uint6
  * place of fm_extra_twin_layer, and likewise the last norm, head and embedding that it has.  To be
  * called for a directory that fm_model_open_dir accepts and whose layer fm_extra_can_draft allows.
  * FM_EFORMAT if a tensor is missing or has another shape, also those of struct fm_model_joint;
- * FM_ECONFIG if one of these has a dtype that is no weight's.
+ * FM_ECONFIG if one of these has a dtype that weights cannot have.
  */
 int fm_model_open_draft(struct fm_model **model, const struct fm_hfdir *dir, struct fm_err *err);
 

@@ -163,9 +163,8 @@ static bool divides(const struct fm_scheme *scheme, const struct fm_config *c)
     return group <= c->I && c->I % group == 0;
 }
 
-/* Whether a bundle can keep what belongs to no channel of the experts in one tensor: one scale for
- * each matrix, or a factor.  They are copied with their name, so that exports must have the tensor
- * too. */
+/* Whether a bundle can keep the numbers of fused experts that belong to no channel: one scale for
+ * each matrix, or a factor.  They are copied under their name, so exports must be fused too. */
 static bool can_share(const struct fm_scheme *scheme, const struct fm_config *c,
                       const struct fm_weight *w)
 {
@@ -432,7 +431,7 @@ static size_t scale_bytes(const struct fm_channels *c)
                     (uint64_t)fm_dtype_bits(c->packed->scales) / 8);
 }
 
-/* The name in a checkpoint of the tensor that has a matrix; false if it is not stored as rows. */
+/* Name, in a checkpoint, of the tensor that holds a matrix; false if it is not stored as rows. */
 static bool name_matrix(char name[FM_WEIGHT_NAME_BYTES], const struct fm_config *c,
                         enum fm_weight_part matrix, int l, int e)
 {
@@ -485,7 +484,7 @@ static int read_apart(void *dst, const struct fm_packed_expert *x, const struct 
                        fm_dtype_name(dtype));
     at = (at + (ours ? (uint64_t)row : 0)) * bytes;
     struct fm_mark mark = fm_scratch_mark();
-    /* A digest is that of the whole tensor. */
+    /* The digest covers the whole tensor. */
     char *own = x->check ? (char *)fm_scratch((size_t)size) : dst;
     int rc =
         fm_tensor_read(t, s->file, x->check ? 0 : at, own, x->check ? (size_t)size : bytes, err);

@@ -216,8 +216,8 @@ struct fm_channels {
     uint64_t count;                 /* of codes: whole groups */
     const struct fm_packed *packed; /* the form of the codes; NULL, or without codes: values */
     enum fm_dtype dtype;            /* of values */
-    /* Values, or codes and scales.  Scales that have no channels are all of the expert's, matrix
-     * after matrix. */
+    /* Values, or codes and scales.  Scales without channels are those of the whole expert,
+     * one matrix after another. */
     const void *plane[FM_PLANES];
     float factor[2]; /* of the scales of each row of a channel */
 };

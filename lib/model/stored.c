@@ -86,7 +86,7 @@ bool fm_stored_see_twin(struct fm_stored *s, const struct fm_config *c)
     if (!fm_extra_twin(twin, c, name))
         return false;
     s->weight = fm_weights_find(c, FM_NAMING_STOCK, twin, &s->l, &s->e);
-    if (!s->weight) { /* its experts may be fused if those of the decoder are not, or the reverse */
+    if (!s->weight) { /* its experts may be fused although the decoder's are not, or vice versa */
         struct fm_config other = *c;
         other.fused = !c->fused;
         s->weight = fm_weights_find(&other, FM_NAMING_STOCK, twin, &s->l, &s->e);

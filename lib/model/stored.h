@@ -50,9 +50,9 @@ int fm_stored_chunks(const struct fm_config *config);
 /* Determine what s->tensor is.  `naming` is that of the source. */
 void fm_stored_see(struct fm_stored *s, const struct fm_config *config, enum fm_naming naming);
 
-/* The same for an extra tensor that is used in place of one of the decoder (fm_extra_twin): then
- * s->weight is that one's row, for experts in either form, and s->l and s->e are its layer and
- * expert.  False: it is not. */
+/* The same for an extra tensor that stands in for one of the decoder's (fm_extra_twin): s->weight
+ * is then the row of that tensor, for experts in either form, and s->l and s->e its layer and
+ * expert.  False if it stands in for none. */
 bool fm_stored_see_twin(struct fm_stored *s, const struct fm_config *config);
 
 /* The entry of that name in a source, or NULL. */

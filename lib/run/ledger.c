@@ -131,7 +131,7 @@ void fm_ledger_close(struct fm_ledger *l)
 
 /* A copy of a name or an option as the record holds it: JSON has no control characters in keys,
  * and no bytes that are not UTF-8, so in a text with such bytes, or with '%', whatever is not plain
- * ASCII is %XX.  Different texts give different words.  NULL: out of memory. */
+ * ASCII is %XX.  Distinct texts give distinct words.  NULL: out of memory. */
 static char *word_of(const char *text)
 {
     char *shown = strdup(text), *word = shown ? calloc(3, strlen(text) + 1) : NULL, *end = word;
@@ -393,7 +393,7 @@ static cJSON *entry_of(const struct fm_ledger *l, int i)
     return entry;
 }
 
-/* Add the strings of an object to another; what else it has is ignored. */
+/* Copy an object's strings to another object, and ignore its other values. */
 static void copy_strings(cJSON *to, const cJSON *from)
 {
     const cJSON *item;
@@ -445,7 +445,7 @@ static int add_output(struct fm_ledger *l, int i, cJSON *entry, struct fm_err *e
     return rc;
 }
 
-/* Whether the output of a step is as the record says. */
+/* Whether the output of a step is still what was recorded. */
 static int is_intact(bool *intact, struct fm_ledger *l, int i, struct fm_err *err)
 {
     const cJSON *was = cJSON_GetObjectItemCaseSensitive(entry_of(l, i), "output");
@@ -460,8 +460,8 @@ static int is_intact(bool *intact, struct fm_ledger *l, int i, struct fm_err *er
     return FM_OK;
 }
 
-/* A step that ended although the record does not say so, because this program was killed before it
- * could: its output is not the file that was there when it began, and its state file is gone. */
+/* A step that finished just before this program was killed, and so was not recorded: its output is
+ * not the file that was there when it began, and its state file is gone. */
 static int settle(struct fm_ledger *l, int i, struct fm_err *err)
 {
     const struct fm_ledger_step *s = &l->step[i];
@@ -496,8 +496,8 @@ static int compare(char why[TEXT], const struct fm_ledger *l, int i, struct fm_e
     return rc;
 }
 
-/* A ranking, or the state of an unfinished step, is not replaced by one with other options: it may
- * be the work of hours. */
+/* Do not replace a ranking, or the state of an unfinished step, by one made with other options: it
+ * may be hours of work. */
 static int protect(const struct fm_ledger *l, int i, const char *why, struct fm_err *err)
 {
     for (int k = i; k < l->steps && why[0]; k++) {

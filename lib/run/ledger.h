@@ -23,25 +23,25 @@
 #include "formats/json/json.h"
 #include "lib/run/run.h"
 
-/* A step reads the output of the one before it.  All is borrowed. */
+/* A step reads the output of the one before it.  Pointers are borrowed. */
 struct fm_ledger_step {
-    const char *name, *of; /* the record has an entry for each pair; "": made in the folder */
+    const char *name, *of; /* key of its record; `of` is "" if its output is in the folder */
     const char *doing;     /* "packing" */
-    const char *output;    /* its output's name in the record; NULL: it has none */
-    char *path, *state;    /* its output, and what it saves until then; or NULL */
-    char **options;        /* those that determine its output, sorted, up to a NULL; or NULL */
-    const cJSON *inputs;   /* digests of the files that it reads beside that output; or NULL */
-    bool skip;             /* not a step of this run */
+    const char *output;    /* name under which its output is recorded, or NULL */
+    char *path, *state;    /* output, and saved state while unfinished; or NULL */
+    char **options;        /* NULL-terminated, sorted: those that affect the output; or NULL */
+    const cJSON *inputs;   /* digests of its other input files, or NULL */
+    bool skip;             /* not part of this run */
 };
 
 struct fm_ledger {
-    const struct fm_ledger_step *step; /* in their order; set before fm_ledger_open */
+    const struct fm_ledger_step *step; /* in order; set before fm_ledger_open */
     int steps;
-    const struct fm_run_options *run; /* for notes and progress; likewise */
+    const struct fm_run_options *run; /* for notes and progress; set likewise */
     char *folder, *path;
     cJSON *json;
     struct fm_lock lock;
-    bool made; /* the folder, and nothing in it is to be kept */
+    bool made; /* this run created the folder, and it holds nothing worth keeping */
 };
 
 /*
@@ -65,8 +65,8 @@ int fm_ledger_digest(struct fm_ledger *l, cJSON *to, const char *what, const cha
 /*
  * Set *first to the first step that is not finished, or whose options or inputs have changed; or to
  * an earlier one whose output is needed and gone; or to l->steps.  Notes say why a step runs again.
- * FM_ECONFIG rather than run again what may be the work of hours: a finished first step, or one
- * with a state file.  FM_ECREATE if a step would replace a file that it did not make.
+ * FM_ECONFIG rather than throw away what may be hours of work: a finished first step, or one with
+ * a state file.  FM_ECREATE if a step would replace a file that it did not make.
  */
 int fm_ledger_first(int *first, struct fm_ledger *l, struct fm_err *err);
 /* The step before step i, or -1. */
