@@ -28,18 +28,18 @@ ROWS = {"odd-glm4": False, "odd-dsv3": True, "odd-dsv32": False, "odd-glm5": Tru
         "odd-q3next": False, "odd-q35": False, "odd-hy3": False}
 
 
-# Names of Qwen3-Next and Qwen3.5, with those of the others, for layer L; all other names follow mtp.layers.0.
+# Names of Qwen3-Next and Qwen3.5, and what other families call them in layer L; the rest follow mtp.layers.0.
 QWEN = {"eh_proj": "fc", "enorm": "pre_fc_norm_embedding", "hnorm": "pre_fc_norm_hidden", "shared_head.norm": "norm"}
 
 
 def config_of(source):
-    """config.json, of a wrapper that of its text part."""
+    """config.json, or the text_config of a wrapper."""
     config = json.loads((source / "config.json").read_text())
     return config.get("text_config", config)
 
 
 def layers_of(tensors):
-    """What precedes the number of a decoder layer, which a wrapper has, too."""
+    """What comes before the number of a decoder layer in names: wrappers add a prefix."""
     return next(n for n in tensors if ".layers.0." in n and n.startswith("model.")).split("layers.")[0] + "layers."
 
 

@@ -154,7 +154,7 @@ def gptoss_experts(blocks, scales):
 
 
 def experts(tensors, name, quant):
-    """Decode a tensor with a matrix of each expert; what belongs to it has another dimension, too."""
+    """Decode a tensor that stacks the matrices of all experts; its scales are stacked the same way."""
     own = {"x.weight" + end: tensors[name + end] for end in ("", "_scale_inv", "_scale", "_scale_2") if name + end in tensors}
     E, found = tensors[name][1][0], []
     for e in range(E):

@@ -49,6 +49,6 @@ for n in 1 2 3; do
     members ahead ahead$n
 done
 echo "# a pipe"
-mkdir own # two mpirun of Open MPI that begin at once can both try to make one folder in TMPDIR, and one fails
+mkdir own # two mpirun that start at once would race to create a folder in TMPDIR, and Open MPI's loser fails
 "$MPIRUN" -n 2 "$mpi/fm-rank" "${rank[@]:1}" 2>ranking | TMPDIR=$PWD/own ranks 2 "${train[@]}" -o trained2
 members trained trained2 || cat ranking

@@ -57,8 +57,8 @@ def compressed_tensors(form, ignore, **weights):
 
 
 def stacked(form, tensor, x, pair):
-    """Encode a matrix, or one of each expert, whose tensors then have another dimension.  `pair` has the values
-    of the matrices with the same second scale."""
+    """Encode a matrix, or a stack of one for each expert.  `pair` has the values of all matrices that share a
+    second scale."""
     dtype, (*E, rows, columns), _ = tensor
     both = [max(map(abs, (v for one in ones for v in one))) for ones in zip(*(cut(p, *(E or [1])) for p in pair or [x]))]
     if not E:
