@@ -30,12 +30,13 @@ static void kinds_cells(FILE *out, const struct fm_kinds *kinds, const double *k
     fputc('\n', out);
 }
 
-static void print_half(FILE *out, double half)
+/* Print a number as a column, or blanks if it is not known (not finite). */
+static void print_known(FILE *out, int width, int digits, double x)
 {
-    if (isfinite(half))
-        fprintf(out, " %7.4f", half);
+    if (isfinite(x))
+        fprintf(out, " %*.*f", width, digits, x);
     else
-        fprintf(out, " %7s", "");
+        fprintf(out, " %*s", width, "");
 }
 
 /* Print a difference of losses and its standard error, or blanks. */
@@ -45,7 +46,7 @@ static void print_paired(FILE *out, const struct fm_spread_paired *p)
         fprintf(out, " %+8.4f", fabs(p->mean) < 5e-5 ? 0 : p->mean);
     else
         fprintf(out, " %8s", "");
-    print_half(out, p->known ? p->error : (double)NAN);
+    print_known(out, 7, 4, p->known ? p->error : (double)NAN);
 }
 
 /* Titles of the columns of print_paired, and what they mean. */
@@ -227,7 +228,7 @@ void fm_results_quality(const struct fm_result *result, const void *self)
         const struct fm_quality *m = r->quality;
         fprintf(out, "%6.4f  %8.4f %8.4f", r->budget[FM_BENCH_FAMILY], m[FM_BENCH_FAMILY].ce,
                 m[FM_BENCH_FAMILY].kl);
-        print_half(out, r->spread[FM_BENCH_FAMILY].kl_half);
+        print_known(out, 7, 4, r->spread[FM_BENCH_FAMILY].kl_half);
         fprintf(out, " %7.2f  %8.4f @ %5.3f  %8.4f  %8.4f\n", 100 * m[FM_BENCH_FAMILY].agree,
                 m[FM_BENCH_UNIFORM].ce, r->budget[FM_BENCH_UNIFORM], m[FM_BENCH_LAYER].ce,
                 m[FM_BENCH_GLOBAL].ce);
@@ -290,7 +291,7 @@ int fm_results_quality_plot(const struct fm_bench_quality *q, const char *path, 
 static void print_against(FILE *out, const struct fm_quality *q, const struct fm_spread *s)
 {
     fprintf(out, " %8.4f", q->kl);
-    print_half(out, s->kl_half);
+    print_known(out, 7, 4, s->kl_half);
     fprintf(out, " %7.2f", 100 * q->agree);
 }
 
@@ -515,45 +516,30 @@ void fm_results_compared(const struct fm_result *result, const void *self)
 
 /* ---- loops in generated texts: a table of files, with the longest loops of each ---- */
 
-/* A share in percent; blanks if it is of nothing. */
-static void print_share(FILE *out, uint64_t part, uint64_t of)
+/* A row of the table, whose object in the JSON also has the loops; shares of nothing are NaN. */
+static void describe_file(const struct fm_result *r, const struct fm_loops *l, const char *path)
 {
-    if (of)
-        fprintf(out, " %7.1f", 100.0 * (double)part / (double)of);
-    else
-        fprintf(out, " %7s", "");
-}
-
-static void print_file(FILE *out, const struct fm_loops *l, const char *path)
-{
-    double texts = l->texts ? (double)l->texts : 1;
-    fprintf(out, "%7" PRIu64 " %6" PRIu64 " %7" PRIu64 " %8.1f", l->texts, l->empty, l->failed,
-            (double)l->words / texts);
-    print_share(out, l->ended, l->told);
-    print_share(out, l->looping, l->texts);
-    if (l->long_enough)
-        fprintf(out, " %10.4f", l->different / (double)l->long_enough);
-    else
-        fprintf(out, " %10s", "");
-    fputs("  ", out);
-    fm_printable_write(out, path);
-    fputc('\n', out);
-}
-
-static void add_file(cJSON *files, const struct fm_loops *l, const char *path)
-{
-    cJSON *file = fm_json_add_object(files, NULL);
-    fm_json_add_string(file, "path", path);
-    fm_json_add_uint(file, "texts", l->texts);
-    fm_json_add_uint(file, "empty", l->empty);
-    fm_json_add_uint(file, "errors", l->failed);
-    fm_json_add_uint(file, "words", l->words);
-    fm_json_add_uint(file, "told", l->told);
-    fm_json_add_uint(file, "ended", l->ended);
-    fm_json_add_uint(file, "looping", l->looping);
-    if (l->long_enough)
-        fm_json_add_double(file, "distinct_four", l->different / (double)l->long_enough);
-    cJSON *loops = fm_json_add_array(file, "loops");
+    double words = (double)l->words, texts = (double)l->texts;
+    double distinct = l->different / (double)l->long_enough;
+    fm_json_add_string(r->json, "path", path);
+    fprintf(r->text, "%7" PRIu64 " %6" PRIu64 " %7" PRIu64, l->texts, l->empty, l->failed);
+    fm_json_add_uint(r->json, "texts", l->texts);
+    fm_json_add_uint(r->json, "empty", l->empty);
+    fm_json_add_uint(r->json, "errors", l->failed);
+    print_known(r->text, 8, 1, l->texts ? words / texts : words);
+    fm_json_add_uint(r->json, "words", l->words);
+    print_known(r->text, 7, 1, 100.0 * (double)l->ended / (double)l->told);
+    fm_json_add_uint(r->json, "told", l->told);
+    fm_json_add_uint(r->json, "ended", l->ended);
+    print_known(r->text, 7, 1, 100.0 * (double)l->looping / texts);
+    fm_json_add_uint(r->json, "looping", l->looping);
+    print_known(r->text, 10, 4, distinct);
+    if (isfinite(distinct))
+        fm_json_add_double(r->json, "distinct_four", distinct);
+    fputs("  ", r->text);
+    fm_printable_write(r->text, path);
+    fputc('\n', r->text);
+    cJSON *loops = fm_json_add_array(r->json, "loops");
     for (int k = 0; k < l->shown; k++) {
         const struct fm_loops_example *x = &l->worst[k];
         cJSON *one = fm_json_add_object(loops, NULL);
@@ -573,8 +559,8 @@ void fm_results_loops(const struct fm_result *r, const void *self)
     fprintf(out, "%7s %6s %7s %8s %7s %7s %10s  %s\n", "texts", "empty", "errors", "words",
             "ended%", "loops%", "distinct-4", "file");
     for (int i = 0; i < t->n; i++) {
-        print_file(out, &t->loops[i], t->path[i]);
-        add_file(files, &t->loops[i], t->path[i]);
+        const struct fm_result file = {out, fm_json_add_object(files, NULL)};
+        describe_file(&file, &t->loops[i], t->path[i]);
     }
     for (int i = 0; i < t->n; i++)
         for (int k = 0; k < t->loops[i].shown; k++) {
