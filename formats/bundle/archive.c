@@ -393,14 +393,9 @@ static int step(struct walk *w, bool *end, struct fm_err *err)
 
 static int check_distinct(const struct walk *w, struct fm_err *err)
 {
-    const char **name = fm_alloc(w->members, sizeof *name, "tar names", err);
-    if (!name)
+    const char *twin;
+    if (fm_names_unsorted_twin(&twin, w->member, w->members, sizeof *w->member, err))
         return err->code;
-    for (size_t i = 0; i < w->members; i++)
-        name[i] = w->member[i].name;
-    fm_names_sort(name, w->members, sizeof *name);
-    const char *twin = fm_names_twin(name, w->members, sizeof *name);
-    free(name);
     return twin ? fm_fail(err, FM_EFORMAT, "the member '%s' appears twice", twin) : FM_OK;
 }
 

@@ -571,14 +571,9 @@ static int check_sums(struct fm_bundle *b, const char *manifest, struct fm_err *
 /* Check that no name is in two parts. */
 static int check_distinct(const struct fm_bundle *b, struct fm_err *err)
 {
-    const char **name = fm_alloc(b->members, sizeof *name, "member names", err);
-    if (!name)
+    const char *twin;
+    if (fm_names_unsorted_twin(&twin, b->member, b->members, sizeof *b->member, err))
         return err->code;
-    for (size_t i = 0; i < b->members; i++)
-        name[i] = b->member[i].name;
-    fm_names_sort(name, b->members, sizeof *name);
-    const char *twin = fm_names_twin(name, b->members, sizeof *name);
-    free(name);
     return twin ? fm_fail(err, FM_EFORMAT, "the member '%s' is in two parts", twin) : FM_OK;
 }
 

@@ -25,14 +25,9 @@ static int compare_places(const void *a, const void *b)
 
 static int refuse_twins(const struct fm_tensor *tensor, size_t count, struct fm_err *err)
 {
-    const char **names = malloc((count + 1) * sizeof *names);
-    if (!names)
-        return fm_fail(err, FM_ENOMEM, "no memory for %zu names", count);
-    for (size_t i = 0; i < count; i++)
-        names[i] = tensor[i].name;
-    fm_names_sort(names, count, sizeof *names);
-    const char *twin = fm_names_twin(names, count, sizeof *names);
-    free(names);
+    const char *twin;
+    if (fm_names_unsorted_twin(&twin, tensor, count, sizeof *tensor, err))
+        return err->code;
     return twin ? fm_fail(err, FM_ECONFIG, "tensor '%s' would appear twice in the output", twin)
                 : FM_OK;
 }

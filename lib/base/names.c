@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lib/base/mem.h"
+
 static const char *name_of(const void *record)
 {
     return *(const char *const *)record;
@@ -37,6 +39,21 @@ const char *fm_names_twin(const void *records, size_t count, size_t size)
         if (strcmp(name_of(at), name_of(at + size)) == 0)
             return name_of(at);
     return NULL;
+}
+
+int fm_names_unsorted_twin(const char **twin, const void *records, size_t count, size_t size,
+                           struct fm_err *err)
+{
+    const char *at = records, **name = fm_alloc(count, sizeof *name, "a list of names", err);
+    *twin = NULL;
+    if (!name)
+        return err->code;
+    for (size_t i = 0; i < count; i++, at += size)
+        name[i] = name_of(at);
+    fm_names_sort(name, count, sizeof *name);
+    *twin = fm_names_twin(name, count, sizeof *name);
+    free(name);
+    return FM_OK;
 }
 
 static int least(int a, int b)

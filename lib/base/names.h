@@ -10,6 +10,8 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "lib/base/err.h"
+
 /* Sort records by name; they may be NULL if count is 0. */
 void fm_names_sort(void *records, size_t count, size_t size);
 
@@ -18,6 +20,10 @@ void *fm_names_find(const void *records, size_t count, size_t size, const char *
 
 /* The first name that occurs twice among sorted records, or NULL. */
 const char *fm_names_twin(const void *records, size_t count, size_t size);
+
+/* The same among records in any order, which stay as they are: set *twin.  FM_ENOMEM. */
+int fm_names_unsorted_twin(const char **twin, const void *records, size_t count, size_t size,
+                           struct fm_err *err);
 
 static inline bool fm_ends_with(const char *text, const char *end)
 {
