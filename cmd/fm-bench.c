@@ -245,11 +245,11 @@ static void describe_page(const struct fm_result *r, const void *self)
 {
     const struct paged *p = self;
     fm_json_add_bool(r->json, "dry_run", p->dry_run);
-    fm_row_bytes(r, "page", "bytes", p->page.size, "%s", "");
+    fm_result_bytes(r, "page", "bytes", p->page.size, "%s", "");
     fm_json_add_uint(r->json, "budgets", (uint64_t)p->page.budgets);
-    fm_row_count(r, "members", "shown", (uint64_t)p->page.shown, "of %d in the family",
-                 p->page.budgets);
-    fm_row_count(r, "figures", "figures", (uint64_t)p->page.figures, "files of measurements");
+    fm_result_count(r, "members", "shown", (uint64_t)p->page.shown, "of %d in the family",
+                    p->page.budgets);
+    fm_result_count(r, "figures", "figures", (uint64_t)p->page.figures, "files of measurements");
 }
 
 static int report(const struct fm_cli *cli, const struct options *o, struct fm_err *err)

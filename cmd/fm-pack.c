@@ -28,43 +28,44 @@ static void describe_bundle(const struct fm_result *out, const void *self)
     cJSON *o = out->json;
     fm_units_bytes(largest, r->bytes_largest);
     fm_json_add_bool(o, "dry_run", dry);
-    fm_row_bytes(out, "weights", "bytes_in", r->bytes_in, dry ? "would be read" : "read");
+    fm_result_bytes(out, "weights", "bytes_in", r->bytes_in, dry ? "would be read" : "read");
     fm_show_stored(out, r->storage, r->bytes_in, r->bytes_values);
     if (r->storage[0]) {
-        fm_row_word(out, "codes", NULL, r->kept ? "kept" : "not kept", "%s%s",
-                    dry ? "planned: " : "",
-                    r->kept ? "with their scales, byte for byte as in the checkpoint" : r->why_not);
+        fm_result_word(
+            out, "codes", NULL, r->kept ? "kept" : "not kept", "%s%s", dry ? "planned: " : "",
+            r->kept ? "with their scales, byte for byte as in the checkpoint" : r->why_not);
         fm_json_add_bool(o, "codes_kept", r->kept);
     }
     if (r->why_not[0])
         fm_json_add_string(o, "codes_why_not", r->why_not);
-    fm_row_bytes(out, "bundle", "bytes_out", r->bytes_out, "%s",
-                 dry          ? r->adapter ? "would be written, with the adapter merged"
-                                           : "would be written, without an adapter"
-                 : r->adapter ? "adapter merged"
-                              : "no adapter");
+    fm_result_bytes(out, "bundle", "bytes_out", r->bytes_out, "%s",
+                    dry          ? r->adapter ? "would be written, with the adapter merged"
+                                              : "would be written, without an adapter"
+                    : r->adapter ? "adapter merged"
+                                 : "no adapter");
     fm_json_add_uint(o, "bytes_export", export_most);
     if (dry)
-        fm_row_bytes(out, "export", NULL, export_most, "would be the size of one export, at most");
+        fm_result_bytes(out, "export", NULL, export_most,
+                        "would be the size of one export, at most");
     fm_json_add_uint(o, "parts", (uint64_t)r->parts);
     fm_json_add_uint(o, "bytes_largest", r->bytes_largest);
     if (r->parts > 1) {
-        fm_row_count(out, "parts", NULL, (uint64_t)r->parts,
-                     "%s%s to %s, of at most %s each; give the first to other tools",
-                     dry ? "would be written: " : "", r->part_first, r->part_last, largest);
+        fm_result_count(out, "parts", NULL, (uint64_t)r->parts,
+                        "%s%s to %s, of at most %s each; give the first to other tools",
+                        dry ? "would be written: " : "", r->part_first, r->part_last, largest);
         fm_json_add_string(o, "part_first", r->part_first);
     }
     fm_show_extra(out, &r->extra,
                   dry ? "would be copied unchanged, without ranking"
                       : "copied unchanged, without ranking");
-    fm_row_bytes(out, "memory", "bytes_memory", r->bytes_memory,
-                 dry ? "would be used at most" : "at most");
+    fm_result_bytes(out, "memory", "bytes_memory", r->bytes_memory,
+                    dry ? "would be used at most" : "at most");
     fm_json_add_uint(o, "bytes_free", r->bytes_free);
     fm_json_add_uint(o, "passes", (uint64_t)r->passes);
     fm_json_add_uint(o, "layers", (uint64_t)r->layers);
     fm_json_add_uint(o, "experts", (uint64_t)r->experts);
-    fm_row_count(out, "budgets", "budgets", (uint64_t)r->budgets, "%sof %d layers of %d experts",
-                 dry ? "would be in the bundle, " : "", r->layers, r->experts);
+    fm_result_count(out, "budgets", "budgets", (uint64_t)r->budgets, "%sof %d layers of %d experts",
+                    dry ? "would be in the bundle, " : "", r->layers, r->experts);
     fm_json_add_uint(o, "segments", (uint64_t)r->segments);
     fm_extra_json(o, &r->extra);
     fm_json_add_bool(o, "adapter", r->adapter);
@@ -98,8 +99,9 @@ static void describe_rounding(const struct fm_result *out, const char *would, co
     fm_json_add_uint(out->json, keys[0], channels);
     fm_json_add_uint(out->json, keys[1], bytes);
     if (channels)
-        fm_row_bytes(out, label, NULL, bytes, "%sfor %llu channels in addition to the mask's: %s",
-                     would, (unsigned long long)channels, why);
+        fm_result_bytes(out, label, NULL, bytes,
+                        "%sfor %llu channels in addition to the mask's: %s", would,
+                        (unsigned long long)channels, why);
 }
 
 /* Warn if the export removes nothing, or is not smaller than the original. */
@@ -174,10 +176,10 @@ static void describe_export(const struct fm_result *out, const void *self)
     describe_rounding(out, would, "layout", layout, r->channels_layout, r->bytes_layout,
                       r->leveled);
     if (options->load_cap)
-        fm_row_bytes(out, "freed", NULL, r->bytes_freed,
-                     "%sof %llu channels that none of the exported budgets uses (budgets: %d)",
-                     dry_run ? "would be freed, " : "", (unsigned long long)r->channels_freed,
-                     r->members);
+        fm_result_bytes(out, "freed", NULL, r->bytes_freed,
+                        "%sof %llu channels that none of the exported budgets uses (budgets: %d)",
+                        dry_run ? "would be freed, " : "", (unsigned long long)r->channels_freed,
+                        r->members);
     describe_rounding(out, would, "padding", pad, r->channels_pad, r->bytes_pad, padding);
     if (r->members) {
         fm_json_add_uint(o, "members", (uint64_t)r->members);
@@ -188,18 +190,19 @@ static void describe_export(const struct fm_result *out, const void *self)
     fm_json_add_uint(o, "bytes_source", r->bytes_source);
     fm_json_add_double(o, "break_even", r->break_even);
     if (options->quantise)
-        fm_row_word(out, "experts", NULL, options->quantise->name, "%s%s", would,
-                    options->quantise->about);
+        fm_result_word(out, "experts", NULL, options->quantise->name, "%s%s", would,
+                       options->quantise->about);
     else if (r->storage[0])
-        fm_row_word(out, "codes", NULL, r->codes ? "kept" : "not kept", "%s%s", would, r->storage);
-    fm_row_bytes(out, "weights", "bytes_weights", r->bytes_weights, "%s",
-                 dry_run ? "would be in weight files" : "of weight files");
+        fm_result_word(out, "codes", NULL, r->codes ? "kept" : "not kept", "%s%s", would,
+                       r->storage);
+    fm_result_bytes(out, "weights", "bytes_weights", r->bytes_weights, "%s",
+                    dry_run ? "would be in weight files" : "of weight files");
     fm_show_extra(out, &r->extra,
                   dry_run ? options->keep_extra ? "would be kept" : "would be left out"
                   : options->keep_extra ? "kept"
                                         : "left out");
-    fm_row_bytes(out, "all", "bytes_out", r->bytes_out, "%s all %d files",
-                 dry_run ? "would be in" : "of", r->files);
+    fm_result_bytes(out, "all", "bytes_out", r->bytes_out, "%s all %d files",
+                    dry_run ? "would be in" : "of", r->files);
     source_lines(out->text, would, padding, r);
     fm_json_add_uint(o, "bytes_memory", r->bytes_memory);
     fm_json_add_uint(o, "bytes_free", r->bytes_free);

@@ -43,8 +43,8 @@ static void print_line(FILE *out, const char *label, const char *value, const ch
         va_end(args);                                                                              \
     } while (0)
 
-void fm_row_bytes(const struct fm_result *r, const char *label, const char *key, uint64_t bytes,
-                  const char *remark, ...)
+void fm_result_bytes(const struct fm_result *r, const char *label, const char *key, uint64_t bytes,
+                     const char *remark, ...)
 {
     char value[32];
     fm_units_bytes(value, bytes);
@@ -53,8 +53,8 @@ void fm_row_bytes(const struct fm_result *r, const char *label, const char *key,
     PRINT_LINE(value);
 }
 
-void fm_row_count(const struct fm_result *r, const char *label, const char *key, uint64_t n,
-                  const char *remark, ...)
+void fm_result_count(const struct fm_result *r, const char *label, const char *key, uint64_t n,
+                     const char *remark, ...)
 {
     char value[32];
     snprintf(value, sizeof value, "%" PRIu64, n);
@@ -63,16 +63,16 @@ void fm_row_count(const struct fm_result *r, const char *label, const char *key,
     PRINT_LINE(value);
 }
 
-void fm_row_word(const struct fm_result *r, const char *label, const char *key, const char *word,
-                 const char *remark, ...)
+void fm_result_word(const struct fm_result *r, const char *label, const char *key, const char *word,
+                    const char *remark, ...)
 {
     if (key)
         fm_json_add_string(r->json, key, word);
     PRINT_LINE(word);
 }
 
-void fm_row_real(const struct fm_result *r, const char *label, const char *key, double x,
-                 int digits, const char *remark, ...)
+void fm_result_real(const struct fm_result *r, const char *label, const char *key, double x,
+                    int digits, const char *remark, ...)
 {
     char value[32];
     if (digits < 0)
@@ -84,8 +84,8 @@ void fm_row_real(const struct fm_result *r, const char *label, const char *key, 
     PRINT_LINE(value);
 }
 
-void fm_row_time(const struct fm_result *r, const char *label, const char *key, double seconds,
-                 const char *remark, ...)
+void fm_result_time(const struct fm_result *r, const char *label, const char *key, double seconds,
+                    const char *remark, ...)
 {
     char value[32];
     fm_units_time(value, seconds);

@@ -28,17 +28,17 @@ cJSON *fm_result_begin(const char *tool);
 char *fm_result_json(const cJSON *report, struct fm_err *err);
 
 /* The remark is printed with printf(3); "" adds nothing to the line. */
-void fm_row_bytes(const struct fm_result *r, const char *label, const char *key, uint64_t bytes,
-                  const char *remark, ...) FM_PRINTF(5, 6);
-void fm_row_count(const struct fm_result *r, const char *label, const char *key, uint64_t n,
-                  const char *remark, ...) FM_PRINTF(5, 6);
-void fm_row_word(const struct fm_result *r, const char *label, const char *key, const char *word,
-                 const char *remark, ...) FM_PRINTF(5, 6);
+void fm_result_bytes(const struct fm_result *r, const char *label, const char *key, uint64_t bytes,
+                     const char *remark, ...) FM_PRINTF(5, 6);
+void fm_result_count(const struct fm_result *r, const char *label, const char *key, uint64_t n,
+                     const char *remark, ...) FM_PRINTF(5, 6);
+void fm_result_word(const struct fm_result *r, const char *label, const char *key, const char *word,
+                    const char *remark, ...) FM_PRINTF(5, 6);
 /* In the text, `digits` significant ones or, if negative, that many after the point. */
-void fm_row_real(const struct fm_result *r, const char *label, const char *key, double x,
-                 int digits, const char *remark, ...) FM_PRINTF(6, 7);
+void fm_result_real(const struct fm_result *r, const char *label, const char *key, double x,
+                    int digits, const char *remark, ...) FM_PRINTF(6, 7);
 /* Seconds in the JSON; days, hours, minutes in the text. */
-void fm_row_time(const struct fm_result *r, const char *label, const char *key, double seconds,
-                 const char *remark, ...) FM_PRINTF(5, 6);
+void fm_result_time(const struct fm_result *r, const char *label, const char *key, double seconds,
+                    const char *remark, ...) FM_PRINTF(5, 6);
 
 #endif

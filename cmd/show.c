@@ -19,13 +19,13 @@ void fm_show_extra(const struct fm_result *r, const struct fm_extra *x, const ch
     fm_extra_print(layers, x);
     unsigned long long tensors = x->tensors;
     if (fm_extra_named(x))
-        fm_row_bytes(r, "extra", NULL, x->bytes, "in %llu tensors of other parts%s%s%s: %s",
-                     tensors, *layers ? " (" : "", layers, *layers ? ")" : "", what);
+        fm_result_bytes(r, "extra", NULL, x->bytes, "in %llu tensors of other parts%s%s%s: %s",
+                        tensors, *layers ? " (" : "", layers, *layers ? ")" : "", what);
     else
-        fm_row_bytes(r, "extra", NULL, x->bytes,
-                     "in %llu tensors of layer%s %s, for multi-token prediction%s: %s", tensors,
-                     fm_extra_layers(x) > 1 ? "s" : "", layers,
-                     fm_extra_parts(x) ? ", and of other parts" : "", what);
+        fm_result_bytes(r, "extra", NULL, x->bytes,
+                        "in %llu tensors of layer%s %s, for multi-token prediction%s: %s", tensors,
+                        fm_extra_layers(x) > 1 ? "s" : "", layers,
+                        fm_extra_parts(x) ? ", and of other parts" : "", what);
 }
 
 void fm_show_stored(const struct fm_result *r, const char *storage, uint64_t stored,
@@ -34,8 +34,8 @@ void fm_show_stored(const struct fm_result *r, const char *storage, uint64_t sto
     if (!storage || !storage[0])
         return;
     fm_json_add_string(r->json, "storage", storage);
-    fm_row_bytes(r, "stored", "bytes_stored", stored, "%s", storage);
-    fm_row_bytes(r, "plain", "bytes_plain", written, "the same weights, decoded");
+    fm_result_bytes(r, "stored", "bytes_stored", stored, "%s", storage);
+    fm_result_bytes(r, "plain", "bytes_plain", written, "the same weights, decoded");
 }
 
 /* The time on more ranks like this one, as long as more ranks are faster. */
@@ -48,7 +48,7 @@ static void describe_ranks(const struct fm_result *r, const struct fm_estimate *
         if (!(now < before))
             return;
         before = now;
-        fm_row_time(r, "ranks", NULL, now, "on %d machines like this one (fm-mpi(7))", ranks[i]);
+        fm_result_time(r, "ranks", NULL, now, "on %d machines like this one (fm-mpi(7))", ranks[i]);
     }
 }
 
@@ -61,8 +61,8 @@ static void describe_time(const struct fm_result *r, const struct fm_forecast *f
     snprintf(range, sizeof range, strcmp(least, most) != 0 ? "%12s to %s" : "%12s", least, most);
     if (f->rate_most > 1.05 * f->rate_least)
         snprintf(slower, sizeof slower, "%.3g to ", f->rate_least * 1e-9);
-    fm_row_word(r, "time", NULL, range, "at %s%.3g GFLOP/s in a short probe, %d thread%s", slower,
-                f->rate_most * 1e-9, f->threads, f->threads == 1 ? "" : "s");
+    fm_result_word(r, "time", NULL, range, "at %s%.3g GFLOP/s in a short probe, %d thread%s",
+                   slower, f->rate_most * 1e-9, f->threads, f->threads == 1 ? "" : "s");
     fm_json_add_double(r->json, "rate", f->rate_least);
     fm_json_add_double(r->json, "rate_most", f->rate_most);
     fm_json_add_double(r->json, "seconds", f->seconds_most);
@@ -76,15 +76,15 @@ static void describe_forecast(const struct fm_result *r, const struct fm_estimat
     static const int cores[] = {2, 16, 64};
     describe_time(r, f);
     for (int i = 0; f->ranks == 1 && i < 3; i++)
-        fm_row_time(r, "machine", NULL, fm_forecast_cores(f, cores[i]), "on %d such cores",
-                    cores[i]);
+        fm_result_time(r, "machine", NULL, fm_forecast_cores(f, cores[i]), "on %d such cores",
+                       cores[i]);
     if (f->ranks == 1)
         describe_ranks(r, p);
     if (!f->halved.options[0])
         return;
     const struct fm_result halved = {r->text, fm_json_add_object(r->json, "halved")};
     fm_json_add_string(halved.json, "options", f->halved.options);
-    fm_row_time(&halved, "halved", "seconds", f->halved_seconds, "with %s", f->halved.options);
+    fm_result_time(&halved, "halved", "seconds", f->halved_seconds, "with %s", f->halved.options);
 }
 
 /* The number of leaves (lib/engine/sweep.h) of the kind of sweep with the most FLOPs. */
@@ -99,15 +99,15 @@ static int leaves_of(const struct fm_estimate *p)
 static void describe_separator(const struct fm_result *r, const struct fm_separator *s)
 {
     if (s->id >= 0) {
-        fm_row_count(r, "separator", "separator", (uint64_t)s->id, "after each document, %s",
-                     s->token);
+        fm_result_count(r, "separator", "separator", (uint64_t)s->id, "after each document, %s",
+                        s->token);
         fm_json_add_string(r->json, "separator_token", s->token);
         return;
     }
     fm_json_add_null(r->json, "separator");
-    fm_row_word(r, "separator", NULL, "none", "%s",
-                s->unknown ? "because no file has an end-of-sequence token"
-                           : "after each document");
+    fm_result_word(r, "separator", NULL, "none", "%s",
+                   s->unknown ? "because no file has an end-of-sequence token"
+                              : "after each document");
 }
 
 static void describe_read(const struct fm_result *r, const struct fm_estimate *p)
@@ -117,21 +117,21 @@ static void describe_read(const struct fm_result *r, const struct fm_estimate *p
         fm_units_bytes(rate, (uint64_t)((double)p->read / p->forecast.seconds_most));
         snprintf(slow, sizeof slow, "; storage slower than %s/s makes the time longer", rate);
     }
-    fm_row_bytes(r, "read", "read", p->read, "weights read%s", slow);
+    fm_result_bytes(r, "read", "read", p->read, "weights read%s", slow);
 }
 
 static void describe_work(const struct fm_result *r, const struct fm_estimate *p)
 {
-    fm_row_count(r, "sweeps", "sweeps", p->sweeps, "over the model");
-    fm_row_real(r, "flops", "flops", p->flops, 3, "in matrix products, %s", p->precision);
+    fm_result_count(r, "sweeps", "sweeps", p->sweeps, "over the model");
+    fm_result_real(r, "flops", "flops", p->flops, 3, "in matrix products, %s", p->precision);
 }
 
 /* The cost of a measurement. */
 static void describe_cost(const struct fm_result *r, const struct fm_estimate *p)
 {
     fm_json_add_bool(r->json, "dry_run", 1);
-    fm_row_bytes(r, "memory", "memory", p->memory, "resident, at most");
-    fm_row_bytes(r, "spill", "spill", p->spill, "temporary files");
+    fm_result_bytes(r, "memory", "memory", p->memory, "resident, at most");
+    fm_result_bytes(r, "spill", "spill", p->spill, "temporary files");
     describe_read(r, p);
     describe_work(r, p);
     describe_forecast(r, p);
@@ -141,16 +141,16 @@ static void describe_tokens(const struct fm_result *r, const struct fm_estimate 
 {
     if (p->held) {
         fm_json_add_uint(r->json, "tokens_held", p->held);
-        fm_row_count(r, "tokens", "tokens_used", p->used, "of %llu in the files are used",
-                     (unsigned long long)p->held);
+        fm_result_count(r, "tokens", "tokens_used", p->used, "of %llu in the files are used",
+                        (unsigned long long)p->held);
     }
-    fm_row_count(r, "held out", "held_out", (uint64_t)p->evaluated,
-                 "sequence%s of %d tokens, to measure quality on", p->evaluated == 1 ? "" : "s",
-                 p->evaluated_len);
+    fm_result_count(r, "held out", "held_out", (uint64_t)p->evaluated,
+                    "sequence%s of %d tokens, to measure quality on", p->evaluated == 1 ? "" : "s",
+                    p->evaluated_len);
     fm_json_add_uint(r->json, "held_out_seq_len", (uint64_t)p->evaluated_len);
     if (p->exact) {
-        fm_row_count(r, "longest", "longest", (uint64_t)p->longest,
-                     "tokens in a sequence at most, %s", p->exact);
+        fm_result_count(r, "longest", "longest", (uint64_t)p->longest,
+                        "tokens in a sequence at most, %s", p->exact);
         fm_json_add_string(r->json, "longest_why", p->exact);
     }
     if (p->text)
@@ -163,26 +163,27 @@ static void describe_space(const struct fm_result *r, const struct fm_estimate *
     char option[32];
     /* The bundle, and one export at full width: both hold the weights unchanged, or decoded. */
     uint64_t later = 2 * (p->written > p->stored ? p->written : p->stored);
-    fm_row_bytes(r, "memory", "memory", p->memory, "resident, at most");
+    fm_result_bytes(r, "memory", "memory", p->memory, "resident, at most");
     fm_units_option(option, p->enough);
     if (p->enough)
         fm_json_add_uint(r->json, "memory_enough", p->enough);
     if (p->enough && p->enough < p->memory)
-        fm_row_bytes(r, "", NULL, p->enough,
-                     "is enough: --memory %s, %.0f %% more operations than with all", option,
-                     100 * p->enough_more);
-    fm_row_bytes(r, "spill", "spill", p->spill, "temporary files");
+        fm_result_bytes(r, "", NULL, p->enough,
+                        "is enough: --memory %s, %.0f %% more operations than with all", option,
+                        100 * p->enough_more);
+    fm_result_bytes(r, "spill", "spill", p->spill, "temporary files");
     describe_read(r, p);
     fm_show_stored(r, p->storage, p->stored, p->written);
     if (p->codes[0]) {
         fm_json_add_string(r->json, "codes", p->codes);
-        fm_row_word(r, "codes", NULL, "", "%s", p->codes);
+        fm_result_word(r, "codes", NULL, "", "%s", p->codes);
     }
-    fm_row_bytes(r, "output", "output", p->disk, "written");
+    fm_result_bytes(r, "output", "output", p->disk, "written");
     if (p->state)
-        fm_row_bytes(r, "state", "state", p->state, "state file; twice that while it is replaced");
-    fm_row_bytes(r, "later", "later", later,
-                 "at most, estimated: fm-pack's bundle and one export of it");
+        fm_result_bytes(r, "state", "state", p->state,
+                        "state file; twice that while it is replaced");
+    fm_result_bytes(r, "later", "later", later,
+                    "at most, estimated: fm-pack's bundle and one export of it");
 }
 
 static void describe_carried(const struct fm_result *r, const struct fm_estimate *p)
@@ -191,15 +192,15 @@ static void describe_carried(const struct fm_result *r, const struct fm_estimate
     for (int i = 0; i < p->carried_count; i++) {
         const struct fm_result file = {r->text, fm_json_add_object(carried, NULL)};
         fm_json_add_string(file.json, "name", p->carried[i].name);
-        fm_row_bytes(&file, "carried", "bytes", p->carried[i].bytes, "%s", p->carried[i].name);
+        fm_result_bytes(&file, "carried", "bytes", p->carried[i].bytes, "%s", p->carried[i].name);
     }
     cJSON *left = p->left_count ? fm_json_add_array(r->json, "left_out") : NULL;
     for (int i = 0; i < p->left_count; i++) {
         fm_json_add_string(left, NULL, p->left[i]);
-        fm_row_word(r, "left out", NULL, "", "%s", p->left[i]);
+        fm_result_word(r, "left out", NULL, "", "%s", p->left[i]);
     }
     if (p->left_more)
-        fm_row_word(r, "left out", NULL, "", "and %d more", p->left_more);
+        fm_result_word(r, "left out", NULL, "", "and %d more", p->left_more);
 }
 
 static void describe_estimate(const struct fm_result *r, const void *self)
@@ -208,10 +209,10 @@ static void describe_estimate(const struct fm_result *r, const void *self)
     const struct fm_forecast *f = &p->forecast;
     fm_json_add_bool(r->json, "dry_run", 1);
     if (p->method)
-        fm_row_word(r, "method", "method", p->method, "makes masks");
+        fm_result_word(r, "method", "method", p->method, "makes masks");
     if (p->beyond > 0) {
-        fm_row_real(r, "budget", "budget_most", p->reach, -4,
-                    "is the largest that these options can reach");
+        fm_result_real(r, "budget", "budget_most", p->reach, -4,
+                       "is the largest that these options can reach");
         fm_json_add_double(r->json, "budget_beyond", p->beyond);
     }
     describe_tokens(r, p);
@@ -221,13 +222,13 @@ static void describe_estimate(const struct fm_result *r, const void *self)
     fm_json_add_string(r->json, "precision", p->precision);
     fm_json_add_uint(r->json, "tokens", p->tokens);
     if (p->kinds)
-        fm_row_count(r, "leaves", "leaves", (uint64_t)leaves_of(p),
-                     "in a sweep; at most as many ranks can share it (fm-mpi(7))");
+        fm_result_count(r, "leaves", "leaves", (uint64_t)leaves_of(p),
+                        "in a sweep; at most as many ranks can share it (fm-mpi(7))");
     if (f->ranks > 1) {
         fm_json_add_uint(r->json, "ranks", (uint64_t)f->ranks);
-        fm_row_count(r, "ranks", "ranks_working", (uint64_t)f->working,
-                     "of %d have work in every sweep%s", f->ranks,
-                     f->working < f->ranks ? "; give more --batch, or fewer ranks" : "");
+        fm_result_count(r, "ranks", "ranks_working", (uint64_t)f->working,
+                        "of %d have work in every sweep%s", f->ranks,
+                        f->working < f->ranks ? "; give more --batch, or fewer ranks" : "");
     }
     describe_forecast(r, p);
 }

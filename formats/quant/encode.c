@@ -134,8 +134,8 @@ static size_t some_of(size_t at, size_t n, size_t block)
     return some < rest ? some : rest;
 }
 
-void fm_scaled_from_f32(void *codes, const float *x, const float *scale, size_t n, size_t block,
-                        enum fm_codes code)
+void fm_encode_codes(void *codes, const float *x, const float *scale, size_t n, size_t block,
+                     enum fm_codes code)
 {
     float q[CHUNK];
     size_t per_byte = 8 / (size_t)fm_code_bits(code);
@@ -176,7 +176,7 @@ FM_CLONES(void, most_of_blocks, (float *most, const float *x, size_t blocks, siz
         most_of(most, x, blocks, block);
 }
 
-void fm_scaled_most(float *most, const float *x, size_t n, size_t block)
+void fm_encode_most(float *most, const float *x, size_t n, size_t block)
 {
     size_t whole = n / block;
     most_of_blocks(most, x, whole, block);
@@ -209,14 +209,14 @@ static uint8_t power_of(float most, int offset)
     return (uint8_t)(e < 0 ? 0 : e > 254 ? 254 : e);
 }
 
-float fm_scale_power(void *stored, const struct fm_quantise_block *b, int offset)
+float fm_encode_power_scale(void *stored, const struct fm_encode_block *b, int offset)
 {
     uint8_t *byte = stored;
     *byte = power_of(b->most, offset);
     return ldexpf(1, *byte - 127);
 }
 
-float fm_scale_rounded(void *stored, const struct fm_quantise_block *b, float top)
+float fm_encode_rounded_scale(void *stored, const struct fm_encode_block *b, float top)
 {
     float s = rounded(b->most / top, b->weights);
     s = s == 0 ? epsilon_of(b->weights) : s;
@@ -227,13 +227,13 @@ float fm_scale_rounded(void *stored, const struct fm_quantise_block *b, float to
 /* ---- matrices ---- */
 
 /* Row i of a matrix, as float32. */
-static void read_row(float *wide, const struct fm_quantise_matrix *w, size_t i)
+static void read_row(float *wide, const struct fm_encode_matrix *w, size_t i)
 {
     fm_dtype_to_f32(wide, w->at + i * w->stride, w->dtype, w->columns);
 }
 
-bool fm_quantise_factor(float *factor, const struct fm_quantiser *q, const struct fm_scheme *to,
-                        const struct fm_quantise_matrix *w)
+bool fm_encode_factor(float *factor, const struct fm_quantiser *q, const struct fm_scheme *to,
+                      const struct fm_encode_matrix *w)
 {
     struct fm_mark mark = fm_scratch_mark();
     float *wide = fm_scratch((w->columns + 1) * sizeof *wide), most = 0;
@@ -241,12 +241,12 @@ bool fm_quantise_factor(float *factor, const struct fm_quantiser *q, const struc
     for (size_t i = 0; to->storage->factor_end && i < w->rows && isfinite(most); i++) {
         float row = 0;
         read_row(wide, w, i);
-        fm_scaled_most(&row, wide, w->columns, w->columns ? w->columns : 1);
+        fm_encode_most(&row, wide, w->columns, w->columns ? w->columns : 1);
         most = row <= most ? most : row; /* if `row` is NaN, so is `most` */
     }
     fm_scratch_release(mark);
     if (to->storage->factor_end)
-        *factor = q->factor(&(struct fm_quantise_block){.weights = w->dtype, .most = most});
+        *factor = q->factor(&(struct fm_encode_block){.weights = w->dtype, .most = most});
     return isfinite(most);
 }
 
@@ -260,13 +260,13 @@ struct band {
 };
 
 /* The largest magnitudes of the blocks of rows [first, first + n); false: NaN or Inf. */
-static bool read_band(struct band *b, const struct fm_quantise_matrix *w, size_t first, size_t n)
+static bool read_band(struct band *b, const struct fm_encode_matrix *w, size_t first, size_t n)
 {
     bool finite = true;
     for (size_t i = 0; i < n; i++) {
         float *wide = b->wide + i * w->columns, *most = i ? b->row : b->most;
         read_row(wide, w, first + i);
-        fm_scaled_most(most, wide, w->columns, b->size);
+        fm_encode_most(most, wide, w->columns, b->size);
         for (size_t k = 0; k < b->blocks; k++) {
             finite = finite && isfinite(most[k]);
             b->most[k] = most[k] > b->most[k] ? most[k] : b->most[k];
@@ -275,8 +275,8 @@ static bool read_band(struct band *b, const struct fm_quantise_matrix *w, size_t
     return finite;
 }
 
-bool fm_quantise(void *codes, void *scales, const struct fm_quantiser *q,
-                 const struct fm_scheme *to, const struct fm_quantise_matrix *w, float factor)
+bool fm_encode(void *codes, void *scales, const struct fm_quantiser *q, const struct fm_scheme *to,
+               const struct fm_encode_matrix *w, float factor)
 {
     size_t columns = w->columns, high = (size_t)to->block_rows;
     size_t size = to->block_columns > 0 ? (size_t)to->block_columns : columns ? columns : 1;
@@ -299,12 +299,12 @@ bool fm_quantise(void *codes, void *scales, const struct fm_quantiser *q,
         finite = read_band(&b, w, first, n);
         for (size_t k = 0; k < blocks && finite; k++)
             b.scale[k] = q->scale(b.stored + k * element,
-                                  &(struct fm_quantise_block){w->dtype, b.most[k], factor});
+                                  &(struct fm_encode_block){w->dtype, b.most[k], factor});
         if (scales && finite)
             memcpy((char *)scales + first / high * blocks * element, b.stored, blocks * element);
         for (size_t i = 0; i < n && codes && finite; i++)
-            fm_scaled_from_f32((char *)codes + (first + i) * row, b.wide + i * columns, b.scale,
-                               columns, size, to->storage->code);
+            fm_encode_codes((char *)codes + (first + i) * row, b.wide + i * columns, b.scale,
+                            columns, size, to->storage->code);
     }
     fm_scratch_release(mark);
     return finite;

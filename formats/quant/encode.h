@@ -25,7 +25,7 @@ const char *fm_server_name(enum fm_server server);
 int fm_server_find(const char *name);
 
 /* A block, or a matrix, that is rounded. */
-struct fm_quantise_block {
+struct fm_encode_block {
     enum fm_dtype weights; /* of its numbers */
     float most;            /* their largest magnitude */
     float factor;          /* of the matrix */
@@ -38,10 +38,10 @@ struct fm_quantiser {
     const char *fused;  /* as `config`, for experts in one tensor; NULL: not supported */
     const char *fused_list;
     /* The factor of a matrix; NULL: none. */
-    float (*factor)(const struct fm_quantise_block *matrix);
+    float (*factor)(const struct fm_encode_block *matrix);
     int factor_dims; /* dimensions of the tensor with the factor */
     /* The scale of a block; also written to `stored` as bytes. */
-    float (*scale)(void *stored, const struct fm_quantise_block *block);
+    float (*scale)(void *stored, const struct fm_encode_block *block);
     enum fm_dtype scales;          /* dtype of scales */
     bool as_weights;               /* they have the dtype of the weights instead */
     const char *unit_end;          /* ending of the name of an additional number, always 1, that
@@ -65,7 +65,7 @@ static inline enum fm_dtype fm_quantiser_scales(const struct fm_quantiser *q, en
 }
 
 /* A matrix of numbers: row i begins at `at` + i * stride. */
-struct fm_quantise_matrix {
+struct fm_encode_matrix {
     const char *at;
     size_t stride; /* bytes */
     enum fm_dtype dtype;
@@ -74,19 +74,19 @@ struct fm_quantise_matrix {
 
 /* Set the factor of all scales of a matrix; 1 without one.  Here and below: `to` is the
  * scheme of the format; false if the matrix contains NaN or Inf. */
-bool fm_quantise_factor(float *factor, const struct fm_quantiser *q, const struct fm_scheme *to,
-                        const struct fm_quantise_matrix *w);
+bool fm_encode_factor(float *factor, const struct fm_quantiser *q, const struct fm_scheme *to,
+                      const struct fm_encode_matrix *w);
 /* Write codes and scales, row-major, each unless NULL. */
-bool fm_quantise(void *codes, void *scales, const struct fm_quantiser *q,
-                 const struct fm_scheme *to, const struct fm_quantise_matrix *w, float factor);
+bool fm_encode(void *codes, void *scales, const struct fm_quantiser *q, const struct fm_scheme *to,
+               const struct fm_encode_matrix *w, float factor);
 
 /* For encoding the n elements of a row: most[i] is the largest |x| in the i-th run of `block`
  * elements (the last may be shorter), and NaN or Inf if the run contains one. */
-void fm_scaled_most(float *most, const float *x, size_t n, size_t block);
+void fm_encode_most(float *most, const float *x, size_t n, size_t block);
 /* The code nearest to x / scale, one float32 quotient: ties go to the even code, and larger values
  * saturate at the largest code.  Where the scale is 0, the code of the number 0.  x must be finite,
  * and n even for codes of four bits. */
-void fm_scaled_from_f32(void *codes, const float *x, const float *scale, size_t n, size_t block,
-                        enum fm_codes code);
+void fm_encode_codes(void *codes, const float *x, const float *scale, size_t n, size_t block,
+                     enum fm_codes code);
 
 #endif

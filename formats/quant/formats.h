@@ -46,8 +46,8 @@ int fm_fp8_read_block(int *rows, int *columns, const cJSON *size, struct fm_err 
  * Powers: 2^(floor(log2 most) - offset), twice that if most is at least 1.75 times the largest
  * power of two not above it.  Rounded: most / top, rounded to `weights`; the epsilon of that where
  * the result is 0. */
-float fm_scale_power(void *stored, const struct fm_quantise_block *block, int offset);
-float fm_scale_rounded(void *stored, const struct fm_quantise_block *block, float top);
+float fm_encode_power_scale(void *stored, const struct fm_encode_block *block, int offset);
+float fm_encode_rounded_scale(void *stored, const struct fm_encode_block *block, float top);
 
 extern const struct fm_storage fm_awq, fm_fp8_channel, fm_fp8_tensor, fm_fp8_block, fm_fp8_modelopt,
     fm_int4, fm_nvfp4, fm_nvfp4_ct, fm_mxfp4_ct, fm_mxfp4_plain, fm_mxfp8_ct, fm_mxfp8_modelopt;

@@ -123,7 +123,7 @@ const struct fm_storage fm_fp8_block = {COMPRESSED, .name = "fp8-block"};
 const struct fm_storage fm_fp8_modelopt = {CODES, FM_MODELOPT_NAMES, .name = "fp8-tensor",
                                            .scale_dtypes = 1u << FM_F32};
 
-static float scale_of_block(void *stored, const struct fm_quantise_block *b)
+static float scale_of_block(void *stored, const struct fm_encode_block *b)
 {
     float s = b->most / 448;
     s = s < FLT_MIN ? 1 : s;
@@ -143,9 +143,9 @@ const struct fm_quantiser fm_to_fp8_block = {
     .about = "FP8 (E4M3), one scale per block of 128 x 128",
 };
 
-static float scale_of_row(void *stored, const struct fm_quantise_block *b)
+static float scale_of_row(void *stored, const struct fm_encode_block *b)
 {
-    return fm_scale_rounded(stored, b, 448);
+    return fm_encode_rounded_scale(stored, b, 448);
 }
 
 /* FP8 matrix products need rows of a multiple of 16 bytes. */

@@ -19,9 +19,9 @@ const struct fm_storage fm_int4 = {FM_COMPRESSED_NAMES,
                                    .scale_dtypes = FM_SCALES_PLAIN,
                                    .shape_end = ".weight_shape"};
 
-static float scale_of(void *stored, const struct fm_quantise_block *b)
+static float scale_of(void *stored, const struct fm_encode_block *b)
 {
-    return fm_scale_rounded(stored, b, 7.5F);
+    return fm_encode_rounded_scale(stored, b, 7.5F);
 }
 
 #define W4A16(label, size)                                                                         \

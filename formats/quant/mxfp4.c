@@ -70,9 +70,9 @@ const struct fm_storage fm_mxfp4_plain = {.name = "mxfp4",
                                           .scale_end = ".weight_scale",
                                           .scale_dtypes = FM_SCALES_POWERS};
 
-static float scale_of(void *stored, const struct fm_quantise_block *b)
+static float scale_of(void *stored, const struct fm_encode_block *b)
 {
-    return fm_scale_power(stored, b, 2);
+    return fm_encode_power_scale(stored, b, 2);
 }
 
 const struct fm_quantiser fm_to_mxfp4 = {

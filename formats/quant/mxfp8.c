@@ -53,9 +53,9 @@ const struct fm_storage fm_mxfp8_ct = {CODES, FM_COMPRESSED_NAMES, .codes_end = 
 const struct fm_storage fm_mxfp8_modelopt = {CODES, FM_MODELOPT_NAMES, .whole = true,
                                              .scale_dtypes = 1u << FM_U8};
 
-static float scale_of(void *stored, const struct fm_quantise_block *b)
+static float scale_of(void *stored, const struct fm_encode_block *b)
 {
-    return fm_scale_power(stored, b, 8);
+    return fm_encode_power_scale(stored, b, 8);
 }
 
 const struct fm_quantiser fm_to_mxfp8 = {

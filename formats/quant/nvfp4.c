@@ -33,7 +33,7 @@ static uint8_t e4m3_of(float x)
 {
     const float one = 1;
     uint8_t code;
-    fm_scaled_from_f32(&code, &x, &one, 1, 1, FM_CODE_E4M3);
+    fm_encode_codes(&code, &x, &one, 1, 1, FM_CODE_E4M3);
     return code;
 }
 
@@ -50,12 +50,12 @@ static float factor_or_one(float t)
     return t > 0 && isfinite(t) ? t : 1;
 }
 
-static float factor_of(const struct fm_quantise_block *matrix)
+static float factor_of(const struct fm_encode_block *matrix)
 {
     return factor_or_one(matrix->most / (6 * 448.0F));
 }
 
-static float scale_of(void *stored, const struct fm_quantise_block *b)
+static float scale_of(void *stored, const struct fm_encode_block *b)
 {
     float s = b->most / (6 * b->factor);
     uint8_t *byte = stored;
@@ -72,13 +72,13 @@ static float rounded(float x, enum fm_dtype weights)
     return x;
 }
 
-static float factor_of_ct(const struct fm_quantise_block *matrix)
+static float factor_of_ct(const struct fm_encode_block *matrix)
 {
     float inverse = rounded(1 / matrix->most, matrix->weights);
     return factor_or_one(rounded(inverse * (6 * 448.0F), matrix->weights));
 }
 
-static float scale_of_ct(void *stored, const struct fm_quantise_block *b)
+static float scale_of_ct(void *stored, const struct fm_encode_block *b)
 {
     float s = rounded(b->most / 6, b->weights) * b->factor;
     uint8_t *byte = stored;

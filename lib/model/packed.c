@@ -553,7 +553,7 @@ uint64_t fm_packed_all_bytes(const struct fm_packed *p)
  *                              |                 |
  *                              v  fm_move        v
  *     cut of a file       | g0 gate   | g1 gate   | ...                 codes, scales: N x K
- *                              |  fm_scheme_decode, or back: fm_quantise (formats/quant)
+ *                              |  fm_scheme_decode, or back: fm_encode (formats/quant)
  *                              v
  *     values              | g0 gate   | g1 gate   | ...                 N x K
  *                              |  fm_move
@@ -701,8 +701,8 @@ static void decode(struct fm_channels *c)
 
 /* A cut of the values as a matrix of a file: in scratch if it has channels as columns, else in the
  * part. */
-static struct fm_quantise_matrix matrix_of(const struct fm_channels *c,
-                                           const struct fm_expert_cut *cut)
+static struct fm_encode_matrix matrix_of(const struct fm_channels *c,
+                                         const struct fm_expert_cut *cut)
 {
     size_t H = (size_t)c->config->H, n = (size_t)c->count * (size_t)cut->rows;
     const struct fm_packed_forms f =
@@ -710,9 +710,9 @@ static struct fm_quantise_matrix matrix_of(const struct fm_channels *c,
     const char *at = c->count ? (const char *)c->plane[0] + f.part_first : NULL;
     size_t row = H * (size_t)fm_dtype_bits(c->dtype) / 8;
     if (!cut->columns)
-        return (struct fm_quantise_matrix){at, cut->rows == 1 ? f.part.group : row, c->dtype, n, H};
+        return (struct fm_encode_matrix){at, cut->rows == 1 ? f.part.group : row, c->dtype, n, H};
     at = fm_packed_cut(c, cut->part, -1, c->count, c->count, 0);
-    return (struct fm_quantise_matrix){at, f.file_bytes / H, c->dtype, H, n};
+    return (struct fm_encode_matrix){at, f.file_bytes / H, c->dtype, H, n};
 }
 
 /* Round the values, matrix by matrix.  All have the same factor. */
@@ -720,10 +720,10 @@ static bool encode(struct fm_channels *c, const struct fm_packed *to, const stru
 {
     const struct fm_expert_cut part = fm_expert_cut(c->config->expert, c->of);
     int matrices = fm_expert_part_rows(c->config->expert, c->of);
-    struct fm_quantise_matrix all = matrix_of(c, &part);
+    struct fm_encode_matrix all = matrix_of(c, &part);
     char *plane[FM_PLANES];
     float factor;
-    bool finite = fm_quantise_factor(&factor, q, &to->scheme, &all);
+    bool finite = fm_encode_factor(&factor, q, &to->scheme, &all);
     for (int n = 0; n < FM_PLANES; n++) {
         const struct fm_packed_part *own = fm_packed_find(to, c->of, n);
         plane[n] = fm_scratch(own ? (size_t)fm_packed_bytes(to, own, c->count)
@@ -733,7 +733,7 @@ static bool encode(struct fm_channels *c, const struct fm_packed *to, const stru
         const struct fm_expert_cut cut =
             fm_expert_cut(c->config->expert, fm_packed_matrix(c->of, i));
         struct fm_mark mark = fm_scratch_mark();
-        const struct fm_quantise_matrix w = matrix_of(c, &cut);
+        const struct fm_encode_matrix w = matrix_of(c, &cut);
         struct fm_packed_forms f[FM_PLANES];
         char *own[FM_PLANES];
         for (int n = 0; n < FM_PLANES; n++) {
@@ -743,7 +743,7 @@ static bool encode(struct fm_channels *c, const struct fm_packed *to, const stru
             f[n] = fm_packed_forms(c->config, to, n, c->dtype, &cut, c->count, c->count);
             own[n] = fm_scratch(f[n].file_bytes);
         }
-        finite = fm_quantise(own[0], own[1], q, &to->scheme, &w, factor);
+        finite = fm_encode(own[0], own[1], q, &to->scheme, &w, factor);
         for (int n = 0; n < FM_PLANES; n++)
             if (own[n] != plane[n])
                 fm_move(plane[n] + f[n].part_first, &f[n].part, own[n], &f[n].file, &f[n].box,

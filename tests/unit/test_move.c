@@ -388,12 +388,11 @@ static void compare_rounded(const struct fm_channels *c, const struct fm_channel
                             size_t N, size_t K)
 {
     const struct fm_scheme *scheme = &c->packed->scheme;
-    const struct fm_quantise_matrix own = {(const char *)w, 2 * K, FM_BF16, N, K};
+    const struct fm_encode_matrix own = {(const char *)w, 2 * K, FM_BF16, N, K};
     size_t codes = N * K * (size_t)f->bits / 8, blocks = fm_scheme_blocks(scheme, N, K);
     char *code = malloc(codes + 1), *scale = malloc(blocks * sizeof(float) + 1);
     float *wide = malloc((blocks + 1) * sizeof *wide), *want = malloc((N * K + 1) * sizeof *want);
-    assert_true(
-        fm_quantise(code, scale, fm_quantisers_find(f->rounded), scheme, &own, c->factor[0]));
+    assert_true(fm_encode(code, scale, fm_quantisers_find(f->rounded), scheme, &own, c->factor[0]));
     assert_memory_equal(fm_packed_cut(c, cut, 0, c->count, c->count, 0), code, codes);
     bool has = fm_packed_find(c->packed, c->of, 1);
     assert_memory_equal(has ? fm_packed_cut(c, cut, 1, c->count, c->count, 0) : c->plane[1], scale,
@@ -416,7 +415,7 @@ static void round_part(const struct model *m, const struct format *f, bool down,
     uint16_t *part = malloc((rows * k * H + 1) * sizeof *part);
     for (size_t i = 0; i < rows * k * H; i++)
         part[i] = (uint16_t)(rand() % 2 << 15 | (0x3f00 + rand() % 0x100)); /* 0.5 to 2 */
-    const struct fm_quantise_matrix all = {(const char *)part, 2 * H, FM_BF16, rows * k, H};
+    const struct fm_encode_matrix all = {(const char *)part, 2 * H, FM_BF16, rows * k, H};
     struct fm_mark mark = fm_scratch_mark();
     struct fm_channels c = {.config = &m->config,
                             .of = down ? FM_PART_DOWN_T : FM_PART_GATE_UP,
@@ -424,7 +423,7 @@ static void round_part(const struct model *m, const struct format *f, bool down,
                             .dtype = FM_BF16,
                             .plane = {part}};
     float factor;
-    assert_true(fm_quantise_factor(&factor, q, &packed->scheme, &all));
+    assert_true(fm_encode_factor(&factor, q, &packed->scheme, &all));
     assert_true(fm_packed_convert(&c, packed, q));
     struct fm_channels decoded = c;
     decoded.dtype = FM_F32;

@@ -149,7 +149,7 @@ static void expect_codes(enum fm_codes code, const float *x, const float *scale,
     static uint8_t have[8192];
     assert_true(n * (size_t)bits / 8 <= sizeof have);
     memset(have, 0xa5, sizeof have);
-    fm_scaled_from_f32(have, x, scale, n, block, code);
+    fm_encode_codes(have, x, scale, n, block, code);
     assert_int_equal(have[n * (size_t)bits / 8], 0xa5);
     for (size_t i = 0; i < n; i++) {
         int c = bits == 8 ? have[i] : have[i / 2] >> (i % 2 * 4) & 15;
@@ -211,7 +211,7 @@ TEST_AROUND(blocks_have_their_scales, start_test, end_test)
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
         size_t n = shapes[s][0], block = shapes[s][1], blocks = n / block;
         float *x = normals(n, 1), *scale = floats(blocks), *most = floats(blocks);
-        fm_scaled_most(most, x, n, block);
+        fm_encode_most(most, x, n, block);
         for (size_t b = 0; b < blocks; b++) {
             float want = 0;
             for (size_t i = b * block; i < (b + 1) * block; i++)
@@ -222,14 +222,14 @@ TEST_AROUND(blocks_have_their_scales, start_test, end_test)
         for (int code = FM_CODE_E4M3; code <= FM_CODE_INT4; code++)
             expect_codes((enum fm_codes)code, x, scale, n, block);
         x[n - 1] = s % 2 ? NAN : -INFINITY;
-        fm_scaled_most(most, x, n, block);
+        fm_encode_most(most, x, n, block);
         assert_false(isfinite(most[blocks - 1]));
         check_guards();
         free_arrays();
     }
     const float cut[] = {1, -2, 3};
     float most[2];
-    fm_scaled_most(most, cut, 3, 2);
+    fm_encode_most(most, cut, 3, 2);
     assert_true(most[0] == 2 && most[1] == 3);
 }
 
