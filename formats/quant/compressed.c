@@ -44,8 +44,8 @@ static const char *word_of(const cJSON *object, const char *key)
 
 static bool is_said(const cJSON *object, const char *key)
 {
-    const cJSON *value = cJSON_GetObjectItemCaseSensitive(object, key);
-    return value && !cJSON_IsNull(value) && !cJSON_IsFalse(value);
+    const cJSON *value = fm_json_value(object, key);
+    return value && !cJSON_IsFalse(value);
 }
 
 static int read_sizes(struct fm_scheme *s, const cJSON *weights, struct fm_err *err)

@@ -28,9 +28,9 @@
 int fm_fp8_check_word(const cJSON *object, const char *key, const char *word, const char *other,
                       struct fm_err *err)
 {
-    const cJSON *v = cJSON_GetObjectItemCaseSensitive(object, key);
+    const cJSON *v = fm_json_value(object, key);
     const char *has = cJSON_GetStringValue(v);
-    if (!v || cJSON_IsNull(v) || (has && (strcmp(has, word) == 0 || strcmp(has, other) == 0)))
+    if (!v || (has && (strcmp(has, word) == 0 || strcmp(has, other) == 0)))
         return FM_OK;
     return fm_fail(err, FM_ECONFIG,
                    "fp8 with %s '%.32s' is not supported (only '%s'); use the model's BF16 "
@@ -63,9 +63,8 @@ static int read_store(struct fm_scheme *s, struct fm_schemes **several, const cJ
 {
     static const struct fm_scheme experts = {&fm_mxfp4_plain, 1, 32};
     const struct fm_scheme others = *s;
-    const cJSON *store = cJSON_GetObjectItemCaseSensitive(json, "store_dtype");
     double block = experts.block_columns;
-    if (!store || cJSON_IsNull(store))
+    if (!fm_json_value(json, "store_dtype"))
         return FM_OK;
     if (fm_fp8_check_word(json, "store_dtype", "mxfp4", "mxfp4", err) ||
         fm_json_opt_double(json, "mxfp4_block_size", 1, 1e9, &block, err))
@@ -84,8 +83,8 @@ static int read_store(struct fm_scheme *s, struct fm_schemes **several, const cJ
 static int read_fp8(struct fm_scheme *s, struct fm_schemes **several, const cJSON *json,
                     struct fm_err *err)
 {
-    const cJSON *size = cJSON_GetObjectItemCaseSensitive(json, "weight_block_size");
-    bool blocks = size && !cJSON_IsNull(size);
+    const cJSON *size = fm_json_value(json, "weight_block_size");
+    bool blocks = size != NULL;
     *s = (struct fm_scheme){.storage = &fm_fp8};
     if ((blocks && fm_fp8_read_block(&s->block_rows, &s->block_columns, size, err)) ||
         fm_fp8_check_word(json, "activation_scheme", "dynamic", blocks ? "dynamic" : "static",

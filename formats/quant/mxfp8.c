@@ -13,17 +13,17 @@
 static int read_mxfp8(struct fm_scheme *s, struct fm_schemes **several, const cJSON *json,
                       struct fm_err *err)
 {
-    const cJSON *size = cJSON_GetObjectItemCaseSensitive(json, "weight_block_size");
-    const cJSON *experts = cJSON_GetObjectItemCaseSensitive(json, "moe_quant_algo");
+    const cJSON *size = fm_json_value(json, "weight_block_size");
+    const cJSON *experts = fm_json_value(json, "moe_quant_algo");
     (void)several;
     *s = (struct fm_scheme){&fm_mxfp8, 1, 32};
-    if (experts && !cJSON_IsNull(experts))
+    if (experts)
         return fm_fail(err, FM_ECONFIG,
                        "mxfp8 with moe_quant_algo '%.32s' is not supported: experts in another "
                        "format; use the model's BF16 original, or dequantize it first",
                        cJSON_IsString(experts) ? experts->valuestring : "?");
     int rows = 1, columns = 32;
-    if (size && !cJSON_IsNull(size) && fm_fp8_read_block(&rows, &columns, size, err))
+    if (size && fm_fp8_read_block(&rows, &columns, size, err))
         return err->code;
     if (rows != 1 || columns != 32)
         return fm_fail(err, FM_ECONFIG,

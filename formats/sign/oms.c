@@ -299,10 +299,10 @@ static int read_material(struct fm_oms_envelope *e, const cJSON *bundle, struct 
 static int read_signature(struct fm_oms_envelope *e, const cJSON *entry, struct fm_err *err)
 {
     const char *text = NULL;
-    const cJSON *keyid = cJSON_GetObjectItemCaseSensitive(entry, "keyid");
+    const cJSON *keyid = fm_json_value(entry, "keyid");
     unsigned char *bytes = NULL;
     size_t size = 0;
-    if (keyid && !cJSON_IsNull(keyid) && !(cJSON_IsString(keyid) && !*keyid->valuestring))
+    if (keyid && !(cJSON_IsString(keyid) && !*keyid->valuestring))
         return fm_fail(err, FM_EFORMAT, "'keyid' is not \"\"");
     if (fm_json_get_string(entry, "sig", &text, err))
         return err->code;

@@ -87,7 +87,7 @@ static void add_class(cJSON *text, const cJSON *config)
     fm_json_add_string(fm_json_add_array(text, "architectures"), NULL, own);
 }
 
-/* The keys that the wrapper sets for all of its parts.  Programs differ in which they read if the
+/* The keys that the wrapper sets for all of its parts.  Programs differ in which they read if (the)
  * text part has another value of the first ones; but the wrapper's classes in transformers save
  * TIED_KEY as true by default, and use an output head that the checkpoint has. */
 #define EQUAL_KEYS 3
@@ -98,11 +98,10 @@ static const char *const shared[] = {QUANT_KEY, "compression_config", TIED_KEY,
 static int check_shared(const cJSON *text, const cJSON *config, struct fm_err *err)
 {
     for (size_t i = 0; i < EQUAL_KEYS; i++) {
-        const cJSON *whole = cJSON_GetObjectItemCaseSensitive(config, shared[i]);
-        const cJSON *own = cJSON_GetObjectItemCaseSensitive(text, shared[i]);
+        const cJSON *whole = fm_json_value(config, shared[i]);
+        const cJSON *own = fm_json_value(text, shared[i]);
         bool head = cJSON_IsTrue(whole) && cJSON_IsFalse(own) && strcmp(shared[i], TIED_KEY) == 0;
-        if (whole && own && !cJSON_IsNull(whole) && !cJSON_IsNull(own) && !head &&
-            !cJSON_Compare(whole, own, true))
+        if (whole && own && !head && !cJSON_Compare(whole, own, true))
             return fm_fail(err, FM_ECONFIG,
                            "config.json: %s of text_config differs from %s outside it, and "
                            "programs differ in which they read; keep one of them",
@@ -117,8 +116,7 @@ static void add_shared(cJSON *text, const cJSON *config)
     for (size_t i = 0; i < sizeof shared / sizeof *shared; i++) {
         const char *key = shared[i];
         const cJSON *value = cJSON_GetObjectItemCaseSensitive(config, key);
-        const cJSON *own = cJSON_GetObjectItemCaseSensitive(text, key);
-        if (!value || (own && !cJSON_IsNull(own)))
+        if (!value || fm_json_value(text, key))
             continue;
         cJSON_DeleteItemFromObjectCaseSensitive(text, key);
         fm_json_add(text, key, cJSON_Duplicate(value, true));

@@ -223,8 +223,7 @@ static int add_row(struct fm_loops *l, uint64_t line, const cJSON *row, struct f
     const cJSON *choices = cJSON_GetObjectItemCaseSensitive(row, "choices");
     if (cJSON_IsArray(choices))
         return add_choices(l, line, choices, err);
-    const cJSON *error = cJSON_GetObjectItemCaseSensitive(row, "error");
-    if (error && !cJSON_IsNull(error)) {
+    if (fm_json_value(row, "error")) {
         l->failed++;
         return FM_OK;
     }

@@ -12,10 +12,9 @@ static int read_as(struct fm_config *c, const char *other, const struct fm_keys 
                    struct fm_err *err)
 {
     double alpha = 1.702, limit = 7;
-    const cJSON *act = cJSON_GetObjectItemCaseSensitive(keys->json, "hidden_act");
-    const char *name = "silu";
-    int rc = act && !cJSON_IsNull(act) ? fm_json_get_string(keys->json, "hidden_act", &name, err)
-                                       : FM_OK;
+    const char *name = "silu", *key = "hidden_act";
+    int rc =
+        fm_json_value(keys->json, key) ? fm_json_get_string(keys->json, key, &name, err) : FM_OK;
     if (!rc && strcmp(name, "silu") != 0 && strcmp(name, other) != 0)
         rc = fm_fail(err, FM_ECONFIG, "hidden_act '%.64s' is not supported; supported: %s%s", name,
                      strcmp(other, "silu") != 0 ? "silu, " : "", other);

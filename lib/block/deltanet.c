@@ -35,8 +35,7 @@ static int read_interval(struct fm_config *c, const cJSON *json, struct fm_err *
 
 static int read_types(struct fm_config *c, const cJSON *json, struct fm_err *err)
 {
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(json, "layer_types");
-    return list && !cJSON_IsNull(list)
+    return fm_json_value(json, "layer_types")
                ? fm_keys_layers(c->deltanet->linear, c->L, json, "layer_types", "linear_attention",
                                 "full_attention", err)
                : read_interval(c, json, err);

@@ -101,9 +101,9 @@ bool fm_gqa_indexed(const struct fm_config *c, int l)
 static int read_layer_types(struct fm_gqa *g, const struct fm_config *c,
                             const struct fm_gqa_options *o, const cJSON *json, struct fm_err *err)
 {
-    const cJSON *types = cJSON_GetObjectItemCaseSensitive(json, "layer_types"), *type;
+    const cJSON *types = fm_json_value(json, "layer_types"), *type;
     int l = 0;
-    if (types && !cJSON_IsArray(types) && !cJSON_IsNull(types))
+    if (types && !cJSON_IsArray(types))
         return fm_fail(err, FM_EFORMAT, "key 'layer_types' is not an array");
     cJSON_ArrayForEach(type, types)
     {
@@ -148,8 +148,8 @@ static int check_window(const struct fm_gqa *g, const struct fm_config *c, int64
 static int find_list(const cJSON **list, const cJSON *json, const char *key, int L,
                      struct fm_err *err)
 {
-    const cJSON *value = cJSON_GetObjectItemCaseSensitive(json, key);
-    if (!value || cJSON_IsNull(value))
+    const cJSON *value = fm_json_value(json, key);
+    if (!value)
         return FM_OK;
     if (!cJSON_IsArray(value))
         return fm_fail(err, FM_EFORMAT, "key '%s' is not an array", key);
@@ -317,10 +317,10 @@ static int read_layout(struct fm_config *c, const char *key, const struct fm_key
                        struct fm_err *err)
 {
     struct fm_gqa *g = c->gqa;
-    const cJSON *said = cJSON_GetObjectItemCaseSensitive(keys->json, key);
+    const cJSON *said = fm_json_value(keys->json, key);
     const char *name = cJSON_GetStringValue(said);
     int chunks = g->full_groups ? g->full_groups : c->G;
-    if (!said || cJSON_IsNull(said) || (name && strcmp(name, "split") == 0))
+    if (!said || (name && strcmp(name, "split") == 0))
         return FM_OK;
     if (!name || strcmp(name, "fused_qkv") != 0)
         return fm_fail(err, FM_ECONFIG,

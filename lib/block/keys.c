@@ -22,8 +22,7 @@ int fm_keys_size(int *size, const cJSON *object, const char *key, int limit, str
 
 int fm_keys_size_opt(int *size, const cJSON *object, const char *key, int limit, struct fm_err *err)
 {
-    const cJSON *value = cJSON_GetObjectItemCaseSensitive(object, key);
-    return !value || cJSON_IsNull(value) ? FM_OK : fm_keys_size(size, object, key, limit, err);
+    return fm_json_value(object, key) ? fm_keys_size(size, object, key, limit, err) : FM_OK;
 }
 
 int fm_keys_layers(uint64_t *bits, int layers, const cJSON *object, const char *key,
@@ -63,9 +62,9 @@ static void print_value(char *text, size_t size, const cJSON *value)
 int fm_keys_only(const struct fm_keys *keys, const struct fm_keys_only *list, struct fm_err *err)
 {
     for (; list->key; list++) {
-        const cJSON *value = cJSON_GetObjectItemCaseSensitive(keys->json, list->key);
+        const cJSON *value = fm_json_value(keys->json, list->key);
         char text[80];
-        if (!value || cJSON_IsNull(value))
+        if (!value)
             continue;
         print_value(text, sizeof text, value);
         if (strcmp(text, list->value) != 0)
@@ -83,8 +82,7 @@ int fm_keys_same(const cJSON *object, const char *groups, struct fm_err *err)
         char *end = strchr(word, ';');
         if (end)
             *end = '\0';
-        const cJSON *value = cJSON_GetObjectItemCaseSensitive(object, word);
-        value = value && !cJSON_IsNull(value) ? value : NULL;
+        const cJSON *value = fm_json_value(object, word);
         if (value && first && !cJSON_Compare(value, first, true)) {
             char a[80], b[80];
             print_value(a, sizeof a, value);

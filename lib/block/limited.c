@@ -10,9 +10,9 @@
 static int read_limits(float *limit, int layers, const cJSON *json, const char *key,
                        struct fm_err *err)
 {
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(json, key), *entry;
+    const cJSON *list = fm_json_value(json, key), *entry;
     int l = 0;
-    if (!list || cJSON_IsNull(list))
+    if (!list)
         return FM_OK;
     if (!cJSON_IsArray(list))
         return fm_fail(err, FM_EFORMAT, "key '%s' is not an array", key);

@@ -131,15 +131,14 @@ static int read_shared(struct fm_mla *m, const struct fm_config *c, const cJSON 
     bool full[FM_LAYERS_MAX] = {false};
     int rc = FM_OK;
     for (int i = 0; i < 2 && !rc; i++) {
-        const cJSON *value = cJSON_GetObjectItemCaseSensitive(json, lists[i]);
-        if (!value || cJSON_IsNull(value))
+        const cJSON *value = fm_json_value(json, lists[i]);
+        if (!value)
             continue;
         rc = read_full(full, c->L, value, lists[i], err);
         if (!rc)
             rc = set_indexed(m, full, c->L, lists[i], &said, err);
     }
-    const cJSON *freq = cJSON_GetObjectItemCaseSensitive(json, "index_topk_freq");
-    if (rc || (said && (!freq || cJSON_IsNull(freq))))
+    if (rc || (said && !fm_json_value(json, "index_topk_freq")))
         return rc;
     rc = read_frequency(full, c->L, json, err);
     return rc ? rc : set_indexed(m, full, c->L, "index_topk_freq", &said, err);

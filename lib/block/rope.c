@@ -25,8 +25,8 @@ static int read_type(enum type *type, const struct fm_rope_options *options, con
 {
     const char *keys[] = {"rope_type", "type"};
     for (int i = 0; i < 2; i++) {
-        const cJSON *v = cJSON_GetObjectItemCaseSensitive(object, keys[i]);
-        if (!v || cJSON_IsNull(v))
+        const cJSON *v = fm_json_value(object, keys[i]);
+        if (!v)
             continue;
         const char *name = cJSON_IsString(v) ? v->valuestring : "?";
         const char *usual = options->proportional ? "proportional" : "default";
@@ -283,10 +283,9 @@ int fm_rope_whole(const struct fm_keys *keys, struct fm_err *err)
 static int check_own(const struct fm_rope *r, int width, const struct fm_rope_options *options,
                      const struct fm_keys *keys, struct fm_err *err)
 {
-    const cJSON *scaling = cJSON_GetObjectItemCaseSensitive(keys->json, "rope_scaling");
     double theta = r->theta, partial = (double)r->R / width;
     int rc = FM_OK;
-    if (scaling && !cJSON_IsNull(scaling))
+    if (fm_json_value(keys->json, "rope_scaling"))
         return fm_fail(
             err, FM_ECONFIG,
             "rope_scaling is not supported for %s; use rope_parameters for each type of layer",
@@ -314,9 +313,8 @@ static int check_inherited(const cJSON *object, const struct fm_keys *keys, cons
                            struct fm_err *err)
 {
     const char *key = "partial_rotary_factor";
-    const cJSON *own = cJSON_GetObjectItemCaseSensitive(object, key),
-                *model = cJSON_GetObjectItemCaseSensitive(keys->json, key);
-    if ((own && !cJSON_IsNull(own)) || !model || cJSON_IsNull(model))
+    const cJSON *own = fm_json_value(object, key), *model = fm_json_value(keys->json, key);
+    if (own || !model)
         return FM_OK;
     return fm_fail(err, FM_ECONFIG,
                    "%s is outside rope_parameters, which lacks it for '%s'; some programs use it "
@@ -329,27 +327,26 @@ static int read_layer_type(struct fm_rope *r, struct fm_config *c, int width,
                            const struct fm_rope_options *options, const struct fm_keys *keys,
                            struct fm_err *err)
 {
-    const cJSON *all = cJSON_GetObjectItemCaseSensitive(keys->json, "rope_parameters");
+    const cJSON *all = fm_json_value(keys->json, "rope_parameters");
     const cJSON *object = cJSON_GetObjectItemCaseSensitive(all, options->layer_type);
     enum type type = UNSAID;
-    bool said = all && !cJSON_IsNull(all);
-    if (said && !cJSON_IsObject(object))
+    if (all && !cJSON_IsObject(object))
         return fm_fail(err, FM_ECONFIG,
                        "rope_parameters has no object '%s'; for %s, programs read the rotation of "
                        "each type of layer there",
                        options->layer_type, keys->family);
     if ((options->proportional ? read_proportional(r, width, options, object, err)
                                : read_partial(r, width, options, object, NULL, err)) ||
-        (said && read_type(&type, options, object, options->layer_type, keys->family, err)))
+        (all && read_type(&type, options, object, options->layer_type, keys->family, err)))
         return err->code;
-    if (said && !cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(object, "rope_theta")))
+    if (all && !cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(object, "rope_theta")))
         return fm_fail(err, FM_EFORMAT, "%s of rope_parameters has no rope_theta",
                        options->layer_type);
-    if (said && options->proportional && type == UNSAID)
+    if (all && options->proportional && type == UNSAID)
         return fm_fail(err, FM_EFORMAT, "%s of rope_parameters has no rope_type",
                        options->layer_type);
-    if ((said && fm_json_opt_double(object, "rope_theta", 1, 1e18, &r->theta, err)) ||
-        (said && !options->theta_key && check_inherited(object, keys, options->layer_type, err)) ||
+    if ((all && fm_json_opt_double(object, "rope_theta", 1, 1e18, &r->theta, err)) ||
+        (all && !options->theta_key && check_inherited(object, keys, options->layer_type, err)) ||
         read_factors(r, c, type, NULL, object, err))
         return err->code;
     return check_own(r, width, options, keys, err);
@@ -400,17 +397,16 @@ int fm_rope_read(struct fm_rope *r, struct fm_config *c, int width,
                  const struct fm_rope_options *options, const struct fm_keys *keys,
                  struct fm_err *err)
 {
-    const cJSON *scaling = cJSON_GetObjectItemCaseSensitive(keys->json, "rope_scaling");
-    const cJSON *parameters = cJSON_GetObjectItemCaseSensitive(keys->json, "rope_parameters");
+    const cJSON *scaling = fm_json_value(keys->json, "rope_scaling");
+    const cJSON *parameters = fm_json_value(keys->json, "rope_parameters");
     int positions = c->T_max, exact = c->T_exact;
     fm_rope_plain(r, options->theta, width);
     r->pairs = options->pairs;
     if (options->layer_type)
         return read_layer_type(r, c, width, options, keys, err);
-    if (!scaling || cJSON_IsNull(scaling) || (cJSON_IsObject(scaling) && !scaling->child))
+    if (cJSON_IsObject(scaling) && !scaling->child)
         scaling = NULL;
-    if (!parameters || cJSON_IsNull(parameters) ||
-        (cJSON_IsObject(parameters) && !parameters->child))
+    if (cJSON_IsObject(parameters) && !parameters->child)
         parameters = NULL;
     struct fm_rope other = *r;
     int rc = read_object(r, c, width, options, keys, scaling ? scaling : parameters, err);

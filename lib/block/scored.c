@@ -16,9 +16,8 @@
 static int read_name(int *which, const cJSON *json, const char *key, const char *const *known,
                      const char *family, struct fm_err *err)
 {
-    const cJSON *value = cJSON_GetObjectItemCaseSensitive(json, key);
     const char *name = NULL;
-    if (!value || cJSON_IsNull(value))
+    if (!fm_json_value(json, key))
         return FM_OK;
     int rc = fm_json_get_string(json, key, &name, err);
     for (int i = 0; !rc && known[i]; i++)

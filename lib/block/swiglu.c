@@ -11,9 +11,8 @@
 /* Check that the activation, if it is named, is the supported one. */
 static int check(const cJSON *json, const char *key, const char *supported, struct fm_err *err)
 {
-    const cJSON *act = cJSON_GetObjectItemCaseSensitive(json, key);
     const char *name = NULL;
-    if (!act || cJSON_IsNull(act))
+    if (!fm_json_value(json, key))
         return FM_OK;
     int rc = fm_json_get_string(json, key, &name, err);
     if (!rc && strcmp(name, supported) != 0)

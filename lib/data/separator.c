@@ -1,6 +1,6 @@
 /*
  * A wrong separator would shift every figure a little without being noticed.  So a value in a file
- * is either used or refused; documents have no separator only if the user asks for that, or if no
+ * is either used or refused; documents have no separator only if the user asks for that, or if (no)
  * file names one.
  */
 #include "lib/data/separator.h"
@@ -55,8 +55,8 @@ static int read_text(char **text, size_t *size, const char *dir, const char *str
 static int take_name(struct fm_separator *s, const struct fm_tokenizer *t, const cJSON *config,
                      const char *key, struct fm_err *err)
 {
-    const cJSON *o = cJSON_GetObjectItemCaseSensitive(config, key);
-    if (!o || cJSON_IsNull(o))
+    const cJSON *o = fm_json_value(config, key);
+    if (!o)
         return FM_OK;
     const char *name = cJSON_GetStringValue(
         cJSON_IsObject(o) ? cJSON_GetObjectItemCaseSensitive(o, "content") : o);

@@ -78,17 +78,17 @@ bool fm_families_fused(const struct fm_model_family *family)
 
 int fm_families_storage(struct fm_config *c, const cJSON *json, struct fm_err *err)
 {
-    const cJSON *old = cJSON_GetObjectItemCaseSensitive(json, "compression_config");
-    const cJSON *quant = cJSON_GetObjectItemCaseSensitive(json, "quantization_config");
+    const cJSON *old = fm_json_value(json, "compression_config");
+    const cJSON *quant = fm_json_value(json, "quantization_config");
     bool known = true;
-    if (quant && !cJSON_IsNull(quant)) {
+    if (quant) {
         fm_schemes_free(c->schemes);
         c->schemes = NULL;
         if (fm_storage_read(&c->scheme, &c->schemes, quant, fm_families_fused(c->family), &known,
                             err))
             return known ? fm_within(err, "quantization_config") : err->code;
     }
-    if (!old || cJSON_IsNull(old))
+    if (!old)
         return FM_OK;
     const char *method =
         cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(old, "quant_method"));
@@ -103,12 +103,10 @@ int fm_families_storage(struct fm_config *c, const cJSON *json, struct fm_err *e
 static int refuse_indexer(const cJSON *json, struct fm_err *err)
 {
     const char *keys[] = {"index_topk", "index_n_heads", "index_head_dim"};
-    for (int i = 0; i < 3; i++) {
-        const cJSON *value = cJSON_GetObjectItemCaseSensitive(json, keys[i]);
-        if (value && !cJSON_IsNull(value))
+    for (int i = 0; i < 3; i++)
+        if (fm_json_value(json, keys[i]))
             return fm_fail(err, FM_ECONFIG, "%s: attention with a sparse indexer is not supported",
                            keys[i]);
-    }
     return FM_OK;
 }
 
@@ -129,22 +127,18 @@ static const char *first_key(const cJSON *json, const char *own, const char *usu
                              const char *other)
 {
     const char *keys[] = {own, usual, other};
-    for (int i = 0; i < 3; i++) {
-        const cJSON *value = keys[i] ? cJSON_GetObjectItemCaseSensitive(json, keys[i]) : NULL;
-        if (value && !cJSON_IsNull(value))
+    for (int i = 0; i < 3; i++)
+        if (keys[i] && fm_json_value(json, keys[i]))
             return keys[i];
-    }
     return own ? own : other;
 }
 
 static int need_keys(const char *needed, const cJSON *json, struct fm_err *err)
 {
     char key[64];
-    for (int n = 0; sscanf(needed, "%63s%n", key, &n) == 1; needed += n) {
-        const cJSON *value = cJSON_GetObjectItemCaseSensitive(json, key);
-        if (!value || cJSON_IsNull(value))
+    for (int n = 0; sscanf(needed, "%63s%n", key, &n) == 1; needed += n)
+        if (!fm_json_value(json, key))
             return fm_fail(err, FM_EFORMAT, "key '%s' is missing", key);
-    }
     return FM_OK;
 }
 

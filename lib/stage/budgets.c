@@ -219,9 +219,9 @@ static int read_kinds(struct fm_kinds *kinds, bool first, struct fm_quality *q,
 static int read_quality(struct fm_masks *masks, struct fm_quality *q, const cJSON *budget,
                         struct fm_err *err)
 {
-    const cJSON *object = cJSON_GetObjectItemCaseSensitive(budget, "quality");
+    const cJSON *object = fm_json_value(budget, "quality");
     *q = (struct fm_quality){.ce = NAN, .kl = NAN, .agree = NAN};
-    if (!object || cJSON_IsNull(object)) {
+    if (!object) {
         *q = (struct fm_quality){0};
         return FM_OK;
     }

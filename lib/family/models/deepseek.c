@@ -20,8 +20,7 @@ static int read_count(int *count, const cJSON *json, const char *key, int limit,
 
 static bool is_said(const cJSON *json, const char *key)
 {
-    const cJSON *value = cJSON_GetObjectItemCaseSensitive(json, key);
-    return value && !cJSON_IsNull(value);
+    return fm_json_value(json, key) != NULL;
 }
 
 /* Read mlp_layer_types, "dense" or "sparse" for each layer. */

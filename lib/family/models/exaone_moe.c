@@ -23,9 +23,9 @@ static const struct fm_weight weights[] = {
 /* Check the model's own list of layers with experts, which transformers does not read. */
 static int check_list(const struct fm_config *c, const cJSON *json, struct fm_err *err)
 {
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(json, "is_moe_layer"), *entry;
+    const cJSON *list = fm_json_value(json, "is_moe_layer"), *entry;
     int l = 0;
-    if (list && !cJSON_IsNull(list) && !cJSON_IsArray(list))
+    if (list && !cJSON_IsArray(list))
         return fm_fail(err, FM_EFORMAT, "key 'is_moe_layer' is not an array");
     cJSON_ArrayForEach(entry, list)
     {
@@ -73,11 +73,9 @@ static int check_pattern(const struct fm_keys *keys, struct fm_err *err)
 static int refuse_later(const struct fm_keys *keys, struct fm_err *err)
 {
     const char *later[] = {"sliding_windows", "swiglu_limits"};
-    for (int i = 0; i < 2; i++) {
-        const cJSON *value = cJSON_GetObjectItemCaseSensitive(keys->json, later[i]);
-        if (value && !cJSON_IsNull(value))
+    for (int i = 0; i < 2; i++)
+        if (fm_json_value(keys->json, later[i]))
             return fm_fail(err, FM_ECONFIG, "%s is not supported for %s", later[i], keys->family);
-    }
     return FM_OK;
 }
 

@@ -44,10 +44,10 @@ static const struct fm_weight weights[] = {
  * that those of images do not. */
 static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
 {
-    const cJSON *both = cJSON_GetObjectItemCaseSensitive(keys->json, "use_bidirectional_attention");
+    const cJSON *both = fm_json_value(keys->json, "use_bidirectional_attention");
     const char *which = cJSON_GetStringValue(both);
     double cap = 0;
-    if (both && !cJSON_IsNull(both) && (!which || strcmp(which, "vision") != 0))
+    if (both && (!which || strcmp(which, "vision") != 0))
         return fm_fail(err, FM_ECONFIG,
                        "use_bidirectional_attention '%.64s' is not supported; supported: null, "
                        "vision",
@@ -133,9 +133,9 @@ static int read_entries(int *width, int *groups, const struct fm_config *c, cons
 /* Read the sizes of layers without a window, of which the last layer must be one. */
 static int read_full(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
 {
-    const cJSON *object = cJSON_GetObjectItemCaseSensitive(keys->json, "per_layer_config");
+    const cJSON *object = fm_json_value(keys->json, "per_layer_config");
     int width = 512, groups = c->G;
-    bool each = object && !cJSON_IsNull(object);
+    bool each = object != NULL;
     if (!fm_gqa_full(c, c->L - 1))
         return fm_fail(err, FM_ECONFIG,
                        "the last layer is sliding_attention, which transformers turns into "

@@ -38,9 +38,9 @@ static int check_gate(const cJSON *value, const char *key, struct fm_err *err)
 
 static int check_gates(const cJSON *json, struct fm_err *err)
 {
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(json, "gating_types"), *entry;
+    const cJSON *list = fm_json_value(json, "gating_types"), *entry;
     int rc = check_gate(cJSON_GetObjectItemCaseSensitive(json, "gating"), "gating", err);
-    if (!rc && list && !cJSON_IsNull(list) && !cJSON_IsArray(list))
+    if (!rc && list && !cJSON_IsArray(list))
         rc = fm_fail(err, FM_EFORMAT, "key 'gating_types' is not an array");
     cJSON_ArrayForEach(entry, list)
     {
@@ -53,9 +53,9 @@ static int check_gates(const cJSON *json, struct fm_err *err)
 /* Check older files' list of dense layers, which transformers does not read. */
 static int check_dense(const struct fm_config *c, const cJSON *json, struct fm_err *err)
 {
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(json, "mlp_only_layers"), *entry;
+    const cJSON *list = fm_json_value(json, "mlp_only_layers"), *entry;
     int found = 0;
-    if (!list || cJSON_IsNull(list))
+    if (!list)
         return FM_OK;
     cJSON_ArrayForEach(entry, list)
     {
@@ -74,8 +74,7 @@ static const struct fm_deepseek_layers layers = {
 
 static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
 {
-    const cJSON *rope = cJSON_GetObjectItemCaseSensitive(keys->json, "swa_rope_parameters");
-    if (rope && !cJSON_IsNull(rope))
+    if (fm_json_value(keys->json, "swa_rope_parameters"))
         return fm_fail(err, FM_ECONFIG,
                        "swa_rope_parameters is not supported for laguna; use sliding_attention in "
                        "rope_parameters");

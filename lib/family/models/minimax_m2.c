@@ -28,8 +28,8 @@ static const struct fm_weight weights[] = {
 /* Refuse the lightning attention of older models, for which attn_type_list has 0. */
 static int refuse_attention_types(const struct fm_keys *keys, struct fm_err *err)
 {
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(keys->json, "attn_type_list"), *type;
-    if (list && !cJSON_IsNull(list) && !cJSON_IsArray(list))
+    const cJSON *list = fm_json_value(keys->json, "attn_type_list"), *type;
+    if (list && !cJSON_IsArray(list))
         return fm_fail(err, FM_EFORMAT, "key 'attn_type_list' is not an array");
     cJSON_ArrayForEach(type, list)
     {

@@ -72,9 +72,9 @@ struct marks {
 
 static int read_marks(struct marks *m, const cJSON *object, int L, struct fm_err *err)
 {
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(object, m->key), *entry;
+    const cJSON *list = fm_json_value(object, m->key), *entry;
     int l = 0;
-    m->said = list && !cJSON_IsNull(list);
+    m->said = list != NULL;
     if (m->said && !cJSON_IsArray(list))
         return fm_fail(err, FM_EFORMAT, "key '%s' is not an array", m->key);
     cJSON_ArrayForEach(entry, list)
@@ -211,13 +211,13 @@ static int check_rotation(const struct fm_config *c, const cJSON *json, struct f
 static int read_indexer(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
 {
     const cJSON *json = keys->json;
-    const cJSON *sparse = cJSON_GetObjectItemCaseSensitive(json, "sparse_attention_config");
+    const cJSON *sparse = fm_json_value(json, "sparse_attention_config");
     const struct fm_keys own = {.json = sparse, .family = keys->family};
     struct marks indexed = {
         .key = "layer_types", .on = "minimax_m3_sparse", .off = "full_attention"};
     struct marks freq = {.key = "sparse_attention_freq"};
     bool any = false;
-    if (sparse && !cJSON_IsNull(sparse) && !cJSON_IsObject(sparse))
+    if (sparse && !cJSON_IsObject(sparse))
         return fm_fail(err, FM_EFORMAT, "key 'sparse_attention_config' is not an object");
     int rc = check_rotation(c, json, err);
     if (!rc)

@@ -10,8 +10,8 @@
 /* Set dense (FM_LAYERS_MAX) for the layers in mlp_only_layers. */
 static int read_list(bool *dense, const struct fm_config *c, const cJSON *json, struct fm_err *err)
 {
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(json, "mlp_only_layers"), *entry;
-    if (list && !cJSON_IsNull(list) && !cJSON_IsArray(list))
+    const cJSON *list = fm_json_value(json, "mlp_only_layers"), *entry;
+    if (list && !cJSON_IsArray(list))
         return fm_fail(err, FM_EFORMAT, "key 'mlp_only_layers' is not an array");
     cJSON_ArrayForEach(entry, list)
     {
