@@ -90,8 +90,9 @@ static enum fm_dtype made_as(const struct packing *p)
 /* A range of experts of one tensor, made in parallel and appended in order. */
 struct run {
     struct packing *p;
-    int layer, first, part; /* `part` is the index of a tensor of the layer in p->packed */
-    char *rows;             /* one after another */
+    int layer, first, part;         /* `part` is the index of a tensor in `packed` */
+    const struct fm_packed *packed; /* the layer's */
+    char *rows;                     /* one after another */
     size_t bytes;
     /* Sums of the shares' digests, for tensors that hold all experts. */
     struct fm_digest pieces[FM_EXPERT_TENSORS_MAX][FM_READING_SUMS];
@@ -99,7 +100,7 @@ struct run {
 
 static const struct fm_packed_part *part_of(const struct run *w)
 {
-    return &fm_packed_at(&w->p->packed, w->layer)->part[w->part];
+    return &w->packed->part[w->part];
 }
 
 /* The place in [0, L] where a tensor of a stock checkpoint is summed (scales: with their weight);
@@ -188,7 +189,6 @@ static int read_share(struct run *w, int e, int i, void *dst, enum fm_dtype dtyp
 {
     const struct fm_reading r = share_of(w, e, i);
     const struct fm_tensor *t = r.at->tensor;
-    const struct fm_packed *packed = fm_packed_at(&w->p->packed, w->layer);
     int plane = part_of(w)->plane;
     size_t n = (size_t)fm_stored_count(r.at) / (size_t)(r.e < 0 ? 1 : r.E);
     struct fm_mark mark = fm_scratch_mark();
@@ -197,7 +197,7 @@ static int read_share(struct run *w, int e, int i, void *dst, enum fm_dtype dtyp
     int rc = fm_reading_share(raw, &r, plane > 0, err);
     if (!rc)
         rc = plane > 0 ? widen_scales(w->p, &r, dst, &scales, err) : check_finite(&r, raw, n, err);
-    if (!rc && plane <= 0 && (plane < 0 || !fm_packed_find(packed, part_of(w)->of, 1)))
+    if (!rc && plane <= 0 && (plane < 0 || !fm_packed_find(w->packed, part_of(w)->of, 1)))
         rc = read_scales(w->p, &r, &scales, err);
     if (!rc && raw != dst)
         fm_stored_write(dst, dtype, raw, t->dtype, scales.scale ? &scales : NULL, n);
@@ -211,7 +211,7 @@ static const int32_t *order_of(const struct run *w, int e)
     const struct fm_config *c = &w->p->cp.config;
     size_t expert = (size_t)w->layer * (size_t)c->E + (size_t)e;
     const int32_t *order = w->p->ranking.order + expert * (size_t)c->I;
-    int32_t group = part_of(w)->plane < 0 ? 1 : fm_packed_at(&w->p->packed, w->layer)->group;
+    int32_t group = part_of(w)->plane < 0 ? 1 : w->packed->group;
     if (group == 1)
         return order;
     int32_t *groups = fm_scratch((size_t)(c->I / group) * sizeof *groups);
@@ -224,7 +224,6 @@ static const int32_t *order_of(const struct run *w, int e)
 static int order_part(struct run *w, int e, char *rows, enum fm_dtype dtype, struct fm_err *err)
 {
     const struct fm_config *c = &w->p->cp.config;
-    const struct fm_packed *packed = fm_packed_at(&w->p->packed, w->layer);
     const int32_t *order = order_of(w, e);
     int rc = FM_OK;
     for (int i = 0; i < w->p->cp.tensors && !rc; i++) {
@@ -236,7 +235,7 @@ static int order_part(struct run *w, int e, char *rows, enum fm_dtype dtype, str
         if (cut[0].of != part_of(w)->of)
             continue;
         for (int k = 0; k < cuts; all += f[k++].file_bytes)
-            f[k] = fm_packed_forms(c, packed, part_of(w)->plane, dtype, &cut[k], (uint64_t)c->I,
+            f[k] = fm_packed_forms(c, w->packed, part_of(w)->plane, dtype, &cut[k], (uint64_t)c->I,
                                    (uint64_t)c->I);
         struct fm_mark mark = fm_scratch_mark();
         char *from = fm_scratch(all);
@@ -335,8 +334,11 @@ static int pass_tensor(struct packing *p, const struct volume *v, const struct f
 {
     int E = p->cp.config.E;
     struct fm_mark mark = fm_scratch_mark();
-    struct run w = {.p = p, .layer = v->layer, .bytes = t->size / (size_t)E};
-    w.part = (int)place_of(v, t);
+    struct run w = {.p = p,
+                    .layer = v->layer,
+                    .part = (int)place_of(v, t),
+                    .packed = fm_packed_at(&p->packed, v->layer),
+                    .bytes = t->size / (size_t)E};
     w.rows = fm_scratch((size_t)p->at_once * w.bytes);
     int rc = FM_OK;
     for (; w.first < E && !rc && fm_taskgroup_going(&p->tasks); w.first += p->at_once) {
@@ -850,7 +852,7 @@ static uint64_t rows_of_tensor(const struct packing *p)
         uint64_t rows = 0;
         for (int k = 0; k < cuts; k++)
             rows += (uint64_t)cut[k].rows;
-        most = rows > most ? rows : most;
+        most = larger(most, rows);
     }
     return most;
 }
@@ -874,8 +876,7 @@ static uint64_t task_memory(const struct packing *p)
     uint64_t piece =
         FM_READING_PIECE *
         (1 + (decoded ? fm_storage_growth(&p->cp.config.scheme, p->cp.config.schemes) : 0));
-    return (item > piece ? item : piece) + scales +
-           (uint64_t)p->cp.config.I * rows * sizeof(int32_t);
+    return larger(item, piece) + scales + (uint64_t)p->cp.config.I * rows * sizeof(int32_t);
 }
 
 /* Memory for the names and places of a checkpoint's tensors, which the model lists twice. */
@@ -903,9 +904,8 @@ static uint64_t plan_memory(const struct packing *p)
     uint64_t order = (uint64_t)p->ranking.M * (uint64_t)p->ranking.E * (uint64_t)p->ranking.I *
                      sizeof *p->ranking.order;
     uint64_t reading = 2 * fm_bundle_find(&p->in, FM_MEMBER_RANKING)->size;
-    uint64_t most = order + adapter + (adapter > writing ? adapter : writing);
-    return FM_PROCESS_BYTES + (p->ops ? FM_ENGINE_BYTES : 0) + (reading > most ? reading : most) +
-           index_memory(&p->cp);
+    uint64_t most = larger(reading, order + adapter + larger(adapter, writing));
+    return FM_PROCESS_BYTES + (p->ops ? FM_ENGINE_BYTES : 0) + most + index_memory(&p->cp);
 }
 
 static void tell_large(const struct packing *p, uint64_t largest)
@@ -933,6 +933,13 @@ static int name_parts(struct fm_pack_report *r, const char *path, struct fm_err 
     return last ? FM_OK : err->code;
 }
 
+static void report_weights(const struct packing *p)
+{
+    struct fm_pack_report *r = p->report;
+    fm_model_bytes(p->cp.model, &r->bytes_in, &r->bytes_values);
+    r->bytes_weights = r->kept ? r->bytes_in : r->bytes_values;
+}
+
 static int fill_report(struct packing *p, struct fm_err *err)
 {
     struct fm_pack_report *r = p->report;
@@ -942,8 +949,7 @@ static int fill_report(struct packing *p, struct fm_err *err)
     r->segments = p->seg.S;
     r->adapter = p->adapter.M > 0;
     r->merged = count_merged(p);
-    fm_model_bytes(p->cp.model, &r->bytes_in, &r->bytes_values);
-    r->bytes_weights = r->kept ? r->bytes_in : r->bytes_values;
+    report_weights(p);
     fm_storage_names(r->storage, &p->cp.config.scheme, p->cp.config.schemes);
     r->extra = p->cp.sum;
     p->scratch = task_memory(p);
@@ -1082,12 +1088,9 @@ static int write_pipe(struct packing *p, struct fm_err *err)
 /* Write everything once; the digests go to the space reserved for them. */
 static int write_file(struct packing *p, struct fm_err *err)
 {
-    int rc = FM_OK;
     if (begin(p, err) || pass(p, "weights", err) || check_sums(p, err) || finish_segments(p, err))
-        rc = err->code;
-    return !rc ? fm_bundle_append(p->writer, p->volume[0].part - 1, p->segments, p->segments_bytes,
-                                  err)
-               : rc;
+        return err->code;
+    return fm_bundle_append(p->writer, p->volume[0].part - 1, p->segments, p->segments_bytes, err);
 }
 
 /* Write everything; the output has no name before fm_bundle_finish. */
@@ -1127,20 +1130,15 @@ int fm_pack(const struct fm_run_options *run, const struct fm_pack_options *opti
     struct packing p = {.run = run, .options = options, .report = report};
     struct replaced old = {{NULL}};
     *report = (struct fm_pack_report){0};
-    int rc = FM_OK;
-    if (check_name(run, err) || open_inputs(&p, err) || write_bundle(&p, &old, err))
-        rc = err->code;
+    bool made = !check_name(run, err) && !open_inputs(&p, err) && !write_bundle(&p, &old, err);
     report->seconds = fm_clock_now() - start;
-    if (rc)
-        goto out;
-    rc = fm_run_announce(run, err);
-    if (rc)
-        goto out;
-    rc = fm_bundle_finish(p.writer, err);
-    p.writer = NULL;
+    int rc = made ? fm_run_announce(run, err) : err->code;
+    if (!rc) {
+        rc = fm_bundle_finish(p.writer, err);
+        p.writer = NULL;
+    }
     if (!rc)
         remove_replaced(&old, run);
-out:
     free(old.first[0]);
     free(old.first[1]);
     release(&p);
@@ -1226,8 +1224,7 @@ int fm_pack_compare(const struct fm_run_options *run, struct fm_pack_compared *c
         rc = err->code;
         goto out;
     }
-    fm_model_bytes(p.cp.model, &report.bytes_in, &report.bytes_values);
-    report.bytes_weights = report.kept ? report.bytes_in : report.bytes_values;
+    report_weights(&p);
     if (pass(&p, "compare", err) || check_sums(&p, err) || compare_all(&p, compared, err))
         rc = err->code;
 out:
