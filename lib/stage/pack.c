@@ -1,15 +1,40 @@
 /*
- * Everything but the weights' bytes is planned first: the members, their sizes, and the boundaries
- * at which digests are taken.  Then the weights are copied.  In a bundle, the digests of all
- * segments come before the weights.  In a file they are filled in afterwards.  For a pipe the
- * checkpoint is read twice, and the two passes are compared, so that a checkpoint that changes in
- * between does not become a bundle.
+ * Everything but the weights' bytes is planned before the first of them is written:
+ *
+ *     stage stream     checkpoint
+ *            |             |
+ *         open_inputs            ranking, masks, adapter; the index of tensors
+ *               |
+ *         choose_form            are codes kept, or their values stored?
+ *               |
+ *         plan_segments          the boundaries at which digests are taken
+ *         plan_volumes           the members under weights/
+ *         plan_parts             all members, in order
+ *         fill_report            sizes, memory; a --dry-run ends here
+ *               |
+ *     to a file    begin, pass, check_sums, finish_segments: fills in the digests
+ *     to a pipe    pass, check_sums, finish_segments, begin, pass, compare_passes
+ *     to compare   pass, check_sums, compare_all: with the digests of a bundle
+ *
+ * In a bundle, the digests of all segments come before the weights.  So for a pipe the checkpoint
+ * is read twice, and the two passes are compared, so that a checkpoint that changes in between does
+ * not become a bundle.  A pass visits every tensor of every member, with or without a writer:
+ *
+ *     pass_volume -> pass_tensor   a layer's: make_expert for each (read_share, fm_move, merge)
+ *                 -> pass_other    any other: pass_piece for each piece of the file
  *
  * For a file, each thread makes the experts of a different member, one at a time; for a pipe, all
  * threads make experts of one tensor, which are appended in order.  So only a few experts are in
  * memory.  Rows are copied as bytes in their own dtype; only weights that the adapter changes, and
  * the values of codes, are computed in float32 and rounded once.  An expert is hashed, and checked
  * for NaN and Inf, while it is in the cache.
+ *
+ * Invariants:
+ *  1. The plan is exact: a member has the size, and segments.safetensors the bytes, that were
+ *     planned.
+ *  2. `tensor` of a volume is in the order of the file, `name_of` in that of its parts or sources.
+ *  3. The digests of an expert's part are written only by the task that makes it.  Sums over a
+ *     tensor's shares or pieces are added by several tasks, under p->lock.
  */
 #include "lib/stage/pack.h"
 
@@ -561,7 +586,7 @@ static int plan(struct packing *p, struct fm_err *err)
     return fill_report(p, err);
 }
 
-/* ---- one expert ---- */
+/* ---- the pass: a tensor of a layer, expert by expert ---- */
 
 /* A range of experts of one tensor, made in parallel and appended in order. */
 struct run {
@@ -829,6 +854,8 @@ static int pass_tensor(struct packing *p, const struct volume *v, const struct f
     return rc;
 }
 
+/* ---- the pass: a tensor outside the experts, piece by piece ---- */
+
 /* A tensor outside the experts that is being copied in pieces. */
 struct other {
     const float *change; /* differences from a router's values; NULL: not a router, or unchanged */
@@ -941,6 +968,8 @@ static int pass_other(struct packing *p, const struct volume *v, const struct fm
     fm_hasher_free(o.hasher);
     return rc;
 }
+
+/* ---- the pass: all members ---- */
 
 static void pass_volume(void *arg, int i)
 {
