@@ -134,11 +134,11 @@ struct fm_piece fm_exportwriter_next(const struct fm_exportplan *p,
     struct fm_piece x = {.tensor = t, .from = at, .size = t->t.size - at};
     limit = limit / 16 * 16; /* whole bytes of codes */
     if (t->from)
-        x.source = t->from->t.offset + (fm_planned_copy(t) ? at : 0);
-    if (t->blocks == 0) {
-        x.size = t->by || t->picked || x.size < limit ? x.size : limit;
+        x.source = t->from->t.offset;
+    if (t->kind == FM_PLANNED_DECODED && x.size > limit)
+        x.size = limit;
+    if (t->kind != FM_PLANNED_EXPERTS)
         return x;
-    }
     const struct fm_planned_block *b = &p->block[t->block];
     while (at >= b->at + b->bytes)
         b++;
@@ -343,8 +343,8 @@ static int check_whole(const struct fm_exportplan *p, const struct fm_tensor *t,
     return from->digest ? pass_whole(NULL, p, from, 0, err) : FM_OK;
 }
 
-/* Write values [first, first + n) of a tensor of codes, rounded once.  With the first of them,
- * codes and scales are compared with their checksums. */
+/* Read values [first, first + n) of a tensor of codes, rounded once.  With the first of them, codes
+ * and scales are compared with their checksums. */
 static int read_decoded(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
                         uint64_t first, uint64_t n, void *dst, struct fm_err *err)
 {
@@ -388,16 +388,17 @@ static int read_own(const struct fm_exportplan *p, const struct fm_planned_tenso
 
 struct fm_widened fm_exportwriter_widened(const struct fm_planned_tensor *t)
 {
-    size_t rows = t->wider ? (size_t)t->t.shape[0] : 1, wide = (size_t)t->t.size / rows;
-    uint64_t all = t->t.shape[t->wider];
-    size_t row = wide / (size_t)all * (size_t)(all - t->by), one = t->again ? t->again : 1;
-    assert((wide - row) % one == 0 && row >= t->again);
+    int d = t->widen.dimension;
+    size_t rows = d ? (size_t)t->t.shape[0] : 1, wide = (size_t)t->t.size / rows;
+    size_t row = wide / (size_t)t->t.shape[d] * (size_t)(t->t.shape[d] - t->widen.by);
+    size_t again = t->widen.again, one = again ? again : 1;
+    assert((wide - row) % one == 0 && row >= again);
     return (struct fm_widened){.own = {rows, 1, 1, row},
                                .padding = {rows, 1, (wide - row) / one, one},
                                .narrow = {row, 0, 0},
                                .wide = {wide, 0, one},
-                               .again = t->again,
-                               .blank = t->blank};
+                               .again = again,
+                               .blank = t->widen.blank};
 }
 
 void fm_exportwriter_widen(char *to, const char *own, const struct fm_widened *w)
@@ -441,14 +442,14 @@ static size_t full_bytes(const struct fm_planned_tensor *t)
  * Fill a whole tensor of one expert or all experts for multi-token prediction: the first channel
  * groups of each in ranked order, which are rows or columns.
  */
-static int fill_picked(const struct fm_exportplan *p, const struct fm_planned_tensor *t, char *dst,
-                       struct fm_err *err)
+static int fill_narrowed(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
+                         char *dst, struct fm_err *err)
 {
     size_t I = (size_t)p->from->config.I, group = (size_t)p->packed.group, n = I / group;
-    size_t full = full_bytes(t), each = (size_t)t->matrices;
-    size_t matrices = each * (size_t)(t->expert < 0 ? p->from->config.E : 1), one = full / matrices;
-    int rows = t->t.dims - 2; /* the dimension */
-    size_t items = t->across == rows ? 1 : (size_t)t->t.shape[rows];
+    size_t full = full_bytes(t), each = (size_t)t->narrow.matrices;
+    int expert = t->narrow.expert, rows = t->t.dims - 2; /* the dimension */
+    size_t matrices = each * (size_t)(expert < 0 ? p->from->config.E : 1), one = full / matrices;
+    size_t items = t->narrow.dimension == rows ? 1 : (size_t)t->t.shape[rows];
     const struct fm_box all = {n, 1, items, one / items / n};
     const struct fm_box box = {p->widths.stored[0] / group, 1, items, all.size};
     const struct fm_form wide = {all.size, 0, all.groups * all.size};
@@ -457,7 +458,7 @@ static int fill_picked(const struct fm_exportplan *p, const struct fm_planned_te
     char *bytes = fm_scratch(full), *ranked = fm_scratch(one);
     int rc = read_own(p, t, bytes, full, err);
     for (size_t i = 0; i < matrices && !rc; i++) {
-        size_t e = t->expert < 0 ? i / each : (size_t)t->expert;
+        size_t e = expert < 0 ? i / each : (size_t)expert;
         fm_move(ranked, &wide, bytes + i * one, &wide, &all, p->ahead + e * I);
         fm_move(dst + i * fm_box_bytes(&box), &narrow, ranked, &wide, &box, NULL);
     }
@@ -465,15 +466,13 @@ static int fill_picked(const struct fm_exportplan *p, const struct fm_planned_te
     return rc;
 }
 
-static void fill_numbers(const struct fm_planned_tensor *t, uint64_t from, uint64_t size, char *dst)
+static void fill_numbers(const struct fm_planned_tensor *t, char *dst)
 {
-    char value[sizeof t->number];
     const float number = (float)t->number[0];
     if (t->t.dtype == FM_I64)
-        memcpy(value, t->number, sizeof value);
+        memcpy(dst, t->number, (size_t)t->t.size);
     else
-        fm_dtype_from_f32(value, &number, t->t.dtype, 1);
-    memcpy(dst, value + from, (size_t)size);
+        fm_dtype_from_f32(dst, &number, t->t.dtype, 1);
 }
 
 int fm_exportwriter_give(const void **bytes, const struct fm_channels *c,
@@ -482,19 +481,23 @@ int fm_exportwriter_give(const void **bytes, const struct fm_channels *c,
 {
     const struct fm_planned_tensor *t = x->tensor;
     uint64_t element = (uint64_t)fm_dtype_bits(t->t.dtype) / 8;
-    if (x->block) {
-        *bytes = cut_channels(c, p, x);
-        return FM_OK;
-    }
-    char *dst = fm_scratch((size_t)x->size);
-    *bytes = dst;
-    if (t->by > 0)
-        return fill_widened(p, t, dst, err);
-    if (t->picked)
-        return fill_picked(p, t, dst, err);
-    if (t->from)
+    assert(t->kind != FM_PLANNED_COPY);
+    char *dst = x->block ? NULL : fm_scratch((size_t)x->size);
+    *bytes = x->block ? cut_channels(c, p, x) : dst;
+    switch (t->kind) {
+    case FM_PLANNED_NUMBERS:
+        fill_numbers(t, dst);
+        break;
+    case FM_PLANNED_EXPERTS:
+    case FM_PLANNED_COPY:
+        break;
+    case FM_PLANNED_DECODED:
         return read_decoded(p, t, x->from / element, x->size / element, dst, err);
-    fill_numbers(t, x->from, x->size, dst);
+    case FM_PLANNED_WIDENED:
+        return fill_widened(p, t, dst, err);
+    case FM_PLANNED_NARROWED:
+        return fill_narrowed(p, t, dst, err);
+    }
     return FM_OK;
 }
 
@@ -555,13 +558,12 @@ static uint64_t limit_of(const struct fm_exportplan *p, const struct fm_planned_
                          bool stream)
 {
     const struct fm_planned_block *b = &p->block[t->block];
-    bool shared = t->blocks > 0 && source_of(p, b) != b->part;
-    return fm_planned_copy(t) || (stream && shared) ? UINT64_MAX : FM_EXPORTWRITER_PIECE;
+    bool shared = t->kind == FM_PLANNED_EXPERTS && source_of(p, b) != b->part;
+    return stream && shared ? UINT64_MAX : FM_EXPORTWRITER_PIECE;
 }
 
 /* Cut a file into *count pieces.  Those of a stream are in order of the file; those of a directory
- * are in order of the bundle, which is then read sequentially.  A copy is one piece, because it has
- * one digest. */
+ * are in order of the bundle, which is then read sequentially. */
 static int cut(struct fm_piece **piece, int *count, const struct fm_exportplan *p,
                const struct fm_planned_file *f, bool stream, struct fm_err *err)
 {
@@ -581,20 +583,11 @@ static int cut(struct fm_piece **piece, int *count, const struct fm_exportplan *
     return FM_OK;
 }
 
-/* Upper bound of the memory for a piece and for what it is made from.  Decoded: codes, scales, and
- * a buffer for comparing both with their checksums.  Rounded: the values, twice if they are
- * transposed; what they are rounded to, twice; and the rows that share scales, as float32. */
-static uint64_t piece_memory(const struct fm_exportplan *p, const struct fm_piece *x)
+/* Upper bound of the memory for a piece of experts and for what it is made from.  Rounded: the
+ * values, twice if they are transposed; what they are rounded to, twice; and the rows that share
+ * scales, as float32. */
+static uint64_t channels_memory(const struct fm_exportplan *p, const struct fm_piece *x)
 {
-    const struct fm_planned_tensor *t = x->tensor;
-    const struct fm_tensor *scale = t->decoded ? t->from->at.scale : NULL;
-    if (fm_planned_copy(t))
-        return x->size < FM_EXPORTWRITER_PIECE ? x->size : FM_EXPORTWRITER_PIECE;
-    if (!x->block)
-        return x->size + (t->picked ? 2 * (uint64_t)full_bytes(t) : x->size) +
-               (scale ? x->size + scale->size + fm_tensor_count(scale) * sizeof(float) +
-                            FM_EXPORTWRITER_PIECE
-                      : 0);
     const struct fm_packed *from = packed_of(p, x->block),
                            *to = fm_packed_at(&p->packed, x->block->m);
     enum fm_weight_part of = source_of(p, x->block);
@@ -612,6 +605,30 @@ static uint64_t piece_memory(const struct fm_exportplan *p, const struct fm_piec
         bytes += values + (x->n + (uint64_t)p->from->config.H) * (uint64_t)to->scheme.block_rows *
                               sizeof(float);
     return bytes;
+}
+
+/* The same for any piece.  Decoded: codes, scales, and a buffer for comparing both with their
+ * checksums. */
+static uint64_t piece_memory(const struct fm_exportplan *p, const struct fm_piece *x)
+{
+    const struct fm_planned_tensor *t = x->tensor;
+    const struct fm_tensor *scale = t->decoded ? t->from->at.scale : NULL;
+    uint64_t decoding = scale ? x->size + scale->size + fm_tensor_count(scale) * sizeof(float) +
+                                    FM_EXPORTWRITER_PIECE
+                              : 0;
+    switch (t->kind) {
+    case FM_PLANNED_EXPERTS:
+        return channels_memory(p, x);
+    case FM_PLANNED_COPY:
+        return x->size < FM_EXPORTWRITER_PIECE ? x->size : FM_EXPORTWRITER_PIECE;
+    case FM_PLANNED_NARROWED:
+        return x->size + 2 * (uint64_t)full_bytes(t) + decoding;
+    case FM_PLANNED_NUMBERS:
+    case FM_PLANNED_DECODED:
+    case FM_PLANNED_WIDENED:
+        break;
+    }
+    return 2 * x->size + decoding;
 }
 
 /* Memory for the plan, with two copies of its tensors that are sorted into files, and headers in
@@ -664,11 +681,33 @@ static int put_copy(struct filework *f, const struct fm_piece *x, struct fm_err 
     return pass_whole(f, f->w->plan, x->tensor->from, x->tensor->t.offset, err);
 }
 
-/* Fill the pieces of a group, of which i is the first.  Those of a stream are kept. */
+/* Make a piece.  That of a stream is kept. */
+static int put_made(struct filework *f, struct fm_channels *c, const struct fm_piece *x,
+                    struct fm_err *err)
+{
+    const struct fm_exportplan *p = f->w->plan;
+    const void *bytes;
+    int rc = fm_exportwriter_take(c, p, x, err);
+    struct fm_mark mark = fm_scratch_mark();
+    if (!rc)
+        rc = fm_exportwriter_give(&bytes, c, p, x, err);
+    if (!rc && x->to)
+        memcpy(x->to, bytes, (size_t)x->size);
+    else if (!rc)
+        rc = put_weights(f, x->tensor->t.offset + x->from, bytes, (size_t)x->size, err);
+    fm_scratch_release(mark);
+    return rc;
+}
+
+static bool is_copy(const struct fm_piece *x)
+{
+    return x->tensor->kind == FM_PLANNED_COPY;
+}
+
+/* Make the pieces of a group, of which i is the first. */
 static void fill_group(void *arg, int i)
 {
     struct filework *f = arg;
-    const struct fm_exportplan *p = f->w->plan;
     const struct fm_piece *x = &f->piece[i];
     struct fm_channels c = {0};
     struct fm_err err = {0};
@@ -678,20 +717,8 @@ static void fill_group(void *arg, int i)
     if (!x->to)
         fm_scratch_reserve(f->w->scratch);
     struct fm_mark mark = fm_scratch_mark();
-    if (fm_planned_copy(x->tensor))
-        rc = put_copy(f, x, &err);
-    for (int k = 0; k < x->group && !rc && !fm_planned_copy(x->tensor); k++) {
-        const void *bytes;
-        rc = fm_exportwriter_take(&c, p, &x[k], &err);
-        struct fm_mark own = fm_scratch_mark();
-        if (!rc)
-            rc = fm_exportwriter_give(&bytes, &c, p, &x[k], &err);
-        if (!rc && x[k].to)
-            memcpy(x[k].to, bytes, (size_t)x[k].size);
-        else if (!rc)
-            rc = put_weights(f, x[k].tensor->t.offset + x[k].from, bytes, (size_t)x[k].size, &err);
-        fm_scratch_release(own);
-    }
+    for (int k = 0; k < x->group && !rc; k++)
+        rc = is_copy(x) ? put_copy(f, x, &err) : put_made(f, &c, &x[k], &err);
     fm_scratch_release(mark);
     if (rc)
         fm_taskgroup_fail(&f->w->tasks, &err);
@@ -705,13 +732,13 @@ static int stream_pieces(struct filework *f, int pieces, struct fm_err *err)
     int most = fm_pool_threads(), rc = FM_OK;
     for (int first = 0, n; first < pieces && !rc && fm_taskgroup_going(&f->w->tasks); first += n) {
         struct fm_piece *x = piece + first;
-        if (fm_planned_copy(x->tensor)) {
+        if (is_copy(x)) {
             n = 1;
             rc = put_copy(f, x, err);
             continue;
         }
         int experts = 1;
-        for (n = 1; first + n < pieces && !fm_planned_copy(x[n].tensor); n++)
+        for (n = 1; first + n < pieces && !is_copy(&x[n]); n++)
             if (!same_expert(&x[n - 1], &x[n]) && ++experts > most)
                 break;
         struct fm_mark mark = fm_scratch_mark();

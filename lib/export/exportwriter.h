@@ -39,8 +39,9 @@ struct fm_piece {
 };
 
 /* The piece of a tensor from byte `at` on, which is 0 or the end of a piece.  If possible it is
- * made from at most `limit` bytes: channels are only cut at boundaries of segments, or without
- * checksums of channel groups, and not at all if they are rounded or columns. */
+ * made from at most `limit` bytes: decoded values are cut anywhere; channels only at boundaries of
+ * segments, or without checksums of channel groups, and not at all if they are rounded or columns;
+ * other tensors not at all, because one digest covers all their bytes. */
 struct fm_piece fm_exportwriter_next(const struct fm_exportplan *p,
                                      const struct fm_planned_tensor *t, uint64_t at,
                                      uint64_t limit);
@@ -52,7 +53,7 @@ void fm_exportwriter_group(struct fm_piece *piece, size_t n);
  * before the first, in scratch; fm_exportwriter_give makes the bytes, in scratch or in *c.  The
  * family is open with FM_OPENED_WEIGHTS, unless the tensor is numbers, which need no weights.  If
  * it is also open with FM_OPENED_CHECKSUMS, FM_EFORMAT names the expert and the channels that do
- * not match their digest. Not for a copy (fm_planned_copy), which has one digest for all its bytes.
+ * not match their digest.  Not for a copy, which need not be in memory as a whole.
  */
 int fm_exportwriter_take(struct fm_channels *c, const struct fm_exportplan *p,
                          const struct fm_piece *x, struct fm_err *err);

@@ -20,9 +20,30 @@ static size_t most_parts(const struct fm_exportplan *p)
     return FM_EXPERT_TENSORS_MAX * fm_opened_experts(p->from);
 }
 
+/* Whether a tensor has the fields of its kind. */
+static bool is_kind_sane(const struct fm_planned_tensor *t)
+{
+    switch (t->kind) {
+    case FM_PLANNED_NUMBERS:
+        return !t->from && !t->decoded && fm_tensor_count(&t->t) <= 2;
+    case FM_PLANNED_EXPERTS:
+        return !t->from && !t->decoded && t->m >= 0;
+    case FM_PLANNED_COPY:
+        return t->from && !t->decoded;
+    case FM_PLANNED_DECODED:
+        return t->from && t->decoded;
+    case FM_PLANNED_WIDENED:
+        return t->from && t->widen.by > 0 && t->widen.dimension < t->t.dims;
+    case FM_PLANNED_NARROWED:
+        return t->from && t->narrow.matrices > 0 && t->narrow.dimension < t->t.dims;
+    }
+    return false;
+}
+
 int fm_exportplan_add_tensor(struct fm_exportplan *p, const struct fm_planned_tensor *like,
                              struct fm_err *err)
 {
+    assert(is_kind_sane(like));
     size_t first = p->from->rests + most_parts(p);
     int rc = FM_GROW(p->tensor, p->tensor_room, p->tensors ? p->tensors + 1 : first,
                      "the tensors of an export", err);
@@ -66,15 +87,16 @@ static int add_block(struct fm_exportplan *p, const struct fm_planned_block *lik
     return FM_OK;
 }
 
-int fm_exportplan_add_experts(struct fm_exportplan *p, const struct fm_planned_tensor *t, int first,
+int fm_exportplan_add_experts(struct fm_exportplan *p, int m, const struct fm_tensor *t, int first,
                               int n, enum fm_weight_part part, int plane, struct fm_err *err)
 {
+    const struct fm_planned_tensor like = {.t = *t, .m = m, .kind = FM_PLANNED_EXPERTS};
     struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
     int cuts = fm_expert_cuts(cut, p->from->config.expert, part);
-    uint64_t all = fm_tensor_count(&t->t) * (uint64_t)fm_dtype_bits(t->t.dtype) / 8;
-    int rc = fm_exportplan_add_tensor(p, t, err);
+    uint64_t all = fm_tensor_count(t) * (uint64_t)fm_dtype_bits(t->dtype) / 8;
+    int rc = fm_exportplan_add_tensor(p, &like, err);
     for (int i = 0; i < n * cuts && !rc; i++) {
-        const struct fm_planned_block b = {.m = t->m,
+        const struct fm_planned_block b = {.m = m,
                                            .e = first + i / cuts,
                                            .part = cut[i % cuts].part,
                                            .plane = plane,
@@ -164,7 +186,7 @@ static bool is_tensor_sane(const struct fm_exportplan *p, size_t i)
             return false;
         bytes += p->block[b].bytes;
     }
-    return t->blocks ? bytes == t->t.size : t->from || fm_tensor_count(&t->t) <= 2;
+    return is_kind_sane(t) && (t->kind == FM_PLANNED_EXPERTS ? bytes == t->t.size : !t->blocks);
 }
 
 static bool is_file_sane(const struct fm_exportplan *p, size_t i)

@@ -52,31 +52,42 @@ struct fm_planned_block {
     int plane; /* plane of the codes, or FM_PLANES: the factors of scales; -1: unquantised */
 };
 
-/* A tensor is the blocks of experts, one after another; or a tensor of the bundle outside the
- * experts; or numbers. */
-struct fm_planned_tensor {
-    struct fm_tensor t;                  /* name owned; offset is that in its file */
-    int m;                               /* index of the layer in config.moe; -1: none */
-    size_t block, blocks;                /* the first of its blocks, and their number; 0: none */
-    const struct fm_opened_tensor *from; /* the tensor of the bundle; NULL: blocks or numbers */
-    bool decoded;       /* `from` is codes, whose values are written, rounded once */
-    uint64_t by;        /* `from` is of the shared expert, and grows by so many elements */
-    int wider;          /* the dimension that grows */
-    size_t again;       /* bytes of the last scale, which the padding repeats; 0: it repeats
-                           `blank` */
-    int blank;          /* the byte of the padding */
-    bool picked;        /* `from` is of an expert for multi-token prediction, and loses channels: */
-    int across, expert; /* it has channel groups in this dimension; the expert, or -1 for all */
-    int matrices;       /* of each expert, one after another: 2 for gate and up in one tensor */
-    int64_t number[2];  /* the elements of a tensor of numbers */
-    size_t file;
+/* What the bytes of a tensor are.  A kind is a row here, in exportwriter.c, which makes the bytes,
+ * and in lib/verify/verify_weights.c, which checks them. */
+enum fm_planned_kind {
+    FM_PLANNED_NUMBERS, /* `number` */
+    FM_PLANNED_EXPERTS, /* blocks of experts, one after another */
+    FM_PLANNED_COPY,    /* those of `from` */
+    FM_PLANNED_DECODED, /* the values of `from`, which is codes, rounded once */
+    FM_PLANNED_WIDENED, /* of the shared expert: `from`, or its values, with padding: `widen` */
+    FM_PLANNED_NARROWED /* of experts for multi-token prediction: the first channel groups of
+                           `from`, or of its values, in ranked order: `narrow` */
 };
 
-/* Whether the tensor has the bytes of one of the bundle. */
-static inline bool fm_planned_copy(const struct fm_planned_tensor *t)
-{
-    return t->from && !t->decoded && t->by == 0 && !t->picked;
-}
+struct fm_planned_tensor {
+    struct fm_tensor t; /* name owned; offset is that in its file */
+    size_t file;
+    int m; /* index of the layer in config.moe; -1: none */
+    enum fm_planned_kind kind;
+    size_t block, blocks;                /* experts: the first block, and the number; else 0 */
+    const struct fm_opened_tensor *from; /* the tensor of the bundle; numbers, experts: NULL */
+    bool decoded;                        /* `from` is codes, of which the values are used */
+    union {
+        int64_t number[2]; /* the elements */
+        struct fm_planned_widen {
+            int dimension; /* that grows */
+            uint64_t by;   /* elements, at least 1 */
+            size_t again;  /* bytes of the last scale, which the padding repeats; 0: it repeats
+                              `blank` */
+            int blank;     /* the byte of the padding */
+        } widen;
+        struct fm_planned_narrow {
+            int dimension; /* that has the channel groups */
+            int expert;    /* -1: all experts, one after another */
+            int matrices;  /* of each expert: 2 for gate and up in one tensor */
+        } narrow;
+    };
+};
 
 struct fm_planned_file {
     char name[128];
@@ -230,9 +241,9 @@ int fm_exportplan_header(const struct fm_exportplan *p, size_t i, const char **h
  * and down_factor (E, 1).
  */
 int fm_exportplan_flat(struct fm_exportplan *p, int m, struct fm_err *err);
-/* Add the tensor `t` of all experts of layer t->m, with the name of the part `named` and a suffix:
- * fm_exportplan_add_experts. */
-int fm_exportplan_add_flat(struct fm_exportplan *p, struct fm_planned_tensor *t,
+/* Add the tensor `t` of all experts of the m-th layer, with the name of the part `named` and a
+ * suffix: fm_exportplan_add_experts. */
+int fm_exportplan_add_flat(struct fm_exportplan *p, int m, struct fm_tensor *t,
                            enum fm_weight_part named, const char *suffix, enum fm_weight_part part,
                            int plane, struct fm_err *err);
 /* The checkpoint's own tensors of every expert, or of the whole layer. */
@@ -242,13 +253,14 @@ int fm_exportplan_rest(struct fm_exportplan *p, struct fm_err *err);
 
 /* ---- for layouts and texts: adding ---- */
 
-/* Add a tensor; `like` is copied, including its name.  Dtype, shape and m must be set. */
+/* Add a tensor; `like` is copied, including its name.  Dtype, shape, m, kind and the fields of its
+ * kind must be set. */
 int fm_exportplan_add_tensor(struct fm_exportplan *p, const struct fm_planned_tensor *like,
                              struct fm_err *err);
-/* Add a tensor of experts [first, first + n) of layer t->m: from each, the cuts of `part`, in a
+/* Add a tensor of experts [first, first + n) of the m-th layer: from each, the cuts of `part`, in a
  * plane of codes or as values (-1).  Blocks that have no channels are equal shares of the tensor.
  */
-int fm_exportplan_add_experts(struct fm_exportplan *p, const struct fm_planned_tensor *t, int first,
+int fm_exportplan_add_experts(struct fm_exportplan *p, int m, const struct fm_tensor *t, int first,
                               int n, enum fm_weight_part part, int plane, struct fm_err *err);
 /* Add a file; takes ownership of header, even on failure. */
 int fm_exportplan_add_file(struct fm_exportplan *p, const char *name, char *header,

@@ -16,16 +16,16 @@
  *     gate_up     | e0: gate, up of channel 0 | gate, up of channel 1 | ... | e1: ...
  *     down        | e0: channel 0 | channel 1 | ... | e1: ...
  */
-int fm_exportplan_add_flat(struct fm_exportplan *p, struct fm_planned_tensor *t,
+int fm_exportplan_add_flat(struct fm_exportplan *p, int m, struct fm_tensor *t,
                            enum fm_weight_part named, const char *suffix, enum fm_weight_part part,
                            int plane, struct fm_err *err)
 {
     const struct fm_config *c = &p->from->config;
     char name[FM_WEIGHT_NAME_BYTES], whole[FM_WEIGHT_NAME_BYTES + 8];
-    fm_weights_name_of(name, c, p->options.layout->names, named, c->moe[t->m], 0);
+    fm_weights_name_of(name, c, p->options.layout->names, named, c->moe[m], 0);
     snprintf(whole, sizeof whole, "%s%s", name, suffix);
-    t->t.name = whole;
-    return fm_exportplan_add_experts(p, t, 0, c->E, part, plane, err);
+    t->name = whole;
+    return fm_exportplan_add_experts(p, m, t, 0, c->E, part, plane, err);
 }
 
 /* Add the scales and the factors of a part that belong to no channel. */
@@ -34,15 +34,14 @@ static int add_apart(struct fm_exportplan *p, int m, enum fm_weight_part of, str
     const struct fm_packed *packed = fm_packed_at(&p->packed, m);
     const struct fm_config *c = &p->from->config;
     enum fm_weight_part cut = of == FM_PART_DOWN_T ? FM_PART_DOWN : FM_PART_GATE;
-    struct fm_planned_tensor t = {.m = m};
     uint64_t scales = fm_packed_apart(packed, c, of);
-    t.t = (struct fm_tensor){.dtype = packed->scales, .dims = 2, .shape = {(uint64_t)c->E, scales}};
-    if (scales > 0 && fm_exportplan_add_flat(p, &t, of, FM_PACKED_SCALE, cut, 1, err))
+    struct fm_tensor t = {.dtype = packed->scales, .dims = 2, .shape = {(uint64_t)c->E, scales}};
+    if (scales > 0 && fm_exportplan_add_flat(p, m, &t, of, FM_PACKED_SCALE, cut, 1, err))
         return err->code;
-    t.t.dtype = FM_F32;
-    t.t.shape[1] = (uint64_t)fm_expert_part_rows(c->expert, of);
+    t.dtype = FM_F32;
+    t.shape[1] = (uint64_t)fm_expert_part_rows(c->expert, of);
     return packed->scheme.storage->factor_end
-               ? fm_exportplan_add_flat(p, &t, of, FM_PACKED_FACTOR, cut, FM_PLANES, err)
+               ? fm_exportplan_add_flat(p, m, &t, of, FM_PACKED_FACTOR, cut, FM_PLANES, err)
                : FM_OK;
 }
 
@@ -53,11 +52,10 @@ int fm_exportplan_flat(struct fm_exportplan *p, int m, struct fm_err *err)
     for (int i = 0; i < packed->parts; i++) {
         const struct fm_packed_part part =
             fm_packed_flat(packed, &packed->part[i], fm_exportplan_layer_channels(p, m));
-        struct fm_planned_tensor t = {.m = m};
-        t.t = (struct fm_tensor){.dtype = part.dtype, .dims = part.dims};
-        memcpy(t.t.shape, part.shape, sizeof part.shape);
-        if (fm_exportplan_add_flat(p, &t, part.of, part.plane == 1 ? FM_PACKED_SCALE : "", part.of,
-                                   part.plane, err))
+        struct fm_tensor t = {.dtype = part.dtype, .dims = part.dims};
+        memcpy(t.shape, part.shape, sizeof part.shape);
+        if (fm_exportplan_add_flat(p, m, &t, part.of, part.plane == 1 ? FM_PACKED_SCALE : "",
+                                   part.of, part.plane, err))
             return err->code;
     }
     if (p->coded == FM_CODED_EXPERTS &&
@@ -103,41 +101,53 @@ struct matrix {
 
 static int add_stock(struct fm_exportplan *p, const struct matrix *x, struct fm_err *err)
 {
-    struct fm_planned_tensor t = {.t = x->values, .m = x->m};
-    t.t.name = x->name;
-    t.t.dtype = p->from->dtype;
-    return fm_exportplan_add_experts(p, &t, x->first, x->n, x->part, -1, err);
+    struct fm_tensor t = x->values;
+    t.name = x->name;
+    t.dtype = p->from->dtype;
+    return fm_exportplan_add_experts(p, x->m, &t, x->first, x->n, x->part, -1, err);
 }
 
-/* Add a plane of codes, or numbers (-1): the matrix's name with another ending. */
-static int add_ending(struct fm_exportplan *p, struct fm_planned_tensor *t, const struct matrix *x,
-                      const char *end, int plane, struct fm_err *err)
+/* Add a plane of codes, or the factor of scales: the matrix's name with another ending. */
+static int add_plane(struct fm_exportplan *p, const struct fm_tensor *like, const struct matrix *x,
+                     const char *end, int plane, struct fm_err *err)
 {
     const struct fm_storage *storage = fm_packed_at(&p->packed, x->m)->scheme.storage;
     char name[FM_ST_NAME_BYTES_MAX + 1];
+    struct fm_tensor t = *like;
     fm_stored_name(name, storage, x->name, end);
-    t->t.name = name;
-    if (plane < 0)
-        return fm_exportplan_add_tensor(p, t, err);
-    return fm_exportplan_add_experts(p, t, x->first, x->n, fm_stored_part(storage, x->part), plane,
-                                     err);
+    t.name = name;
+    return fm_exportplan_add_experts(p, x->m, &t, x->first, x->n, fm_stored_part(storage, x->part),
+                                     plane, err);
 }
 
-/* Add the numbers that belong to a matrix that is rounded. */
-static int add_numbers(struct fm_exportplan *p, const struct matrix *x, struct fm_err *err)
+/* Add numbers that belong to a matrix: its name with another ending. */
+static int add_numbers(struct fm_exportplan *p, const struct fm_tensor *like,
+                       const struct matrix *x, const char *end, uint64_t first, uint64_t second,
+                       struct fm_err *err)
+{
+    const struct fm_storage *storage = p->rounded.scheme.storage;
+    char name[FM_ST_NAME_BYTES_MAX + 1];
+    struct fm_planned_tensor t = {.t = *like,
+                                  .m = x->m,
+                                  .kind = FM_PLANNED_NUMBERS,
+                                  .number = {(int64_t)first, (int64_t)second}};
+    fm_stored_name(name, storage, x->name, end);
+    t.t.name = name;
+    return fm_exportplan_add_tensor(p, &t, err);
+}
+
+/* Add what belongs to a whole matrix that is rounded. */
+static int add_whole(struct fm_exportplan *p, const struct matrix *x, struct fm_err *err)
 {
     const struct fm_storage *storage = p->rounded.scheme.storage;
     const struct fm_quantiser *q = p->options.quantise;
-    struct fm_planned_tensor factor = {.m = x->m}, shape = factor;
-    factor.t = (struct fm_tensor){.dtype = FM_F32, .dims = q->factor_dims, .shape = {1, 1}};
-    struct fm_planned_tensor unit = factor;
-    unit.number[0] = 1;
-    shape.t = (struct fm_tensor){.dtype = FM_I64, .dims = 1, .shape = {2}};
-    shape.number[0] = (int64_t)x->values.shape[0];
-    shape.number[1] = (int64_t)x->values.shape[1];
-    if ((storage->factor_end && add_ending(p, &factor, x, storage->factor_end, FM_PLANES, err)) ||
-        (q->unit_end && add_ending(p, &unit, x, q->unit_end, -1, err)) ||
-        (storage->shape_end && add_ending(p, &shape, x, storage->shape_end, -1, err)))
+    const struct fm_tensor shape = {.dtype = FM_I64, .dims = 1, .shape = {2}};
+    const struct fm_tensor one = {.dtype = FM_F32, .dims = q->factor_dims, .shape = {1, 1}};
+    const uint64_t *size = x->values.shape;
+    if ((storage->factor_end && add_plane(p, &one, x, storage->factor_end, FM_PLANES, err)) ||
+        (q->unit_end && add_numbers(p, &one, x, q->unit_end, 1, 0, err)) ||
+        (storage->shape_end &&
+         add_numbers(p, &shape, x, storage->shape_end, size[0], size[1], err)))
         return err->code;
     return FM_OK;
 }
@@ -151,14 +161,13 @@ static int add_codes(struct fm_exportplan *p, const struct matrix *x, struct fm_
     struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
     fm_expert_cuts(cut, p->from->config.expert, fm_stored_part(storage, x->part));
     for (int plane = 0; plane < FM_PLANES; plane++) {
-        struct fm_planned_tensor t = {.m = x->m};
-        t.t.dtype = plane ? packed->scales : storage->codes;
-        t.t.dims = fm_stored_shape(t.t.shape, &packed->scheme, &x->values, plane);
+        struct fm_tensor t = {.dtype = plane ? packed->scales : storage->codes};
+        t.dims = fm_stored_shape(t.shape, &packed->scheme, &x->values, plane);
         if ((fm_packed_find(packed, cut->of, plane) || rounded) &&
-            add_ending(p, &t, x, plane ? storage->scale_end : storage->codes_end, plane, err))
+            add_plane(p, &t, x, plane ? storage->scale_end : storage->codes_end, plane, err))
             return err->code;
     }
-    return rounded ? add_numbers(p, x, err) : FM_OK;
+    return rounded ? add_whole(p, x, err) : FM_OK;
 }
 
 int fm_exportplan_stock(struct fm_exportplan *p, int m, struct fm_err *err)
@@ -199,14 +208,26 @@ static bool is_shared(struct fm_tensor *grown, const struct fm_exportplan *p,
     return true;
 }
 
-/* Plan a tensor of the shared expert, or its codes or scales, as wide as the export requires.  The
- * tensor's shape comes from the bundle, which is untrusted. */
+/* FM_EFORMAT unless a tensor of the bundle, which is untrusted, has that shape. */
+static int check_shape(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
+                       const uint64_t *shape, int dims, struct fm_err *err)
+{
+    if (fm_tensor_shaped(&t->t, shape, dims))
+        return FM_OK;
+    return fm_fail(err, FM_EFORMAT,
+                   "%s: tensor '%s' does not have the shape that config.json requires",
+                   p->from->bundle.file.path, t->from->t.name);
+}
+
+/* Plan a tensor of the shared expert, or its codes or scales, as wide as the export requires. */
 static int widen_shared(struct fm_planned_tensor *t, const struct fm_exportplan *p,
                         const struct fm_stored *at, struct fm_err *err)
 {
     const struct fm_config *c = &p->from->config;
     const struct fm_weight *w = at->weight;
     struct fm_tensor plain = {0}, grown;
+    size_t again = 0;
+    int blank = 0;
     if (p->widths.shared == c->shared || at->role > FM_STORED_FACTOR ||
         !is_shared(&grown, p, w, at->l))
         return FM_OK;
@@ -218,16 +239,16 @@ static int widen_shared(struct fm_planned_tensor *t, const struct fm_exportplan 
     if (scales || (fm_stored_is_codes(at) && !t->decoded)) {
         fm_stored_shape(plain.shape, &at->scheme, &plain, scales);
         fm_stored_shape(grown.shape, &at->scheme, &grown, scales);
-        t->again = scales ? (size_t)fm_dtype_bits(t->t.dtype) / 8 : 0;
-        t->blank = fm_code_zero(at->scheme.storage->code);
+        again = scales ? (size_t)fm_dtype_bits(t->t.dtype) / 8 : 0;
+        blank = fm_code_zero(at->scheme.storage->code);
     }
-    if (t->t.dims != 2 || t->t.shape[0] != plain.shape[0] || t->t.shape[1] != plain.shape[1])
-        return fm_fail(err, FM_EFORMAT,
-                       "%s: tensor '%s' does not have the shape that config.json requires",
-                       p->from->bundle.file.path, t->from->t.name);
-    t->wider = d;
-    t->by = grown.shape[d] - plain.shape[d];
+    if (check_shape(p, t, plain.shape, 2, err))
+        return err->code;
+    if (grown.shape[d] == plain.shape[d])
+        return FM_OK; /* the last scales are enough */
     t->t.shape[d] = grown.shape[d];
+    t->kind = FM_PLANNED_WIDENED;
+    t->widen = (struct fm_planned_widen){d, grown.shape[d] - plain.shape[d], again, blank};
     return FM_OK;
 }
 
@@ -239,13 +260,14 @@ static void shape_rest(struct fm_planned_tensor *t, const struct fm_exportplan *
     const struct fm_config *c = &p->from->config;
     struct fm_tensor plain;
     bool expert = fm_stored_is_expert(at);
-    if (at->role != FM_STORED_SHAPE || t->t.size != 2 * sizeof(int64_t) ||
+    if (at->role != FM_STORED_SHAPE || t->t.dtype != FM_I64 || fm_tensor_count(&t->t) != 2 ||
         !(expert || is_shared(&plain, p, at->weight, at->l)))
         return;
     if (expert)
         plain = stock_shape(
             c, at->weight,
             p->widths.stored[(size_t)fm_config_moe(c, at->l) * (size_t)c->E + (size_t)at->e]);
+    t->kind = FM_PLANNED_NUMBERS;
     t->from = NULL;
     t->number[0] = (int64_t)plain.shape[0];
     t->number[1] = (int64_t)plain.shape[1];
@@ -267,15 +289,9 @@ static int narrow_expert(struct fm_planned_tensor *t, const struct fm_exportplan
     plain.dims = fm_weights_shape(plain.shape, c, twin->weight, twin->l, 0);
     if (scales || (fm_stored_is_codes(twin) && !t->decoded))
         fm_stored_shape(plain.shape, &twin->scheme, &plain, scales);
-    bool same = t->t.dims == plain.dims;
-    for (int d = 0; same && d < plain.dims; d++)
-        same = t->t.shape[d] == plain.shape[d];
-    if (!same)
-        return fm_fail(err, FM_EFORMAT,
-                       "%s: tensor '%s' does not have the shape that config.json requires",
-                       p->from->bundle.file.path, t->from->t.name);
-    t->across = (int)(across - twin->weight->shape);
-    uint64_t *size = &t->t.shape[t->across];
+    if (check_shape(p, t, plain.shape, plain.dims, err))
+        return err->code;
+    uint64_t *size = &t->t.shape[across - twin->weight->shape];
     if (scales && *size == 1)
         return FM_OK; /* they belong to no channel, or to all */
     if (*size % groups != 0)
@@ -283,9 +299,9 @@ static int narrow_expert(struct fm_planned_tensor *t, const struct fm_exportplan
                        "--keep-extra: tensor '%s' has blocks of channels that groups of %d do not "
                        "fill; use --weights bf16 or another layout",
                        t->from->t.name, p->packed.group);
-    t->picked = true;
-    t->expert = twin->e;
-    t->matrices = both ? c->expert->rows : 1;
+    t->kind = FM_PLANNED_NARROWED;
+    t->narrow = (struct fm_planned_narrow){(int)(across - twin->weight->shape), twin->e,
+                                           both ? c->expert->rows : 1};
     *size = *size / groups * (p->widths.stored[0] / (uint32_t)p->packed.group);
     return FM_OK;
 }
@@ -338,6 +354,7 @@ static int decode_rest(struct fm_planned_tensor *t, bool *scales, char *name,
             "order of its rows without scales; use uniform or padded, and --weights keep",
             p->options.layout->name, at->tensor->name);
     fm_stored_values(&t->t, name, at);
+    t->kind = FM_PLANNED_DECODED;
     t->decoded = true;
     return FM_OK;
 }
@@ -350,7 +367,8 @@ int fm_exportplan_rest(struct fm_exportplan *p, struct fm_err *err)
         bool scales;
         if (from->extra && !p->options.keep_extra)
             continue;
-        struct fm_planned_tensor like = {.t = from->t, .m = -1, .from = from};
+        struct fm_planned_tensor like = {
+            .t = from->t, .m = -1, .kind = FM_PLANNED_COPY, .from = from};
         if (decode_rest(&like, &scales, values, p, err))
             return err->code;
         if (scales)

@@ -120,8 +120,8 @@ static int check_widened(struct place *p, const struct fm_tensor *have, struct f
     if (memcmp(bytes, padded, size) != 0)
         fm_verifier_find(
             p->j->v, p->t->file, FM_EDIFF, p->t->t.name,
-            p->t->again ? "scales after those of the shared expert do not repeat its last scale"
-                        : "channels after those of the shared expert are not all zero");
+            w.again ? "scales after those of the shared expert do not repeat its last scale"
+                    : "channels after those of the shared expert are not all zero");
     return FM_OK;
 }
 
@@ -275,7 +275,7 @@ static const char *what_differs(const struct place *p)
                : p->j->options.quantise
                    ? "differs from the bundle's weights, rounded to this format"
                    : "differs from the value computed with the bundle's scales";
-    return !p->t->from     ? "differs from the expected value"
+    return p->t->kind == FM_PLANNED_NUMBERS ? "differs from the expected value"
            : p->t->decoded ? "differs from the value computed with the bundle's codes and scales"
                            : "differs from the bundle's channels in ranked order, at this width";
 }
@@ -333,9 +333,19 @@ static int check_tensor(struct place *p, uint64_t *bytes, struct fm_err *err)
 {
     const struct fm_tensor *have = p->j->have[p->t - p->j->plan.tensor];
     *bytes = have->size;
-    if (!p->t->from || p->t->decoded || p->t->picked)
+    switch (p->t->kind) {
+    case FM_PLANNED_COPY:
+        return check_copy(p, have, err);
+    case FM_PLANNED_WIDENED:
+        return p->t->decoded ? check_filled(p, err) : check_widened(p, have, err);
+    case FM_PLANNED_NUMBERS:
+    case FM_PLANNED_DECODED:
+    case FM_PLANNED_NARROWED:
         return check_filled(p, err);
-    return p->t->by ? check_widened(p, have, err) : check_copy(p, have, err);
+    case FM_PLANNED_EXPERTS: /* by blocks */
+        break;
+    }
+    return FM_OK;
 }
 
 static void check_unit(void *arg, int i)
@@ -382,7 +392,7 @@ static int plan_units(struct fm_verify_job *j, struct fm_err *err)
         return err->code;
     for (size_t i = 0; i < p->tensors; i++) {
         const struct fm_planned_tensor *t = &p->tensor[i];
-        if (j->have[i] && t->blocks == 0)
+        if (j->have[i] && t->kind != FM_PLANNED_EXPERTS)
             j->unit[j->units++] = (struct fm_verify_unit){.tensor = t};
         for (size_t k = t->block; j->have[i] && k < t->block + t->blocks; k++) {
             const struct fm_planned_block *b = &p->block[k];

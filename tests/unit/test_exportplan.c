@@ -34,9 +34,9 @@ static void check_tensor(const struct fm_exportplan *p, size_t i)
 {
     const struct fm_planned_tensor *t = &p->tensor[i];
     uint64_t at = 0;
-    assert_true(t->blocks == 0 || t->from == NULL);
-    assert_true(fm_planned_copy(t) == (t->from != NULL));
-    assert_true(t->m >= 0 || fm_planned_copy(t));
+    assert_true((t->kind == FM_PLANNED_EXPERTS) == (t->blocks > 0));
+    assert_true((t->kind == FM_PLANNED_COPY) == (t->from != NULL));
+    assert_true((t->kind == FM_PLANNED_COPY) == (t->m < 0));
     for (size_t n = t->block; n < t->block + t->blocks; n++) {
         const struct fm_planned_block *b = &p->block[n];
         assert_int_equal(b->tensor, i);
@@ -159,7 +159,7 @@ static size_t fill(char *bytes, const struct fm_exportplan *p, const struct fm_p
         const void *made;
         x = fm_exportwriter_next(p, t, at, limit);
         assert_true(x.size > 0 && x.size <= t->t.size - at);
-        if (fm_planned_copy(t)) {
+        if (t->kind == FM_PLANNED_COPY) {
             made = bytes + at;
             GIVEN_TRY(fm_file_read(&p->from->bundle.file, t->from->t.offset + at, bytes + at,
                                    (size_t)x.size, &given_err));
@@ -192,7 +192,8 @@ TEST(pieces_are_parts_of_the_whole)
             free(whole);
             free(part);
         }
-        assert_true(most > GIVEN_E);
+        /* at least one tensor is cut inside an expert */
+        assert_true(most > (p.options.layout->names == FM_NAMING_STOCK ? 1 : GIVEN_E));
         fm_exportplan_release(&p);
     }
 }

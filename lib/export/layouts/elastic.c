@@ -68,7 +68,7 @@ static int add_index(struct fm_exportplan *p, int m, struct fm_err *err)
     assert(last);
     snprintf(last, sizeof name - (size_t)(last - name), ".budget");
     /* -1: the budget of config.json or of the environment. */
-    struct fm_planned_tensor t = {.m = m, .number = {-1}};
+    struct fm_planned_tensor t = {.m = m, .kind = FM_PLANNED_NUMBERS, .number = {-1}};
     t.t = (struct fm_tensor){.name = name, .dtype = p->from->dtype, .dims = 1, .shape = {1}};
     return fm_exportplan_add_tensor(p, &t, err);
 }

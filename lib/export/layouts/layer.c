@@ -35,7 +35,6 @@ static int plan_fused(struct fm_exportplan *p, int m, struct fm_err *err)
 {
     uint64_t E = (uint64_t)p->from->config.E, H = (uint64_t)p->from->config.H;
     uint64_t k = p->widths.stored[(size_t)m * (size_t)E];
-    struct fm_planned_tensor t = {.m = m};
     if (p->from->config.expert->bias)
         return fm_fail(
             err, FM_ECONFIG,
@@ -43,12 +42,12 @@ static int plan_fused(struct fm_exportplan *p, int m, struct fm_err *err)
             "widths, and %s has such biases; use --layout ragged, or layer without --for",
             p->from->config.family->name);
     assert(fm_exportplan_layer_channels(p, m) == E * k);
-    t.t = (struct fm_tensor){.dtype = p->from->dtype, .dims = 3, .shape = {E, 2 * k, H}};
-    if (fm_exportplan_add_flat(p, &t, FM_PART_GATE_UP, "_proj", FM_PART_GATE_THEN_UP, -1, err))
+    struct fm_tensor t = {.dtype = p->from->dtype, .dims = 3, .shape = {E, 2 * k, H}};
+    if (fm_exportplan_add_flat(p, m, &t, FM_PART_GATE_UP, "_proj", FM_PART_GATE_THEN_UP, -1, err))
         return err->code;
-    t.t.shape[1] = H;
-    t.t.shape[2] = k;
-    return fm_exportplan_add_flat(p, &t, FM_PART_DOWN_T, "_proj", FM_PART_DOWN, -1, err);
+    t.shape[1] = H;
+    t.shape[2] = k;
+    return fm_exportplan_add_flat(p, m, &t, FM_PART_DOWN_T, "_proj", FM_PART_DOWN, -1, err);
 }
 
 /* Set a width for each decoder layer, 0 for layers without experts. */
