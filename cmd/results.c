@@ -1,6 +1,7 @@
 /* The quality measurements of fm-bench, as tables and as JSON. */
 #include "cmd/results.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -488,6 +489,7 @@ void fm_results_compared(const struct fm_result *result, const void *self)
     const struct fm_bench_export *e = all->export;
     char *const *name = all->name;
     FILE *out = result->text;
+    assert(all->n > 0 && all->n <= FM_RESULTS_COMPARED_MAX);
     int order[FM_RESULTS_COMPARED_MAX], n = all->n, count = sort_by_bytes(order, e, n);
     cJSON *list = fm_json_add_array(result->json, "exports");
     const struct fm_bench_export *first = &e[count ? order[0] : 0];

@@ -2,6 +2,7 @@
 #include "cmd/results.h"
 #include "lib/base/units.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -101,6 +102,7 @@ struct drawing {
 static void add_curve(struct drawing *d, const struct fm_kernelbench_row *row, int count,
                       const char *what)
 {
+    assert(d->plot.count < FM_PLOT_SERIES_MAX);
     double *x = d->v + d->used, *y = x + count;
     char *name = d->name[d->plot.count];
     bool ideal = strcmp(what, "ideal") == 0;

@@ -36,11 +36,12 @@ struct ustar {
 };
 _Static_assert(sizeof(struct ustar) == FM_ARCHIVE_BLOCK, "a tar header is one block");
 
-/* A position in one file: the next byte to read is at offset `at`. */
+/* A position in one file. */
 struct walk {
     const struct fm_file *file;
     bool prefix, whole; /* prefix: the file may be truncated; whole: the end was found */
-    uint64_t at;
+    uint64_t at;        /* offset of the next byte to read, at most the size of the file: it moves
+                           only over bytes that were read or are known to exist */
     struct fm_archive_member *member;
     size_t members, capacity, limit;
 };
@@ -99,6 +100,7 @@ static bool all_zero(const char *bytes, size_t size)
  * field. */
 static bool parse_octal(uint64_t *value, const char *field, size_t width, bool full)
 {
+    assert(width <= 21); /* three bits a digit */
     size_t i = 0;
     *value = 0;
     for (; i < width && field[i] >= '0' && field[i] <= '7'; i++)
@@ -256,7 +258,7 @@ static int read_block(struct walk *w, void *block, struct fm_err *err)
 
 static int read_pax(struct walk *w, uint64_t bytes, uint64_t *size, struct fm_err *err)
 {
-    char block[FM_ARCHIVE_BLOCK + 1] = "";
+    char block[FM_ARCHIVE_BLOCK + 1] = ""; /* parse_pax() requires the NUL */
     if (bytes > PAX_BYTES_MAX)
         return fm_fail(err, FM_EFORMAT, "a pax header of %" PRIu64 " bytes (limit %d)", bytes,
                        PAX_BYTES_MAX);
@@ -312,6 +314,7 @@ static int pass_data(struct walk *w, const char *name, uint64_t size, struct fm_
 {
     char padding[FM_ARCHIVE_BLOCK];
     size_t pad = (size_t)(fm_archive_padded(size) - size);
+    assert(w->at <= w->file->size);
     uint64_t left = w->file->size - w->at;
     if (left < size)
         return fm_fail(err, FM_EFORMAT,
@@ -361,6 +364,7 @@ static int step(struct walk *w, bool *end, struct fm_err *err)
     char name[NAME_BYTES + 1];
     uint64_t header = w->at, size;
     struct ustar h;
+    assert(w->at <= w->file->size);
     if (w->file->size - w->at < sizeof h) {
         *end = true;
         return w->prefix

@@ -1,8 +1,12 @@
 /*
- * Opening a bundle compares three descriptions of its structure: the tar headers in the file, the
- * manifest that lists members with sizes and offsets, and CHECKSUMS at the end.  All three must
- * agree before a member can be read.  Digests of data are checked when a member is read, so that a
- * caller that needs one member does not have to read all of them.
+ * Opening a bundle compares three descriptions of its structure:
+ *
+ *     tar headers   list_members, check_places   name, size and offset of each member, in order
+ *     manifest      check_members                the same, and the digest of most members
+ *     CHECKSUMS     check_sums                   the digest of every member, also of the manifest
+ *
+ * All three must agree before a member can be read.  Digests of data are checked when a member is
+ * read, so that a caller that needs one member does not have to read all of them.
  */
 #include "formats/bundle/bundle.h"
 
@@ -139,7 +143,7 @@ static int place_parts(const struct fm_bundle *b, bool *together, struct fm_err 
 {
     uint64_t all = 0;
     int number, parts;
-    for (int k = 0; k < b->parts; k++)
+    for (int k = 0; k < b->parts; k++) /* FM_PARTS_MAX sizes up to 2^43 fit */
         all += b->part[k];
     *together = b->file.size == all;
     if (*together)
@@ -183,6 +187,7 @@ static int number_of_name(const char *name)
 static int list_part(struct fm_bundle *b, const struct fm_file *file, int k, uint64_t base,
                      struct fm_err *err)
 {
+    assert(k > 0 && k < b->parts);
     uint64_t end = 0;
     size_t first = b->members;
     if (list_members(b, file, base, false, &end, err) || fm_archive_check_last(file, end, err))
@@ -266,6 +271,7 @@ static int check_carried(const struct fm_member *m, const struct fm_member *befo
         err->code = FM_EFORMAT;
         return fm_within(err, "member '%s'", m->name);
     }
+    assert(sum->files <= 1 || before); /* the file that was added before */
     if (sum->files > 1 && strcmp(m->name, before->name) <= 0)
         return fm_fail(err, FM_EFORMAT, "member '%s' comes after '%s': they are not in order",
                        m->name, before->name);
@@ -521,6 +527,7 @@ static int read_sum(struct fm_member *m, const char **at, const char *end, struc
 /* Check the checksums in member `sums` for the members from `first` up to it. */
 static int check_lines(struct fm_bundle *b, size_t first, size_t sums, struct fm_err *err)
 {
+    assert(first <= sums && sums < b->members);
     struct fm_member *m = &b->member[sums];
     char *text;
     uint64_t limit = (uint64_t)b->members * (CHECKSUM_PREFIX_BYTES + 101);

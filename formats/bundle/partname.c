@@ -56,6 +56,8 @@ bool fm_partname_parse(const char *path, int *number, int *parts)
 
 char *fm_partname_other(const char *path, int number, struct fm_err *err)
 {
+    int own, parts;
+    assert(fm_partname_parse(path, &own, &parts) && number >= 1 && number <= FM_PARTS_MAX);
     char *name = fm_strdup(path, err), digits[16];
     if (!name)
         return NULL;

@@ -12,6 +12,7 @@
 
 uint32_t fm_actions_round(uint64_t width, uint32_t multiple, int I)
 {
+    assert(multiple > 0);
     uint64_t up = (width + multiple - 1) / multiple * multiple;
     return (uint32_t)(up > (uint64_t)I ? (uint64_t)I : up);
 }
@@ -49,6 +50,8 @@ static int add_ratio(struct fm_actions *actions, const struct fm_decimal *ratio,
     if (actions->count == FM_ACTIONS_MAX)
         return fm_fail(err, FM_EUSAGE, "more than %d actions; use fewer, or a larger --budget-step",
                        FM_ACTIONS_MAX);
+    /* Ratios increase, and rounding keeps their order. */
+    assert(!actions->count || width > actions->width[actions->count - 1]);
     actions->ratio[actions->count] = *ratio;
     actions->width[actions->count++] = width;
     return FM_OK;
@@ -82,6 +85,7 @@ int fm_actions_parse(struct fm_actions *actions, const char *text, int I, uint32
 int fm_actions_steps(struct fm_actions *actions, const struct fm_decimal *step,
                      const struct fm_decimal *until, int I, uint32_t multiple, struct fm_err *err)
 {
+    assert(step->num > 0 && until->num <= until->den);
     *actions = (struct fm_actions){.multiple = multiple};
     int rc = check_multiple(multiple, I, err);
     uint64_t steps = until->num * step->den / (step->num * until->den);

@@ -103,6 +103,7 @@ uint64_t fm_decimal_targets(const struct fm_decimal *step, const struct fm_decim
 uint64_t fm_decimal_target(const struct fm_decimal *step, const struct fm_decimal *until,
                            uint64_t i, uint64_t n)
 {
+    assert(i >= 1);
     if (i >= fm_decimal_targets(step, until))
         return fm_decimal_ceil(until, n);
     /* i step < until <= 1, so the numerator stays under 10^9. */
@@ -112,6 +113,7 @@ uint64_t fm_decimal_target(const struct fm_decimal *step, const struct fm_decima
 
 void fm_decimal_print(char text[FM_DECIMAL_TEXT], const struct fm_decimal *d)
 {
+    assert(d->num <= d->den); /* FM_DECIMAL_TEXT has room for no other */
     struct fm_decimal r = *d;
     fm_decimal_reduce(&r);
     int places = 0;

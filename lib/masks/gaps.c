@@ -64,6 +64,7 @@ static bool step_down(struct way *w)
         return false;
     uint32_t *group = w->widths + best * size;
     uint32_t to = actions->width[fm_actions_find(actions, *group) - 1];
+    assert(to >= w->towards[best * size]); /* its end is the width of an action too */
     w->removed += size * (*group - to);
     for (size_t e = 0; e < size; e++)
         group[e] = to;
@@ -95,6 +96,7 @@ static int fill_gap(struct fm_masks *f, struct way *w, const struct fm_masks *fr
                     struct fm_err *err)
 {
     const struct fm_gaps *g = w->gaps;
+    assert(b >= 1 && b <= from->count && f->count > 0);
     bool open = b == from->count;
     const struct fm_mask *like = &from->mask[open ? b - 1 : b];
     uint64_t n = fm_masks_channels(f), targets = fm_decimal_targets(g->step, g->until);

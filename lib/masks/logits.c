@@ -19,6 +19,7 @@
 
 int fm_logits_init(struct fm_logits *z, const struct fm_actions *actions, int X, struct fm_err *err)
 {
+    assert(X > 0 && actions->count > 0);
     size_t n = (size_t)X * (size_t)actions->count;
     *z = (struct fm_logits){.X = X, .A = actions->count, .actions = actions};
     z->I = (double)actions->width[actions->count - 1];
@@ -59,7 +60,8 @@ void fm_logits_start(struct fm_logits *z, const double *lost, double eta)
     fm_logits_refresh(z);
 }
 
-/* y (A) = softmax(y), in place. */
+/* y (A) = softmax(y), in place.  The largest element becomes exp(0) before it is divided, so the
+ * sum is from 1 to A. */
 static void soften(double *y, int A)
 {
     double most = y[0], sum = 0;
@@ -112,6 +114,7 @@ void fm_logits_harden(const struct fm_logits *z, uint32_t *widths)
 void fm_logits_sample(struct fm_logits *z, uint32_t *widths, double tau, uint64_t seed,
                       uint64_t draw)
 {
+    assert(tau > 0);
     size_t n = count_of(z);
     for (size_t i = 0; i < n; i++) {
         double g = fm_rng_gumbel(seed, FM_STREAM_GUMBEL, draw * n + i);
@@ -131,6 +134,7 @@ void fm_logits_clear(struct fm_logits *z)
 
 void fm_logits_back_sample(struct fm_logits *z, const double *dz, double tau, double share)
 {
+    assert(tau > 0);
     for (int x = 0; x < z->X; x++) {
         size_t at = (size_t)x * (size_t)z->A;
         double mean = 0;
@@ -196,6 +200,7 @@ void fm_logits_load(double *q, double *floored, const int64_t *counts, int M, in
 double fm_logits_pace(double lambda, double gain, int steps, int64_t taken, double rho_start,
                       double until, double rho)
 {
+    assert(steps > 0);
     /* The target continues to rise after `steps` steps, because the hardened budget lags behind the
      * expected one. */
     double target = rho_start + (until - rho_start) * (double)taken / steps;

@@ -19,6 +19,7 @@
 
 void fm_masks_init(struct fm_masks *f, int M, int E, int I)
 {
+    assert(M > 0 && E > 0 && I > 0);
     *f = (struct fm_masks){.M = M, .E = E, .I = I};
 }
 
@@ -184,6 +185,7 @@ static double between(double a, double b, double share)
 
 bool fm_masks_quality(struct fm_quality *q, const struct fm_masks *f, int b)
 {
+    assert(b >= 0 && b < f->count);
     int low = b, high = b;
     while (low >= 0 && f->mask[low].quality.positions == 0)
         low--;
@@ -234,6 +236,7 @@ void fm_masks_lost(double *lost, const struct fm_actions *actions, const double 
         for (int a = A; a-- > 0;) {
             while (j > (int)actions->width[a])
                 sum += s[rank[--j]];
+            assert(j == (int)actions->width[a]); /* widths increase and are at most I */
             lost[x * (size_t)A + (size_t)a] = sum;
         }
     }
@@ -258,11 +261,21 @@ static int compare_segments(const void *pa, const void *pb)
 
 static double slope_between(const struct fm_actions *actions, const double *lost, int a, int b)
 {
+    assert(a < b); /* so width[a] < width[b] */
     return (lost[a] - lost[b]) / (double)(actions->width[b] - actions->width[a]);
 }
 
-/* Build the upper hull of the points (width, -lost): from wide to narrow, the loss per channel
- * grows.  Returns the number of segments, which are stored widest first. */
+/*
+ * Build the upper hull of the points (width, -lost); returns the number of segments, which are
+ * stored widest first.  A segment's slope is the score that its step loses per channel.  It grows
+ * from wide to narrow, so an action below the hull (o) is stepped over:
+ *
+ *     -lost |                _ . - * I
+ *           |        . - * '
+ *           |      /     o
+ *           |    *
+ *           +----------------------- width
+ */
 static int build_hull(struct segment *segment, const struct fm_actions *actions, const double *lost,
                       size_t group)
 {
@@ -276,6 +289,7 @@ static int build_hull(struct segment *segment, const struct fm_actions *actions,
     for (int i = 1; i < n; i++)
         segment[i - 1] = (struct segment){slope_between(actions, lost, top[i], top[i - 1]), group,
                                           actions->width[top[i - 1]], actions->width[top[i]]};
+    assert(top[0] == actions->count - 1 && top[n - 1] == 0); /* from the widest to the narrowest */
     return n - 1;
 }
 
@@ -312,6 +326,7 @@ int fm_masks_saliency(struct fm_masks *f, const struct fm_actions *actions, cons
     double *lost = fm_alloc(n * A, sizeof *lost, "lost scores", err);
     struct segment *segment = fm_alloc(n * A, sizeof *segment, "hull segments", err);
     uint32_t *widths = fm_alloc(n, sizeof *widths, "widths", err);
+    assert(f->count == 1 && f->mask[0].removed == 0); /* the full mask, which is extended */
     if (!lost || !segment || !widths)
         goto out;
     fm_masks_lost(lost, actions, scores, order, f->M, f->E, f->I);
@@ -333,6 +348,7 @@ int fm_masks_uniform(struct fm_masks *f, const struct fm_actions *actions,
     uint32_t *widths = fm_alloc(experts_of(f), sizeof *widths, "widths", err);
     if (!widths)
         return FM_ENOMEM;
+    assert(f->count == 1 && f->mask[0].removed == 0);
     int rc = FM_OK;
     uint64_t most = fm_decimal_ceil(until, fm_masks_channels(f));
     for (int a = actions->count - 1; !rc && a-- > 0;) {
@@ -384,6 +400,7 @@ int fm_masks_shuffle(struct fm_masks *f, const struct fm_masks *from, bool globa
 int fm_masks_choose(int *index, const struct fm_masks *f, int first, int last,
                     const struct fm_masks_wish *wish, struct fm_err *err)
 {
+    assert(first >= 0 && first <= last && last < f->count);
     int best = first;
     for (int b = first + 1; b <= last; b++)
         if (fabs(fm_masks_budget(f, b) - wish->budget) <

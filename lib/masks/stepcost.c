@@ -94,6 +94,7 @@ void fm_stepcost_restore(struct fm_stepcost *w)
 
 void fm_stepcost_temper(struct fm_stepcost *w, const int64_t *tokens, int E)
 {
+    assert(E > 0 && w->X % E == 0);
     for (int x = 0; x < w->X; x++) {
         double layer = 0;
         for (int e = x / E * E; e < x / E * E + E; e++)
@@ -227,6 +228,7 @@ int fm_stepcost_add(struct fm_stepcost *w, const uint32_t *widths, const uint32_
 /* The cost of a range per channel, shrunk towards the squares, before weighting. */
 static double cost_of(const struct fm_stepcost *w, int x, int a)
 {
+    assert(a >= 1 && a < w->actions->count); /* range a ends at width[a] */
     size_t at = (size_t)x * (size_t)w->actions->count + (size_t)a;
     double channels = (double)(w->actions->width[a] - w->actions->width[a - 1]);
     double guess = w->scale[FM_STEPCOST_RATIO] * w->square[at];

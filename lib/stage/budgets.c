@@ -29,6 +29,7 @@
 
 static void measure_widths(struct fm_budget *s, const uint32_t *widths, int experts)
 {
+    assert(experts > 0);
     uint64_t sum = 0;
     s->width_min = s->width_max = widths[0];
     for (int i = 0; i < experts; i++) {
@@ -107,6 +108,7 @@ int fm_budgets_pack(const struct fm_masks *masks, const struct fm_actions *actio
                     cJSON *manifest, void **frame, size_t *size, struct fm_err *err)
 {
     assert(!FM_DEBUGGING || fm_masks_sane(masks));
+    assert(masks->M == config->M && masks->E == config->E && masks->I == config->I);
     uint64_t channel_bytes =
         fm_expert_channel_params(config->expert, config->H) * (uint64_t)fm_dtype_bits(dtype) / 8;
     int experts = masks->M * masks->E;
@@ -435,7 +437,8 @@ static int read_budget(struct fm_budgets *f, struct reading *r, const cJSON *bud
         rc = note_fault(r->notes, b, check_growth(&mask, b > 0 ? &r->before : NULL, err), err);
     r->before = mask.removed;
     if (rc || (r->notes && (r->notes->count > known || masks->count < b)))
-        return rc; /* after the first fault no mask is appended */
+        return rc;             /* after the first fault no mask is appended */
+    assert(masks->count == b); /* no earlier budget had a fault */
     if (fm_masks_append(masks, widths, mask.method, mask.step, err))
         return err->code;
     masks->mask[b].quality = mask.quality;

@@ -1,6 +1,15 @@
-/* The functions of lib/stage/stage.h that identify the model that a stream belongs to, and the
- * build that wrote it. */
+/*
+ * The functions of lib/stage/stage.h that identify the model that a stream belongs to, and the
+ * build that wrote it.  "model" of a manifest has three kinds of facts about the checkpoint:
+ *
+ *     its files     digests of config.json and of each shard's header, sizes: fm_stage_model_check
+ *                   compares them with a directory, in milliseconds
+ *     its sizes     they follow from config.json, and the carried copy is compared with them, so
+ *                   that a stream can be used without the checkpoint
+ *     its weights   a digest for each layer: compared whenever all weights are read
+ */
 #include <archive.h>
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -210,6 +219,7 @@ int fm_stage_model_identity(cJSON **model, const struct fm_hfdir *dir,
         cJSON_Delete(m);
         return err->code;
     }
+    assert(!sums || sums->L == config->L);
     if (sums)
         add_weights(m, sums);
     *model = m;

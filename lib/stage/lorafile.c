@@ -93,6 +93,7 @@ static int pack_down(const struct fm_adapter *a, const int16_t *moe, void **data
 int fm_lorafile_pack(const struct fm_adapter *a, const int16_t *moe, void **data, size_t *size,
                      struct fm_err *err)
 {
+    assert(!a->router || !a->down); /* an adapter is of one kind */
     if (a->router)
         return pack_routers(a, moe, data, size, err);
     if (a->down)
@@ -298,6 +299,7 @@ static int check_widths(const struct fm_adapter *a, const int16_t *moe, const st
         return fm_fail(err, FM_EFORMAT, "strategy is '%s'", strategy);
     if (a->r == 0)
         return FM_OK;
+    assert(cross || index >= 0); /* read_index(): only down projections have none */
     const uint32_t *widths = fm_masks_widths(f, cross ? 0 : (int)index);
     for (int i = 0; i < a->M * a->E; i++)
         if (a->widths[i] != widths[i])

@@ -716,8 +716,10 @@ static const int32_t *order_of(const struct run *w, int e)
     if (group == 1)
         return order;
     int32_t *groups = fm_scratch((size_t)(c->I / group) * sizeof *groups);
-    for (int32_t g = 0; g < c->I / group; g++)
+    for (int32_t g = 0; g < c->I / group; g++) {
+        assert(order[g * group] % group == 0); /* can_keep(): groups were ranked as a whole */
         groups[g] = order[g * group] / group;
+    }
     return groups;
 }
 
@@ -758,7 +760,7 @@ static size_t merged_width(const struct packing *p, int m, int e)
 static int merge(const struct packing *p, enum fm_weight_part part, int m, int e, void *rows,
                  float *wide, size_t n, struct fm_err *err)
 {
-    /* Only one of the two parts is given and changed; the other is NULL. */
+    /* At most one of the two parts is given and changed; the other is NULL, both for a bias. */
     if (merged_width(p, m, e) > 0)
         fm_adapter_merge(&p->adapter, p->ops, part == FM_PART_GATE_UP ? wide : NULL,
                          part == FM_PART_DOWN_T ? wide : NULL, m, e);
@@ -824,8 +826,10 @@ static int append(struct packing *p, const struct volume *v, const void *src, si
 static size_t place_of(const struct volume *v, const struct fm_tensor *t)
 {
     size_t i = 0;
-    while (v->name_of[i] != t->name)
+    while (v->name_of[i] != t->name) {
         i++;
+        assert(i < v->tensors); /* invariant 2 */
+    }
     return i;
 }
 
@@ -834,6 +838,7 @@ static int pass_tensor(struct packing *p, const struct volume *v, const struct f
                        struct fm_err *err)
 {
     int E = p->cp.config.E;
+    assert(t->size % (size_t)E == 0); /* the experts of a layer have the same shape */
     struct fm_mark mark = fm_scratch_mark();
     struct run w = {.p = p,
                     .layer = v->layer,
@@ -1085,7 +1090,7 @@ static int finish_segments(struct packing *p, struct fm_err *err)
     free(p->segments);
     p->segments = NULL;
     int rc = fm_segments_write(&p->seg, &p->segments, &p->segments_bytes, err);
-    assert(rc || p->segments_bytes == planned);
+    assert(rc || p->segments_bytes == planned); /* invariant 1 */
     return rc;
 }
 

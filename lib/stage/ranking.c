@@ -24,6 +24,7 @@ static int experts_of(const struct fm_ranking *r)
 
 int fm_ranking_init(struct fm_ranking *r, int M, int ahead, int E, int I, struct fm_err *err)
 {
+    assert(M > 0 && (ahead == 0 || ahead == 1) && E > 0 && I > 0);
     *r = (struct fm_ranking){.M = M, .ahead = ahead, .E = E, .I = I, .group = 1};
     size_t experts = (size_t)experts_of(r), channels;
     if (!fm_mul(&channels, experts, (size_t)I))
@@ -82,6 +83,7 @@ static void add_groups(double *sums, const double *scores, int I, int group)
 
 int fm_ranking_sort(struct fm_ranking *r, struct fm_err *err)
 {
+    assert(r->scores && r->I % r->group == 0);
     int groups = r->I / r->group;
     double *sums = fm_alloc((size_t)groups, sizeof *sums, "scores of channel groups", err);
     int32_t *first = fm_alloc((size_t)groups, sizeof *first, "channel groups", err);
@@ -104,6 +106,7 @@ int fm_ranking_sort(struct fm_ranking *r, struct fm_err *err)
  * exact below 2^53. */
 double fm_ranking_slots(const struct fm_ranking *r, int m)
 {
+    assert(m >= 0 && m < r->M + r->ahead);
     double slots = 0;
     for (int e = 0; e < r->E; e++)
         slots += (double)r->tokens[m * r->E + e];

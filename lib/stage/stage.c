@@ -27,6 +27,15 @@ static const struct {
              {FM_MEMBER_SEGMENTS, FM_STAGE_PACK, false}};
 #define TYPED (sizeof typed / sizeof typed[0])
 
+/* The index of a member in `typed`; -1 if it is not there. */
+static int typed_of(const char *name)
+{
+    for (size_t i = 0; i < TYPED; i++)
+        if (strcmp(typed[i].name, name) == 0)
+            return (int)i;
+    return -1;
+}
+
 static const char *const stage_names[] = {"rank", "train", "recover", "pack"};
 #define STAGES (sizeof stage_names / sizeof stage_names[0])
 
@@ -69,11 +78,10 @@ static int check_needs(const struct fm_bundle *b, const char *needs, struct fm_e
 {
     if (fm_bundle_find(b, needs))
         return FM_OK;
-    for (size_t i = 0; i < TYPED; i++)
-        if (strcmp(typed[i].name, needs) == 0)
-            return fm_fail(err, FM_ECONFIG, "%s: has no '%s'; run fm-%s on it first", b->file.path,
-                           needs, stage_names[typed[i].maker]);
-    return fm_fail(err, FM_ECONFIG, "%s: has no '%s'", b->file.path, needs);
+    int i = typed_of(needs);
+    assert(i >= 0);
+    return fm_fail(err, FM_ECONFIG, "%s: has no '%s'; run fm-%s on it first", b->file.path, needs,
+                   stage_names[typed[i].maker]);
 }
 
 int fm_stage_config_read(struct fm_config *config, const struct fm_bundle *b, struct fm_err *err)
@@ -338,6 +346,8 @@ int fm_stage_parts_collect(struct fm_stage_parts *p, enum fm_stage stage,
                            const struct fm_stage_member *member, size_t members, struct fm_err *err)
 {
     assert(in || dir);
+    for (size_t k = 0; k < members; k++) /* any other member would be left out */
+        assert(typed_of(member[k].name) >= 0);
     *p = (struct fm_stage_parts){0};
     int rc = add_build(p, err);
     if (!rc)

@@ -79,6 +79,7 @@ int fm_stbytes_pack(struct fm_stbytes *s, const char *const *metadata, void **by
     for (size_t i = 0; i < s->count; i++) { /* planning reordered the tensors, not s->data */
         const struct fm_tensor *t = &s->tensor[i];
         size_t from = (size_t)(t->name - s->name[0]) / FM_STBYTES_NAME;
+        assert(from < s->count && (s->data[from] || !t->size));
         if (t->size)
             memcpy(file + t->offset, s->data[from], (size_t)t->size);
     }
@@ -117,6 +118,7 @@ void fm_stmember_close(struct fm_stmember *s)
 const void *fm_stmember_get(const struct fm_stmember *s, enum fm_dtype dtype, int dims,
                             const uint64_t *shape, struct fm_err *err, const char *fmt, ...)
 {
+    assert(dims >= 1 && dims <= 3);
     char name[FM_STBYTES_NAME];
     va_list ap;
     va_start(ap, fmt);

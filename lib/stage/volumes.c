@@ -39,7 +39,9 @@ static size_t place_of(int m, int part)
 
 uint64_t fm_volumes_expert(const struct fm_volumes *v, int m, int part, int e)
 {
+    assert(m >= 0 && m < v->config->M && e >= 0 && e < v->config->E);
     const struct fm_packed *packed = fm_packed_at(&v->packed, m);
+    assert(part >= 0 && part < packed->parts);
     uint64_t expert = fm_packed_bytes(packed, &packed->part[part], (uint64_t)v->config->I);
     return v->at[place_of(m, part)] + (uint64_t)e * expert;
 }
@@ -165,6 +167,7 @@ static int make_bounds(struct fm_segments *seg, const uint32_t *widths, size_t n
         if (seg->bound[i] != seg->bound[last])
             seg->bound[++last] = seg->bound[i];
     seg->S = last;
+    assert(seg->S > 0 && seg->bound[seg->S] == seg->I); /* I is a multiple of the channel group */
     return FM_OK;
 }
 
@@ -235,6 +238,7 @@ void fm_segments_release(struct fm_segments *seg)
 
 struct fm_digest *fm_segments_expert(const struct fm_segments *seg, int m, int part, int e)
 {
+    assert(m >= 0 && m < seg->M && part >= 0 && part < seg->parts && e >= 0 && e < seg->E);
     size_t tensor = (size_t)m * (size_t)seg->parts + (size_t)part;
     size_t row = tensor * (size_t)seg->E + (size_t)e;
     return seg->expert + row * (size_t)seg->S;
@@ -263,6 +267,7 @@ struct fm_segment_tensor *fm_segments_match(const struct fm_segments *seg,
 void fm_segments_digest(struct fm_digest *digest, const struct fm_segments *seg, int m, int count,
                         const void *rows, size_t group_bytes)
 {
+    assert(count >= 0 && count <= seg->S);
     const char *byte = rows;
     size_t group = (size_t)fm_packed_at(&seg->packed, m)->group;
     for (int s = 0; s < count; s++) {
@@ -305,6 +310,7 @@ static void list_entries(const struct fm_segments *seg, struct fm_stbytes *s, co
         metadata[pairs++] = s->name[s->count - 1];
         metadata[pairs++] = text[i];
     }
+    assert(s->count == count_entries(seg)); /* read_experts() expects that many */
 }
 
 int fm_segments_write(const struct fm_segments *seg, void **bytes, size_t *size, struct fm_err *err)
