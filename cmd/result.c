@@ -3,9 +3,11 @@
  */
 #include "cmd/result.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "lib/base/printable.h"
 #include "lib/base/units.h"
@@ -30,6 +32,7 @@ static void print_line(FILE *out, const char *label, const char *value, const ch
                        va_list args)
 {
     char text[512];
+    assert(strlen(label) <= 9); /* or the columns of this line differ from those of the others */
     vsnprintf(text, sizeof text, remark, args);
     fprintf(out, "%-9s%12s%s%s\n", label, value, *text ? "  " : "", text);
 }

@@ -5,6 +5,7 @@
 #include "cmd/show.h"
 #include "lib/base/units.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "lib/learn/forecast.h"
@@ -90,6 +91,7 @@ static void describe_forecast(const struct fm_result *r, const struct fm_estimat
 /* The number of leaves (lib/engine/sweep.h) of the kind of sweep with the most FLOPs. */
 static int leaves_of(const struct fm_estimate *p)
 {
+    assert(p->kinds > 0);
     int most = 0;
     for (int i = 1; i < p->kinds; i++)
         most = p->kind[i].flops > p->kind[most].flops ? i : most;

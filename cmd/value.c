@@ -5,6 +5,7 @@
  */
 #include "cmd/value.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -297,6 +298,7 @@ void fm_value_print_short(const struct fm_cli_option *o)
     snprintf(help, sizeof help, "%s", o->help);
     if (strlen(help) > columns) {
         help[strcspn(help, ";")] = '\0';
+        assert(strlen(help) + 1 < sizeof help); /* a long help has a first clause that is short */
         if (strchr(help, '(') && !strchr(help, ')'))
             strcat(help, ")");
     }
