@@ -29,12 +29,18 @@ static void add_finding(void *self, const char *item, const char *what)
     fm_json_add_string(o, "what", what);
 }
 
+/* Print a line "about: NAME". */
+static void print_name(FILE *out, const char *about, const char *name)
+{
+    fprintf(out, "%s: ", about);
+    fm_printable_write(out, name);
+    fputc('\n', out);
+}
+
 static void add_not_listed(void *self, const char *name)
 {
     struct findings *f = self;
-    fputs("not listed: ", f->out);
-    fm_printable_write(f->out, name);
-    fputc('\n', f->out);
+    print_name(f->out, "not listed", name);
     if (!f->not_listed)
         f->not_listed = cJSON_CreateArray();
     fm_json_add_string(f->not_listed, NULL, name);
@@ -178,9 +184,7 @@ struct signed_files {
 static void add_ignored(void *self, const char *name)
 {
     struct signed_files *f = self;
-    fputs("ignored: ", f->findings.out);
-    fm_printable_write(f->findings.out, name);
-    fputc('\n', f->findings.out);
+    print_name(f->findings.out, "ignored", name);
     fm_json_add_string(f->ignored, NULL, name);
 }
 
@@ -207,11 +211,8 @@ static void describe_signature(const struct fm_result *result, const struct sign
     if (r->links)
         fprintf(out, "links followed to blobs of their Hugging Face cache: %llu\n",
                 (unsigned long long)r->links);
-    if (r->signed_as) {
-        fputs("signed under another name: ", out);
-        fm_printable_write(out, r->signed_as);
-        fputc('\n', out);
-    }
+    if (r->signed_as)
+        print_name(out, "signed under another name", r->signed_as);
     fm_printable_write(out, r->signature);
     fprintf(out, ": %llu file%s, %s, %s key %.16s: %s\n", (unsigned long long)r->files,
             r->files == 1 ? "" : "s", bytes, r->curve, r->key,

@@ -5,6 +5,7 @@
 #include "cmd/results.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 
 #include "lib/base/units.h"
@@ -16,41 +17,42 @@ static double budget_of(const struct fm_baseline_table *t, int b)
     return (double)t->dropped[b] / t->experts;
 }
 
-static double ce_of(const struct fm_quality *q)
+/* A figure of a baseline at a budget, in the text. */
+struct figure {
+    const char *title;
+    size_t at; /* of the double in struct fm_quality */
+    double scale;
+    int digits;
+    bool highest; /* the highest is the best, not the lowest */
+};
+
+static const struct figure figures[] = {
+    {"CE", offsetof(struct fm_quality, ce), 1, 4, false},
+    {"KL", offsetof(struct fm_quality, kl), 1, 4, false},
+    {"top-1 agreement, %", offsetof(struct fm_quality, agree), 100, 2, true},
+};
+
+static double value_of(const struct figure *f, const struct fm_quality *q)
 {
-    return q->ce;
+    return *(const double *)((const char *)q + f->at);
 }
 
-static double kl_of(const struct fm_quality *q)
-{
-    return q->kl;
-}
-
-static double agree_of(const struct fm_quality *q)
-{
-    return 100 * q->agree;
-}
-
-/* The best of a column: the lowest, or the highest. */
-static int best_of(const struct fm_baseline_table *t, int b,
-                   double (*figure)(const struct fm_quality *), bool highest)
+/* The baseline with the best figure of a column. */
+static int best_of(const struct fm_baseline_table *t, int b, const struct figure *f)
 {
     int best = -1;
     for (int i = 0; i < FM_BASELINES; i++) {
         const struct fm_quality *q = &t->row[i].cell[b].quality;
-        double value = figure(q);
-        if (q->positions > 0 &&
-            (best < 0 || (highest ? value > figure(&t->row[best].cell[b].quality)
-                                  : value < figure(&t->row[best].cell[b].quality))))
+        double lead = best < 0 ? 0 : value_of(f, q) - value_of(f, &t->row[best].cell[b].quality);
+        if (q->positions > 0 && (best < 0 || (f->highest ? lead > 0 : lead < 0)))
             best = i;
     }
     return best;
 }
 
-static void block(FILE *out, const struct fm_baseline_table *t, const char *title,
-                  double (*figure)(const struct fm_quality *), bool highest)
+static void block(FILE *out, const struct fm_baseline_table *t, const struct figure *f)
 {
-    fprintf(out, "\n%-20s", title);
+    fprintf(out, "\n%-20s", f->title);
     for (int b = 0; b < t->budgets; b++)
         fprintf(out, "  %7.4f ", budget_of(t, b));
     fputc('\n', out);
@@ -59,8 +61,8 @@ static void block(FILE *out, const struct fm_baseline_table *t, const char *titl
         for (int b = 0; b < t->budgets; b++) {
             const struct fm_quality *q = &t->row[i].cell[b].quality;
             if (q->positions > 0)
-                fprintf(out, "  %7.*f%c", highest ? 2 : 4, figure(q),
-                        best_of(t, b, figure, highest) == i ? '*' : ' ');
+                fprintf(out, "  %7.*f%c", f->digits, f->scale * value_of(f, q),
+                        best_of(t, b, f) == i ? '*' : ' ');
             else
                 fprintf(out, "  %7s ", "-");
         }
@@ -99,9 +101,8 @@ static void print_table(FILE *out, const struct fm_baseline_table *t)
         return;
     }
     fprintf(out, "full model: CE %.4f; * the best of a column\n", t->full.ce);
-    block(out, t, "CE", ce_of, false);
-    block(out, t, "KL", kl_of, false);
-    block(out, t, "top-1 agreement, %", agree_of, true);
+    for (size_t i = 0; i < sizeof figures / sizeof *figures; i++)
+        block(out, t, &figures[i]);
     costs(out, t);
 }
 

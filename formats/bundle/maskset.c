@@ -151,9 +151,7 @@ static int check_frame(const void *frame, size_t size, size_t bytes, struct fm_e
 int fm_maskset_check(const void *frame, size_t size, size_t count, struct fm_err *err)
 {
     size_t bytes = 0;
-    if (count_bytes(&bytes, count, err))
-        return err->code;
-    return check_frame(frame, size, bytes, err);
+    return count_bytes(&bytes, count, err) ? err->code : check_frame(frame, size, bytes, err);
 }
 
 /* Decompress in one pass into a block of the expected size, so no frame header can make the decoder
@@ -161,9 +159,9 @@ int fm_maskset_check(const void *frame, size_t size, size_t count, struct fm_err
 int fm_maskset_unpack(uint32_t *widths, size_t count, const void *frame, size_t size,
                       struct fm_err *err)
 {
-    size_t bytes = 0;
-    if (count_bytes(&bytes, count, err) || check_frame(frame, size, bytes, err))
+    if (fm_maskset_check(frame, size, count, err))
         return err->code;
+    size_t bytes = count * sizeof *widths;
     ZSTD_DCtx *ctx = ZSTD_createDCtx();
     if (!ctx)
         return fm_fail(err, FM_ENOMEM, "no memory to decompress masks");

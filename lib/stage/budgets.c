@@ -428,16 +428,14 @@ static int read_budget(struct fm_budgets *f, struct reading *r, const cJSON *bud
     int rc = read_mask(masks, &mask, s, budget, b, err);
     if (rc)
         return note_fault(r->notes, b, rc, err);
-    rc = note_fault(r->notes, b, check_widths(f, r->model->moe, widths, err), err);
-    if (!rc)
-        rc = note_fault(r->notes, b, check_removed(masks, &mask, widths, err), err);
-    if (!rc)
-        rc = note_fault(r->notes, b, check_summary(f, r, &mask, s, widths, err), err);
-    if (!rc)
-        rc = note_fault(r->notes, b, check_growth(&mask, b > 0 ? &r->before : NULL, err), err);
+    if (note_fault(r->notes, b, check_widths(f, r->model->moe, widths, err), err) ||
+        note_fault(r->notes, b, check_removed(masks, &mask, widths, err), err) ||
+        note_fault(r->notes, b, check_summary(f, r, &mask, s, widths, err), err) ||
+        note_fault(r->notes, b, check_growth(&mask, b > 0 ? &r->before : NULL, err), err))
+        return err->code;
     r->before = mask.removed;
-    if (rc || (r->notes && (r->notes->count > known || masks->count < b)))
-        return rc;             /* after the first fault no mask is appended */
+    if (r->notes && (r->notes->count > known || masks->count < b))
+        return FM_OK;          /* after the first fault no mask is appended */
     assert(masks->count == b); /* no earlier budget had a fault */
     if (fm_masks_append(masks, widths, mask.method, mask.step, err))
         return err->code;

@@ -44,71 +44,55 @@ static void shape_of(uint64_t shape[2], enum fm_lora part, uint64_t r, uint64_t 
     }
 }
 
-static void add_expert(struct fm_stbytes *s, const struct fm_adapter *a, const int16_t *moe, int m,
-                       int e)
+static void add_expert(struct fm_stbytes *s, const struct fm_adapter *a, int l, int m, int e)
 {
     uint64_t shape[2], k = a->widths[(size_t)m * (size_t)a->E + (size_t)e];
     for (int part = 0; part < FM_LORA_PARTS; part++) {
         shape_of(shape, (enum fm_lora)part, (uint64_t)a->r, (uint64_t)a->H, k);
         fm_stbytes_add(s, FM_F32, 2, shape, fm_adapter_part(a, a->values, m, e, (enum fm_lora)part),
-                       "layers.%d.experts.%d.%s", moe[m], e, part_names[part]);
+                       "layers.%d.experts.%d.%s", l, e, part_names[part]);
     }
 }
 
-static int pack_routers(const struct fm_adapter *a, const int16_t *moe, void **data, size_t *size,
-                        struct fm_err *err)
+static void add_router(struct fm_stbytes *s, const struct fm_adapter *a, int l, int m)
 {
-    const char *const metadata[] = {"fm.kind", "adapter", "train", FM_LORAFILE_ROUTER, NULL};
     const uint64_t shape[2] = {(uint64_t)a->E, (uint64_t)a->H};
-    struct fm_stbytes s;
-    if (fm_stbytes_init(&s, 2 * (size_t)a->M, err))
-        return err->code;
-    for (int m = 0; m < a->M; m++) {
-        const float *values = fm_adapter_router(a, m);
-        fm_stbytes_add(&s, FM_F32, 2, shape, values, "layers.%d.router", moe[m]);
-        if (a->biased)
-            fm_stbytes_add(&s, FM_F32, 1, shape, values + shape[0] * shape[1],
-                           "layers.%d.router_bias", moe[m]);
-    }
-    int rc = fm_stbytes_pack(&s, metadata, data, size, err);
-    fm_stbytes_release(&s);
-    return rc;
+    const float *values = fm_adapter_router(a, m);
+    fm_stbytes_add(s, FM_F32, 2, shape, values, "layers.%d.router", l);
+    if (a->biased)
+        fm_stbytes_add(s, FM_F32, 1, shape, values + shape[0] * shape[1], "layers.%d.router_bias",
+                       l);
 }
 
-static int pack_down(const struct fm_adapter *a, const int16_t *moe, void **data, size_t *size,
-                     struct fm_err *err)
+static void add_down(struct fm_stbytes *s, const struct fm_adapter *a, int l, int m)
 {
-    const char *const metadata[] = {"fm.kind", "adapter", "train", FM_LORAFILE_DOWN, NULL};
     const uint64_t shape[2] = {(uint64_t)a->E * a->widths[0], (uint64_t)a->H};
-    struct fm_stbytes s;
-    if (fm_stbytes_init(&s, (size_t)a->M, err))
-        return err->code;
-    for (int m = 0; m < a->M; m++)
-        fm_stbytes_add(&s, a->dtype, 2, shape, fm_adapter_down(a, m, 0), "layers.%d.down", moe[m]);
-    int rc = fm_stbytes_pack(&s, metadata, data, size, err);
-    fm_stbytes_release(&s);
-    return rc;
+    fm_stbytes_add(s, a->dtype, 2, shape, fm_adapter_down(a, m, 0), "layers.%d.down", l);
 }
 
 int fm_lorafile_pack(const struct fm_adapter *a, const int16_t *moe, void **data, size_t *size,
                      struct fm_err *err)
 {
-    assert(!a->router || !a->down); /* an adapter is of one kind */
-    if (a->router)
-        return pack_routers(a, moe, data, size, err);
-    if (a->down)
-        return pack_down(a, moe, data, size, err);
     char rank[16], alpha[32];
     struct fm_stbytes s;
+    assert(!a->router || !a->down); /* an adapter is of one kind */
     snprintf(rank, sizeof rank, "%d", a->r);
     snprintf(alpha, sizeof alpha, "%.9g", (double)a->alpha);
-    const char *const metadata[] = {"fm.kind", "adapter", "rank", rank, "alpha", alpha, NULL};
-    if (fm_stbytes_init(&s, (size_t)FM_LORA_PARTS * (size_t)a->M * (size_t)a->E, err))
+    const char *const low_rank[] = {"fm.kind", "adapter", "rank", rank, "alpha", alpha, NULL};
+    const char *const other[] = {"fm.kind", "adapter", "train",
+                                 a->router ? FM_LORAFILE_ROUTER : FM_LORAFILE_DOWN, NULL};
+    size_t layer = a->router ? 2 : a->down ? 1 : (size_t)FM_LORA_PARTS * (size_t)a->E;
+    if (fm_stbytes_init(&s, layer * (size_t)a->M, err))
         return err->code;
     for (int m = 0; m < a->M; m++)
-        for (int e = 0; e < a->E; e++)
-            add_expert(&s, a, moe, m, e);
-    int rc = fm_stbytes_pack(&s, metadata, data, size, err);
+        if (a->router)
+            add_router(&s, a, moe[m], m);
+        else if (a->down)
+            add_down(&s, a, moe[m], m);
+        else
+            for (int e = 0; e < a->E; e++)
+                add_expert(&s, a, moe[m], m, e);
+    int rc = fm_stbytes_pack(&s, a->router || a->down ? other : low_rank, data, size, err);
     fm_stbytes_release(&s);
     return rc;
 }
