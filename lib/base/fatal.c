@@ -31,16 +31,13 @@ static struct sigaction before[CRASHES];
 static pthread_once_t watch_once = PTHREAD_ONCE_INIT;
 static _Thread_local const char *watched;
 static const char *_Atomic advice;
-static _Atomic(void (*)(void)) cleaner[FM_FATAL_CLEANERS_MAX];
+static _Atomic(void (*)(void)) cleaner;
 
 void fm_fatal_clean_with(void (*clean)(void))
 {
-    for (int i = 0; i < FM_FATAL_CLEANERS_MAX; i++) {
-        void (*there)(void) = NULL;
-        if (atomic_compare_exchange_strong(&cleaner[i], &there, clean) || there == clean)
-            return;
-    }
-    assert(!"more cleaners than FM_FATAL_CLEANERS_MAX");
+    void (*there)(void) = atomic_exchange(&cleaner, clean);
+    assert(!there || there == clean);
+    (void)there;
 }
 
 void fm_fatal_advise(const char *text)
@@ -66,11 +63,9 @@ _Noreturn void fm_fatal_memory(const char *fmt, ...)
     strcat(line, "\n");
     if (write(STDERR_FILENO, line, strlen(line)) < 0) { /* standard error is closed */
     }
-    for (int i = 0; i < FM_FATAL_CLEANERS_MAX; i++) {
-        void (*clean)(void) = atomic_load(&cleaner[i]);
-        if (clean)
-            clean();
-    }
+    void (*clean)(void) = atomic_load(&cleaner);
+    if (clean)
+        clean();
     _exit(FM_ENOMEM);
 }
 

@@ -7,12 +7,9 @@
 
 #include "lib/base/err.h"
 
-#define FM_FATAL_CLEANERS_MAX 4
-
-/* Register a function that runs before the process ends for lack of memory.  It may be called on
- * any thread and in a signal handler while other threads are running, so it must be
- * async-signal-safe and take no locks.  Registering a function again has no effect; at most
- * FM_FATAL_CLEANERS_MAX. */
+/* Set the function that runs before the process ends for lack of memory; there is only one.  It may
+ * be called on any thread and in a signal handler while other threads are running, so it must be
+ * async-signal-safe and take no locks. */
 void fm_fatal_clean_with(void (*clean)(void));
 
 /* Set the advice to the user that ends each sentence of fm_fatal_memory: a string constant. */

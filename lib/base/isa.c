@@ -1,11 +1,11 @@
 /*
- * The level depends only on the CPU and the environment, so threads that compute it at the same
- * time store the same number and no lock is needed.
+ * The limit and the level are found once, at the first call, so that a later change of the
+ * environment affects neither.
  */
 #include "lib/base/isa.h"
 
+#include <assert.h>
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,30 +19,9 @@
 static const char *const names[] = {"base", "avx2", "avx512", "amx"};
 enum { LEVELS = sizeof names / sizeof *names };
 
-/* The level that FM_ISA names, or LEVELS if its value is invalid. */
-static int read_limit(void)
-{
-    const char *value = getenv("FM_ISA");
-    if (!value || !*value)
-        return FM_ISA_AMX;
-    int i = 0;
-    while (i < LEVELS && strcmp(value, names[i]) != 0)
-        i++;
-    return i;
-}
-
-/* The limit, read only once, so that a later change of the environment affects neither the limit
- * nor the level. */
-static int limit(void)
-{
-    static atomic_int known; /* limit + 1 */
-    int is = atomic_load_explicit(&known, memory_order_relaxed);
-    if (is == 0) {
-        is = read_limit() + 1;
-        atomic_store_explicit(&known, is, memory_order_relaxed);
-    }
-    return is - 1;
-}
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static enum fm_isa level, limit;
+static bool invalid; /* FM_ISA is not one of the names */
 
 #if defined(__x86_64__)
 /* CPUID leaf 7, subleaf 0, EDX. */
@@ -92,8 +71,8 @@ static void request_tiles(void)
 
 bool fm_isa_amx(void)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, request_tiles);
+    static pthread_once_t requested = PTHREAD_ONCE_INIT;
+    pthread_once(&requested, request_tiles);
     return granted;
 }
 #else
@@ -113,29 +92,40 @@ bool fm_isa_amx(void)
 }
 #endif
 
+/* Read the limit, and find the level: the CPU's, at most the limit. */
+static void find_both(void)
+{
+    const char *value = getenv("FM_ISA");
+    int named = FM_ISA_AMX;
+    if (value && *value)
+        for (named = 0; named < LEVELS && strcmp(value, names[named]) != 0;)
+            named++;
+    invalid = named == LEVELS;
+    limit = invalid ? FM_ISA_BASE : (enum fm_isa)named;
+    enum fm_isa found = find_level();
+    level = found < limit ? found : limit;
+}
+
 enum fm_isa fm_isa(void)
 {
-    static atomic_int known; /* level + 1 */
-    int is = atomic_load_explicit(&known, memory_order_relaxed);
-    if (is == 0) {
-        enum fm_isa found = find_level(), most = fm_isa_limit();
-        is = (int)(found < most ? found : most) + 1;
-        atomic_store_explicit(&known, is, memory_order_relaxed);
-    }
-    return (enum fm_isa)(is - 1);
+    pthread_once(&once, find_both);
+    return level;
 }
 
 enum fm_isa fm_isa_limit(void)
 {
-    return limit() < LEVELS ? (enum fm_isa)limit() : FM_ISA_BASE;
+    pthread_once(&once, find_both);
+    return limit;
 }
 
 const char *fm_isa_name(enum fm_isa isa)
 {
+    assert((unsigned)isa < LEVELS);
     return names[isa];
 }
 
 const char *fm_isa_mistake(void)
 {
-    return limit() < LEVELS ? NULL : getenv("FM_ISA");
+    pthread_once(&once, find_both);
+    return invalid ? getenv("FM_ISA") : NULL;
 }

@@ -76,6 +76,17 @@ static void fill_blocked(sigset_t *set)
         sigdelset(set, own[i]);
 }
 
+/* The stop signals, without SIGHUP if it is ignored, as by nohup(1). */
+static void fill_stopping(sigset_t *set)
+{
+    struct sigaction old;
+    sigemptyset(set);
+    for (int i = 0; i < STOPPING; i++)
+        if (stopping[i] != SIGHUP || sigaction(SIGHUP, NULL, &old) != 0 ||
+            old.sa_handler != SIG_IGN)
+            sigaddset(set, stopping[i]);
+}
+
 int fm_signals_thread(pthread_t *thread, void *(*body)(void *arg), void *arg)
 {
     sigset_t set, old;
@@ -113,7 +124,7 @@ static int start_taker(void)
 
 int fm_signals_install(void (*abandon)(void), struct fm_err *err)
 {
-    struct sigaction action = {.sa_handler = on_signal}, old;
+    struct sigaction action = {.sa_handler = on_signal};
     sigset_t set;
     before_end = abandon;
     stop_event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -122,9 +133,9 @@ int fm_signals_install(void (*abandon)(void), struct fm_err *err)
     fill_blocked(&set);
     pthread_sigmask(SIG_BLOCK, &set, NULL);
     sigfillset(&action.sa_mask);
+    fill_stopping(&set);
     for (int i = 0; i < STOPPING; i++)
-        if (stopping[i] != SIGHUP || sigaction(SIGHUP, NULL, &old) != 0 ||
-            old.sa_handler != SIG_IGN)
+        if (sigismember(&set, stopping[i]))
             sigaction(stopping[i], &action, NULL);
     for (int i = 0; i < IGNORED; i++)
         signal(ignored[i], SIG_IGN);
@@ -151,20 +162,10 @@ bool fm_signals_await(int fd, short events, int milliseconds)
 
 static int held; /* of a process with one thread: the first stop signal */
 
-static void fill_held(sigset_t *set)
-{
-    struct sigaction old;
-    sigemptyset(set);
-    for (int i = 0; i < STOPPING; i++)
-        if (stopping[i] != SIGHUP || sigaction(SIGHUP, NULL, &old) != 0 ||
-            old.sa_handler != SIG_IGN)
-            sigaddset(set, stopping[i]);
-}
-
 void fm_signals_hold(void)
 {
     sigset_t set;
-    fill_held(&set);
+    fill_stopping(&set);
     sigaddset(&set, SIGCHLD);
     signal(SIGCHLD, SIG_DFL);
     for (int i = 0; i < IGNORED; i++)
@@ -177,7 +178,7 @@ int fm_signals_held(void)
     const struct timespec now = {0};
     sigset_t set;
     int sig;
-    fill_held(&set);
+    fill_stopping(&set);
     while ((sig = sigtimedwait(&set, NULL, &now)) > 0)
         held = held ? held : sig;
     return held;
@@ -187,7 +188,7 @@ int fm_signals_follow(pid_t child)
 {
     int status = 0, sig;
     sigset_t set;
-    fill_held(&set);
+    fill_stopping(&set);
     sigaddset(&set, SIGCHLD);
     while (waitpid(child, &status, WNOHANG) == 0) {
         if ((sig = sigwaitinfo(&set, NULL)) <= 0 || sig == SIGCHLD)

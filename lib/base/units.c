@@ -5,28 +5,28 @@
 #include <math.h>
 #include <stdio.h>
 
+static const char *const size_unit[] = {"B", "kB", "MB", "GB", "TB", "PB", "EB"};
+
 void fm_units_bytes(char text[32], uint64_t bytes)
 {
-    static const char *const unit[] = {"B", "kB", "MB", "GB", "TB", "PB", "EB"};
     double v = (double)bytes;
     int u = 0;
     while (v >= 999.5 && u < 6) {
         v /= 1000;
         u++;
     }
-    snprintf(text, 32, u == 0 || v >= 99.5 ? "%.0f %s" : "%.3g %s", v, unit[u]);
+    snprintf(text, 32, u == 0 || v >= 99.5 ? "%.0f %s" : "%.3g %s", v, size_unit[u]);
 }
 
 void fm_units_option(char text[32], uint64_t bytes)
 {
-    static const char *const unit[] = {"B", "kB", "MB", "GB", "TB", "PB", "EB"};
     double v = (double)bytes;
     int u = 0;
     for (; v >= 1000 && u < 6; u++)
         v /= 1000;
     int digits = u == 0 ? 0 : v >= 100 ? 2 : v >= 10 ? 3 : 4;
     double scale = pow(10, digits);
-    snprintf(text, 32, "%.*f%s", digits, ceil(v * scale) / scale, unit[u]);
+    snprintf(text, 32, "%.*f%s", digits, ceil(v * scale) / scale, size_unit[u]);
 }
 
 void fm_units_time(char text[32], double seconds)
