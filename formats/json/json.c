@@ -12,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lib/base/utf8.h"
+
 void fm_json_init(struct fm_json *j, const char *text, size_t size)
 {
     *j = (struct fm_json){
@@ -72,55 +74,6 @@ int fm_json_end(struct fm_json *j, struct fm_err *err)
     return j->at == j->end ? FM_OK : fail_at(j, err, "the end of the text");
 }
 
-/* Bytes of the UTF-8 sequence at s, 0 if it is invalid (overlong, surrogate, above U+10FFFF). */
-static size_t utf8_length(const unsigned char *s, size_t left)
-{
-    static const struct {
-        unsigned char first, last, low, high; /* lead byte; bounds of the second byte */
-        size_t length;
-    } forms[] = {{0xc2, 0xdf, 0x80, 0xbf, 2}, {0xe0, 0xe0, 0xa0, 0xbf, 3},
-                 {0xe1, 0xec, 0x80, 0xbf, 3}, {0xed, 0xed, 0x80, 0x9f, 3},
-                 {0xee, 0xef, 0x80, 0xbf, 3}, {0xf0, 0xf0, 0x90, 0xbf, 4},
-                 {0xf1, 0xf3, 0x80, 0xbf, 4}, {0xf4, 0xf4, 0x80, 0x8f, 4}};
-    if (s[0] < 0x80)
-        return 1;
-    for (size_t f = 0; f < sizeof forms / sizeof *forms; f++) {
-        if (s[0] < forms[f].first || s[0] > forms[f].last)
-            continue;
-        if (left < forms[f].length || s[1] < forms[f].low || s[1] > forms[f].high)
-            return 0;
-        for (size_t i = 2; i < forms[f].length; i++)
-            if (s[i] < 0x80 || s[i] > 0xbf)
-                return 0;
-        return forms[f].length;
-    }
-    return 0;
-}
-
-static size_t utf8_encode(char dst[4], uint32_t u)
-{
-    if (u < 0x80) {
-        dst[0] = (char)u;
-        return 1;
-    }
-    if (u < 0x800) {
-        dst[0] = (char)(0xc0 | u >> 6);
-        dst[1] = (char)(0x80 | (u & 0x3f));
-        return 2;
-    }
-    if (u < 0x10000) {
-        dst[0] = (char)(0xe0 | u >> 12);
-        dst[1] = (char)(0x80 | (u >> 6 & 0x3f));
-        dst[2] = (char)(0x80 | (u & 0x3f));
-        return 3;
-    }
-    dst[0] = (char)(0xf0 | u >> 18);
-    dst[1] = (char)(0x80 | (u >> 12 & 0x3f));
-    dst[2] = (char)(0x80 | (u >> 6 & 0x3f));
-    dst[3] = (char)(0x80 | (u & 0x3f));
-    return 4;
-}
-
 /* Read the four hex digits at j->at. */
 static int parse_hex(struct fm_json *j, uint32_t *u, struct fm_err *err)
 {
@@ -157,57 +110,48 @@ static int parse_unicode(struct fm_json *j, uint32_t *u, struct fm_err *err)
     return FM_OK;
 }
 
-/* Read the escape after a backslash, as UTF-8. */
-static int parse_escape(struct fm_json *j, char dst[4], size_t *n, struct fm_err *err)
+/* Read the code point of the escape after a backslash. */
+static int parse_escape(struct fm_json *j, uint32_t *u, struct fm_err *err)
 {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
     const char *found = j->at < j->end && *j->at ? strchr(from, *j->at) : NULL;
-    uint32_t u = 0;
     if (found) {
         j->at++;
-        dst[0] = to[found - from];
-        *n = 1;
+        *u = (uint32_t)to[found - from];
         return FM_OK;
     }
     if (j->at >= j->end || *j->at != 'u')
         return fail_at(j, err, "an escape");
     j->at++;
-    int rc = parse_unicode(j, &u, err);
-    if (!rc && u == 0)
+    int rc = parse_unicode(j, u, err);
+    if (!rc && *u == 0)
         return fm_fail(err, FM_EFORMAT, "JSON at byte %" PRIu64 ": NUL in a string", position(j));
-    *n = utf8_encode(dst, u);
     return rc;
-}
-
-/* C0, DEL and C1: the control characters of terminals. */
-static bool is_control(const char *s, size_t n)
-{
-    unsigned char c = (unsigned char)s[0];
-    return (n == 1 && (c < 0x20 || c == 0x7f)) ||
-           (n == 2 && c == 0xc2 && (unsigned char)s[1] < 0xa0);
 }
 
 /* Read one character of a string, as UTF-8. */
 static int parse_character(struct fm_json *j, bool controls, char dst[4], size_t *n,
                            struct fm_err *err)
 {
+    uint32_t u;
     if (*j->at == '\\') {
         j->at++;
-        int rc = parse_escape(j, dst, n, err);
+        int rc = parse_escape(j, &u, err);
         if (rc)
             return rc;
     } else {
-        *n = utf8_length((const unsigned char *)j->at, (size_t)(j->end - j->at));
-        if (*n == 0)
+        int bytes = fm_utf8_decode(j->at, (size_t)(j->end - j->at), &u);
+        if (bytes == 0)
             return fail_at(j, err, "valid UTF-8");
-        if ((unsigned char)*j->at < 0x20)
+        if (u < 0x20)
             return fm_fail(err, FM_EFORMAT,
                            "JSON at byte %" PRIu64 ": raw control byte 0x%02x in a string",
-                           position(j), (unsigned char)*j->at);
-        memcpy(dst, j->at, *n);
-        j->at += *n;
+                           position(j), (unsigned)u);
+        j->at += bytes;
     }
-    if (!controls && is_control(dst, *n))
+    *n = (size_t)fm_utf8_encode(dst, u);
+    /* C0, DEL and C1: the control characters of terminals. */
+    if (!controls && (u < 0x20 || (u >= 0x7f && u < 0xa0)))
         return fm_fail(err, FM_EFORMAT, "JSON before byte %" PRIu64 ": control character in a name",
                        position(j));
     return FM_OK;
@@ -269,16 +213,14 @@ int fm_json_uint(struct fm_json *j, uint64_t *value, struct fm_err *err)
     uint64_t begin = position(j), v = 0;
     bool zero = *j->at == '0';
     for (; is_digit(j); j->at++) {
+        if (zero && position(j) > begin)
+            return fm_fail(err, FM_EFORMAT, "JSON at byte %" PRIu64 ": leading zero", begin);
         if (v > (uint64_t)INT64_MAX / 10 || v * 10 > (uint64_t)INT64_MAX - (uint64_t)(*j->at - '0'))
             return fm_fail(err, FM_EFORMAT,
                            "JSON at byte %" PRIu64 ": an integer is too large (limit %" PRId64 ")",
                            begin, INT64_MAX);
         v = v * 10 + (uint64_t)(*j->at - '0');
-        if (zero && v > 0)
-            return fm_fail(err, FM_EFORMAT, "JSON at byte %" PRIu64 ": leading zero", begin);
     }
-    if (zero && position(j) - begin > 1)
-        return fm_fail(err, FM_EFORMAT, "JSON at byte %" PRIu64 ": leading zero", begin);
     if (j->at < j->end && (*j->at == '.' || *j->at == 'e' || *j->at == 'E'))
         return fail_at(j, err, "the end of an integer");
     *value = v;

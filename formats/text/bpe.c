@@ -15,6 +15,7 @@
 
 #include "formats/text/unicode.h"
 #include "lib/base/mem.h"
+#include "lib/base/utf8.h"
 
 #define POINTS 0x110000
 #define CACHE_LINES 32768 /* a power of two; 2 MB for each thread */
@@ -381,7 +382,7 @@ static void split_bytes(const struct fm_bpe *b, struct symbols *s, const char *w
     for (size_t i = 0; i < size; i++) {
         char text[4];
         uint32_t c = level_of((unsigned char)word[i]);
-        add_character(b, s, c, text, fm_unicode_put(text, c), 1);
+        add_character(b, s, c, text, fm_utf8_encode(text, c), 1);
     }
     flush_unknown(b, s);
 }
@@ -428,7 +429,7 @@ static int32_t find_word(const struct fm_bpe *b, struct fm_bpe_work *w, const ch
     w->level.size = 0;
     for (size_t i = 0; i < size; i++) {
         char c[4];
-        int n = fm_unicode_put(c, level_of((unsigned char)word[i]));
+        int n = fm_utf8_encode(c, level_of((unsigned char)word[i]));
         fm_text_add(&w->level, c, (size_t)n);
     }
     w->failed = w->failed || w->level.failed;

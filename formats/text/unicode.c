@@ -15,6 +15,7 @@
 #include "formats/text/unicode_classes.h"
 #include "formats/text/unicode_nfc.h"
 #include "lib/base/mem.h"
+#include "lib/base/utf8.h"
 
 #define COUNT(table) (sizeof(table) / sizeof *(table))
 #define POINTS 0x110000
@@ -77,29 +78,6 @@ const uint16_t *fm_unicode_classes(void)
     return classes;
 }
 
-static bool is_tail(unsigned char c)
-{
-    return (c & 0xc0) == 0x80;
-}
-
-/* Bytes of the valid character at s, 0: none. */
-static int valid(const unsigned char *s, size_t left)
-{
-    if (s[0] < 0x80)
-        return 1;
-    if (s[0] >= 0xc2 && s[0] < 0xe0)
-        return left >= 2 && is_tail(s[1]) ? 2 : 0;
-    if (s[0] >= 0xe0 && s[0] < 0xf0) {
-        unsigned low = s[0] == 0xe0 ? 0xa0 : 0x80, high = s[0] == 0xed ? 0x9f : 0xbf;
-        return left >= 3 && s[1] >= low && s[1] <= high && is_tail(s[2]) ? 3 : 0;
-    }
-    if (s[0] >= 0xf0 && s[0] < 0xf5) {
-        unsigned low = s[0] == 0xf0 ? 0x90 : 0x80, high = s[0] == 0xf4 ? 0x8f : 0xbf;
-        return left >= 4 && s[1] >= low && s[1] <= high && is_tail(s[2]) && is_tail(s[3]) ? 4 : 0;
-    }
-    return 0;
-}
-
 size_t fm_unicode_check(const char *text, size_t size)
 {
     size_t i = 0;
@@ -109,26 +87,13 @@ size_t fm_unicode_check(const char *text, size_t size)
             i += 8;
         if (i == size)
             break;
-        int n = valid((const unsigned char *)text + i, size - i);
+        uint32_t c;
+        int n = fm_utf8_decode(text + i, size - i, &c);
         if (n == 0)
             return i;
         i += (size_t)n;
     }
     return i;
-}
-
-int fm_unicode_put(char out[4], uint32_t c)
-{
-    if (c < 0x80) {
-        out[0] = (char)c;
-        return 1;
-    }
-    int n = c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
-    static const unsigned char lead[5] = {0, 0, 0xc0, 0xe0, 0xf0};
-    for (int i = n - 1; i > 0; i--, c >>= 6)
-        out[i] = (char)(0x80 | (c & 0x3f));
-    out[0] = (char)(lead[n] | c);
-    return n;
 }
 
 /* --- normal form C --- */
@@ -316,7 +281,7 @@ void fm_unicode_nfc(struct fm_text *out, const char *text, size_t size)
         compose(&s);
         out->failed = out->failed || s.failed;
         for (size_t i = 0; i < s.n; i++)
-            fm_text_add(out, utf8, (size_t)fm_unicode_put(utf8, s.point[i]));
+            fm_text_add(out, utf8, (size_t)fm_utf8_encode(utf8, s.point[i]));
         s.n = 0;
         copied = before = at;
     }

@@ -48,9 +48,6 @@ static inline uint32_t fm_unicode_at(const char *text, int *bytes)
            (uint32_t)(s[2] & 0x3f) << 6 | (s[3] & 0x3f);
 }
 
-/* Write the UTF-8 of a code point; returns its length. */
-int fm_unicode_put(char out[4], uint32_t c);
-
 /* Append the normal form C of text to *out. */
 void fm_unicode_nfc(struct fm_text *out, const char *text, size_t size);
 

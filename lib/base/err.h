@@ -5,7 +5,7 @@
  * kernels/ include it too, because the top level of the tree is fixed.  In reading order: err, mem,
  * dtype, scaled (codes with scales), rng, pool, signals, fatal, clock, trace (events, for
  * debugging), isa, vector; for text: names (sorted records), modules (names in
- * quantization_config), printable, units.
+ * quantization_config), utf8, printable, units.
  *
  * Errors.  A function that can fail for an external reason (a file, a device, an option) returns
  * FM_OK or one of the codes below.  On failure it also writes one complete sentence to the caller's

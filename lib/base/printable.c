@@ -5,27 +5,18 @@
  */
 #include "lib/base/printable.h"
 
-#include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "lib/base/utf8.h"
+
 #define ESCAPE_BYTES 13 /* a surrogate pair of \uXXXX escapes and a NUL */
 
-/* The length of the character at s, whose code point becomes *c; 0 if it is not UTF-8. */
-static int decode(const unsigned char *s, uint32_t *c)
+/* fm_utf8_decode in a string, whose NUL ends a character that is cut off. */
+static int decode(const char *s, uint32_t *c)
 {
-    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
-    int n = s[0] < 0x80 ? 1 : s[0] < 0xc0 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : 4;
-    if (n == 0 || s[0] > 0xf4)
-        return 0;
-    *c = n == 1 ? s[0] : s[0] & (0x7fu >> n);
-    for (int i = 1; i < n; i++) {
-        if ((s[i] & 0xc0) != 0x80) /* true for a NUL, too */
-            return 0;
-        *c = *c << 6 | (s[i] & 0x3fu);
-    }
-    return *c < least[n] || *c > 0x10ffff || (*c >= 0xd800 && *c < 0xe000) ? 0 : n;
+    return fm_utf8_decode(s, SIZE_MAX, c);
 }
 
 static bool is_harmless(uint32_t c)
@@ -44,7 +35,7 @@ void fm_printable(char *text, bool lines)
 {
     uint32_t c = 0;
     for (char *at = text; *at;) {
-        int n = decode((const unsigned char *)at, &c);
+        int n = decode(at, &c);
         if (n == 0 || !(is_harmless(c) || (lines && c == '\n')))
             memset(at, '?', n ? (size_t)n : 1);
         at += n ? n : 1;
@@ -55,7 +46,7 @@ void fm_printable_write(FILE *out, const char *text)
 {
     uint32_t c = 0;
     for (const char *at = text; *at;) {
-        int n = decode((const unsigned char *)at, &c), size = n ? n : 1;
+        int n = decode(at, &c), size = n ? n : 1;
         fwrite(n && is_harmless(c) ? at : "????", 1, (size_t)size, out);
         at += size;
     }
@@ -77,7 +68,7 @@ char *fm_printable_json(const char *json)
     /* The worst case: every byte becomes an escape of six bytes. */
     char *text = size < SIZE_MAX / 6 ? malloc(6 * size + 1) : NULL, *to = text;
     for (const char *at = json; text && *at;) {
-        int n = decode((const unsigned char *)at, &c);
+        int n = decode(at, &c);
         if (n > 0 && (is_harmless(c) || c == '\n')) {
             memcpy(to, at, (size_t)n);
             to += n;
