@@ -8,6 +8,7 @@
  */
 #include "formats/file/sandbox.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -158,119 +159,43 @@ void fm_sandbox_write(struct fm_sandbox *s, const char *directory)
 
 /* The calls that the commands make (seen with strace(1), for every layout and option), those
  * that glibc and musl make instead in other versions, and those at an abnormal end of a process. */
-static const int allowed[] = {
-    /* files */
-    SYS_pread64,
-    SYS_pwrite64,
-    SYS_read,
-    SYS_write,
-    SYS_readv,
-    SYS_writev,
-    SYS_preadv,
-    SYS_pwritev,
-    SYS_openat,
-    SYS_close,
-    SYS_close_range,
-    SYS_fstat,
-    SYS_newfstatat,
-    SYS_statx,
-    SYS_fstatfs,
-    SYS_statfs,
-    SYS_lseek,
-    SYS_dup,
-    SYS_dup3,
-    SYS_getdents64,
-    SYS_readlinkat,
-    SYS_faccessat,
-    SYS_faccessat2,
-    SYS_getcwd,
-    SYS_fadvise64,
-    SYS_readahead,
-    SYS_fallocate,
-    SYS_ftruncate,
-    SYS_fsync,
-    SYS_fdatasync,
-    SYS_sync_file_range,
-    SYS_mkdirat,
-    SYS_unlinkat,
-    SYS_renameat2,
-    SYS_linkat,
-    SYS_flock,
-    SYS_umask,
-    SYS_ppoll,
-    SYS_pselect6,
-    SYS_eventfd2,
-    SYS_epoll_create1,
-    SYS_pipe2,
-    SYS_copy_file_range,
-    SYS_sendfile,
-    /* memory and threads */
-    SYS_futex,
-    SYS_brk,
-    SYS_mmap,
-    SYS_munmap,
-    SYS_mremap,
-    SYS_mprotect,
-    SYS_madvise,
-    SYS_mlock,
-    SYS_munlock,
-    SYS_exit,
-    SYS_exit_group,
-    SYS_set_robust_list,
-    SYS_get_robust_list,
-    SYS_set_tid_address,
-    SYS_rseq,
-    SYS_membarrier,
-    SYS_sched_yield,
-    SYS_sched_getaffinity,
-    SYS_getcpu,
-    SYS_gettid,
-    SYS_getpid,
-    SYS_getppid,
-    SYS_getuid,
-    SYS_geteuid,
-    SYS_getgid,
-    SYS_getegid,
-    /* time, signals, limits */
-    SYS_clock_gettime,
-    SYS_clock_getres,
-    SYS_clock_nanosleep,
-    SYS_nanosleep,
-    SYS_gettimeofday,
-    SYS_restart_syscall,
-    SYS_rt_sigaction,
-    SYS_rt_sigprocmask,
-    SYS_rt_sigreturn,
-    SYS_rt_sigpending,
-    SYS_rt_sigsuspend,
-    SYS_rt_sigtimedwait,
-    SYS_sigaltstack,
-    SYS_getrandom,
-    SYS_getrusage,
-    SYS_sysinfo,
-    SYS_uname,
+static const int of_data[] = {
+    SYS_read,      SYS_write,    SYS_readv,     SYS_writev,    SYS_pread64,   SYS_pwrite64,
+    SYS_preadv,    SYS_pwritev,  SYS_lseek,     SYS_close,     SYS_dup,       SYS_dup3,
+    SYS_flock,     SYS_fsync,    SYS_fdatasync, SYS_ftruncate, SYS_fallocate, SYS_fadvise64,
+    SYS_readahead, SYS_sendfile, SYS_pipe2,
+};
+static const int of_files[] = {
+    SYS_openat,     SYS_fstat,       SYS_statx,           SYS_statfs,          SYS_fstatfs,
+    SYS_newfstatat, SYS_readlinkat,  SYS_faccessat,       SYS_faccessat2,      SYS_getdents64,
+    SYS_getcwd,     SYS_mkdirat,     SYS_unlinkat,        SYS_renameat2,       SYS_linkat,
+    SYS_umask,      SYS_close_range, SYS_copy_file_range, SYS_sync_file_range, SYS_ppoll,
+    SYS_pselect6,   SYS_eventfd2,    SYS_epoll_create1,
+};
+static const int of_process[] = {
+    SYS_brk,     SYS_mmap,       SYS_munmap,  SYS_mremap,    SYS_mprotect,
+    SYS_madvise, SYS_mlock,      SYS_munlock, SYS_exit,      SYS_exit_group,
+    SYS_rseq,    SYS_membarrier, SYS_futex,   SYS_gettid,    SYS_getpid,
+    SYS_getppid, SYS_getuid,     SYS_geteuid, SYS_getgid,    SYS_getegid,
+    SYS_getcpu,  SYS_uname,      SYS_sysinfo, SYS_getrandom, SYS_getrusage,
+};
+static const int of_threads[] = {
+    SYS_set_robust_list,   SYS_get_robust_list, SYS_set_tid_address, SYS_sched_yield,
+    SYS_sched_getaffinity, SYS_clock_gettime,   SYS_clock_getres,    SYS_clock_nanosleep,
+    SYS_nanosleep,         SYS_gettimeofday,    SYS_restart_syscall, SYS_rt_sigaction,
+    SYS_rt_sigprocmask,    SYS_rt_sigreturn,    SYS_rt_sigpending,   SYS_rt_sigsuspend,
+    SYS_rt_sigtimedwait,   SYS_sigaltstack,
+};
+
+/* Older forms of these, which arm64 lacks; and the request for AMX, of x86-64. */
+static const int older[] = {
 #ifdef SYS_renameat
     SYS_renameat,
 #endif
-#ifdef SYS_open /* x86-64 also has older calls, and AMX must be requested */
-    SYS_open,
-    SYS_stat,
-    SYS_lstat,
-    SYS_access,
-    SYS_readlink,
-    SYS_unlink,
-    SYS_rmdir,
-    SYS_mkdir,
-    SYS_rename,
-    SYS_link,
-    SYS_poll,
-    SYS_select,
-    SYS_dup2,
-    SYS_pipe,
-    SYS_pause,
-    SYS_time,
-    SYS_getdents,
-    SYS_arch_prctl,
+#ifdef SYS_open
+    SYS_open,     SYS_stat,  SYS_lstat,  SYS_access, SYS_readlink, SYS_unlink,
+    SYS_rmdir,    SYS_mkdir, SYS_rename, SYS_link,   SYS_poll,     SYS_select,
+    SYS_dup2,     SYS_pipe,  SYS_pause,  SYS_time,   SYS_getdents, SYS_arch_prctl,
 #endif
 };
 
@@ -315,9 +240,19 @@ static const struct {
 
 static bool filter_calls(void)
 {
-    struct sock_filter code[8 + 2 * COUNT(allowed) + 2 * COUNT(fatal) + 6 * COUNT(partly)];
+    static const struct {
+        const int *call;
+        size_t count;
+        uint32_t verdict;
+    } lists[] = {{of_data, COUNT(of_data), SECCOMP_RET_ALLOW},
+                 {of_files, COUNT(of_files), SECCOMP_RET_ALLOW},
+                 {of_process, COUNT(of_process), SECCOMP_RET_ALLOW},
+                 {of_threads, COUNT(of_threads), SECCOMP_RET_ALLOW},
+                 {older, COUNT(older), SECCOMP_RET_ALLOW},
+                 {fatal, COUNT(fatal), SECCOMP_RET_KILL_PROCESS}};
+    struct sock_filter code[512];
     unsigned short n = 0;
-#define OP(...) code[n++] = (struct sock_filter)__VA_ARGS__
+#define OP(...) assert(n < COUNT(code)), code[n++] = (struct sock_filter)__VA_ARGS__
 #define LOAD(offset) OP(BPF_STMT(BPF_LD | BPF_W | BPF_ABS, (uint32_t)(offset)))
 #define SKIP_UNLESS(k, steps) OP(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)(k), 0, steps))
 #define RETURN(k) OP(BPF_STMT(BPF_RET | BPF_K, k))
@@ -325,14 +260,11 @@ static bool filter_calls(void)
     OP(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, MACHINE, 1, 0));
     RETURN(SECCOMP_RET_KILL_PROCESS);
     LOAD(offsetof(struct seccomp_data, nr));
-    for (size_t i = 0; i < COUNT(allowed); i++) {
-        SKIP_UNLESS(allowed[i], 1);
-        RETURN(SECCOMP_RET_ALLOW);
-    }
-    for (size_t i = 0; i < COUNT(fatal); i++) {
-        SKIP_UNLESS(fatal[i], 1);
-        RETURN(SECCOMP_RET_KILL_PROCESS);
-    }
+    for (size_t k = 0; k < COUNT(lists); k++)
+        for (size_t i = 0; i < lists[k].count; i++) {
+            SKIP_UNLESS(lists[k].call[i], 1);
+            RETURN(lists[k].verdict);
+        }
     for (size_t i = 0; i < COUNT(partly); i++) {
         SKIP_UNLESS(partly[i].call, 5);
         LOAD(ARGUMENT(partly[i].argument));
