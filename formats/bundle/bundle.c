@@ -21,7 +21,7 @@
 #include "formats/bundle/place.h"
 #include "formats/file/carried.h"
 #include "formats/file/genuine.h"
-#include "formats/file/input.h"
+#include "formats/file/spool.h"
 #include "formats/json/json.h"
 #include "lib/base/mem.h"
 #include "lib/base/names.h"
@@ -660,7 +660,7 @@ static int open_input(struct fm_bundle *b, const char *path, struct fm_err *err)
             "'%s' is a directory; a bundle or stage stream is one file, which fm-pack or "
             "another tool of the suite wrote",
             path);
-    int rc = fm_input_open(&b->file, path, err);
+    int rc = fm_spool_open(&b->file, path, err);
     struct fm_err listing = {0};
     char *first = rc == FM_ENOENT ? fm_partname_find(path, &listing) : NULL;
     if (rc == FM_ENOENT && !first) {

@@ -5,7 +5,6 @@
 #include "formats/file/digest.h"
 
 #include <assert.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <xxhash.h>
@@ -15,39 +14,26 @@
 #include <xxh_x86dispatch.h>
 #endif
 
-/* The state needs 64-byte alignment and its size is private to the library, so the library
- * allocates it. */
-struct fm_hasher {
-    XXH3_state_t *state;
-};
-
+/* A struct fm_hasher is the library's state under another name: its size is private to the library,
+ * which also aligns it to 64 bytes, so the library allocates it. */
 _Static_assert(sizeof(XXH128_canonical_t) == sizeof(struct fm_digest), "a digest is 16 bytes");
 
 struct fm_hasher *fm_hasher_new(void)
 {
-    struct fm_hasher *h = malloc(sizeof *h);
-    if (!h)
-        return NULL;
-    h->state = XXH3_createState();
-    if (!h->state) {
-        free(h);
-        return NULL;
-    }
-    fm_hasher_reset(h);
+    struct fm_hasher *h = (struct fm_hasher *)XXH3_createState();
+    if (h)
+        fm_hasher_reset(h);
     return h;
 }
 
 void fm_hasher_free(struct fm_hasher *h)
 {
-    if (!h)
-        return;
-    XXH3_freeState(h->state);
-    free(h);
+    XXH3_freeState((XXH3_state_t *)h);
 }
 
 void fm_hasher_reset(struct fm_hasher *h)
 {
-    XXH_errorcode code = XXH3_128bits_reset(h->state);
+    XXH_errorcode code = XXH3_128bits_reset((XXH3_state_t *)h);
     assert(code == XXH_OK);
     (void)code;
 }
@@ -56,7 +42,7 @@ void fm_hasher_add(struct fm_hasher *h, const void *src, size_t size)
 {
     if (size == 0)
         return;
-    XXH_errorcode code = XXH3_128bits_update(h->state, src, size);
+    XXH_errorcode code = XXH3_128bits_update((XXH3_state_t *)h, src, size);
     assert(code == XXH_OK);
     (void)code;
 }
@@ -72,7 +58,7 @@ static struct fm_digest make_canonical(XXH128_hash_t hash)
 
 struct fm_digest fm_hasher_done(const struct fm_hasher *h)
 {
-    return make_canonical(XXH3_128bits_digest(h->state));
+    return make_canonical(XXH3_128bits_digest((const XXH3_state_t *)h));
 }
 
 struct fm_digest fm_digest_of(const void *src, size_t size)
@@ -85,23 +71,15 @@ bool fm_digest_equal(const struct fm_digest *a, const struct fm_digest *b)
     return memcmp(a->byte, b->byte, sizeof a->byte) == 0;
 }
 
+static const char digit[] = "0123456789abcdef";
+
 void fm_digest_hex(char hex[FM_DIGEST_HEX], const struct fm_digest *d)
 {
-    static const char digit[] = "0123456789abcdef";
     for (size_t i = 0; i < sizeof d->byte; i++) {
         hex[2 * i] = digit[d->byte[i] >> 4];
         hex[2 * i + 1] = digit[d->byte[i] & 15];
     }
     hex[FM_DIGEST_HEX - 1] = '\0';
-}
-
-static int value_of_digit(char c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    if (c >= 'a' && c <= 'f')
-        return c - 'a' + 10;
-    return -1;
 }
 
 bool fm_digest_parse(struct fm_digest *d, const char *hex, size_t len)
@@ -110,10 +88,10 @@ bool fm_digest_parse(struct fm_digest *d, const char *hex, size_t len)
         return false;
     struct fm_digest parsed;
     for (size_t i = 0; i < sizeof d->byte; i++) {
-        int high = value_of_digit(hex[2 * i]), low = value_of_digit(hex[2 * i + 1]);
-        if (high < 0 || low < 0)
+        const char *high = memchr(digit, hex[2 * i], 16), *low = memchr(digit, hex[2 * i + 1], 16);
+        if (!high || !low)
             return false;
-        parsed.byte[i] = (uint8_t)(high << 4 | low);
+        parsed.byte[i] = (uint8_t)((high - digit) << 4 | (low - digit));
     }
     *d = parsed;
     return true;

@@ -17,8 +17,8 @@ struct fm_digest {
 
 /* Streaming state, opaque; only fm_hasher_new allocates. */
 struct fm_hasher;
-struct fm_hasher *fm_hasher_new(void); /* NULL: no memory */
-void fm_hasher_free(struct fm_hasher *h);
+struct fm_hasher *fm_hasher_new(void);    /* NULL: no memory */
+void fm_hasher_free(struct fm_hasher *h); /* NULL is fine */
 void fm_hasher_reset(struct fm_hasher *h);
 void fm_hasher_add(struct fm_hasher *h, const void *src, size_t size);
 struct fm_digest fm_hasher_done(const struct fm_hasher *h);

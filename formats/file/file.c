@@ -21,9 +21,7 @@
 #include "lib/base/names.h"
 #include "lib/base/trace.h"
 
-/* A descriptor with the number of a closed stdin, stdout or stderr would receive data written to
- * those. */
-static int move_above_standard(int fd)
+int fm_file_above_standard(int fd)
 {
     if (fd < 0 || fd > STDERR_FILENO)
         return fd;
@@ -84,7 +82,7 @@ int fm_file_adopt(struct fm_file *f, int fd, const char *path, struct fm_err *er
 
 int fm_file_open(struct fm_file *f, const char *path, struct fm_err *err)
 {
-    return fm_file_adopt(f, move_above_standard(open(path, INPUT_FLAGS)), path, err);
+    return fm_file_adopt(f, fm_file_above_standard(open(path, INPUT_FLAGS)), path, err);
 }
 
 int fm_file_open_at(struct fm_file *f, int dirfd, const char *name, bool follow, struct fm_err *err)
@@ -93,12 +91,12 @@ int fm_file_open_at(struct fm_file *f, int dirfd, const char *name, bool follow,
     if (!*name || strchr(name, '/') || !strcmp(name, ".") || !strcmp(name, ".."))
         return fm_fail(err, FM_EFORMAT, "'%s' is not the name of a file in this directory", name);
     int flags = INPUT_FLAGS | (follow ? 0 : O_NOFOLLOW);
-    return fm_file_adopt(f, move_above_standard(openat(dirfd, name, flags)), name, err);
+    return fm_file_adopt(f, fm_file_above_standard(openat(dirfd, name, flags)), name, err);
 }
 
 int fm_file_open_directory(int *fd, const char *path, struct fm_err *err)
 {
-    *fd = move_above_standard(open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    *fd = fm_file_above_standard(open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     return *fd < 0 ? fm_fail_errno(err, "cannot open the directory '%s'", path) : FM_OK;
 }
 
@@ -131,7 +129,7 @@ static int read_names(struct fm_file_list *list, DIR *dir, const char *path, str
 int fm_file_list(struct fm_file_list *list, int dirfd, const char *path, struct fm_err *err)
 {
     /* Opened again, to begin with the first name whatever other readers do. */
-    int fd = move_above_standard(openat(dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    int fd = fm_file_above_standard(openat(dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     DIR *dir = fd < 0 ? NULL : fdopendir(fd);
     *list = (struct fm_file_list){0};
     int rc = dir ? read_names(list, dir, path, err) : fm_fail_errno(err, "cannot list '%s'", path);
@@ -294,19 +292,23 @@ int fm_file_slurp(const struct fm_file *f, size_t limit, char **text, size_t *si
     return FM_OK;
 }
 
+int fm_file_slurp_path(const char *path, size_t limit, char **text, size_t *size,
+                       struct fm_err *err)
+{
+    struct fm_file f;
+    int rc = fm_file_open(&f, path, err);
+    if (!rc)
+        rc = fm_file_slurp(&f, limit, text, size, err);
+    fm_file_close(&f);
+    return rc;
+}
+
 int fm_file_slurp_in(const char *dir, const char *name, size_t limit, char **text, size_t *size,
                      struct fm_err *err)
 {
-    struct fm_file f;
     char *path = fm_file_join(dir, name, err);
-    if (!path)
-        return err->code;
-    int rc = fm_file_open(&f, path, err);
+    int rc = path ? fm_file_slurp_path(path, limit, text, size, err) : err->code;
     free(path);
-    if (rc)
-        return rc;
-    rc = fm_file_slurp(&f, limit, text, size, err);
-    fm_file_close(&f);
     return rc;
 }
 
@@ -315,11 +317,34 @@ int fm_file_slurp_at(int dirfd, const char *name, size_t limit, char **text, siz
 {
     struct fm_file f;
     int rc = fm_file_open_at(&f, dirfd, name, true, err);
-    if (rc)
-        return rc;
-    rc = fm_file_slurp(&f, limit, text, size, err);
+    if (!rc)
+        rc = fm_file_slurp(&f, limit, text, size, err);
     fm_file_close(&f);
     return rc;
+}
+
+const char *fm_file_last(const char *path, size_t *length)
+{
+    size_t end = strlen(path);
+    while (end > 1 && path[end - 1] == '/')
+        end--;
+    size_t begin = end;
+    while (begin > 0 && path[begin - 1] != '/')
+        begin--;
+    *length = end - begin;
+    return path + begin;
+}
+
+char *fm_file_home(const char *path, struct fm_err *err)
+{
+    size_t length;
+    const char *end = fm_file_last(path, &length);
+    while (end > path + 1 && end[-1] == '/')
+        end--;
+    char *home = end > path ? strndup(path, (size_t)(end - path)) : strdup(".");
+    if (!home)
+        fm_fail(err, FM_ENOMEM, "no memory for the name '%s'", path);
+    return home;
 }
 
 char *fm_file_join(const char *dir, const char *name, struct fm_err *err)
@@ -358,7 +383,7 @@ const char *fm_file_temp_directory(void)
 int fm_file_temp(int *fd, struct fm_err *err)
 {
     const char *dir = fm_file_temp_directory();
-    *fd = move_above_standard(open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+    *fd = fm_file_above_standard(open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
     if (*fd >= 0)
         return FM_OK;
     char *name = NULL; /* a filesystem without O_TMPFILE */
@@ -368,7 +393,7 @@ int fm_file_temp(int *fd, struct fm_err *err)
     if (made >= 0)
         unlink(name);
     free(name);
-    *fd = move_above_standard(made);
+    *fd = fm_file_above_standard(made);
     if (*fd >= 0)
         return FM_OK;
     int rc = fm_fail_errno(err, "cannot create a temporary file in '%s'; set TMPDIR", dir);
@@ -419,16 +444,11 @@ static int examine(const char *path, struct statvfs *v, bool *endless, struct fm
     int rc = stream ? examine_stdout(v, endless) : statvfs(path, v);
     if (rc != 0 && (errno == ENOENT || errno == ENAMETOOLONG)) { /* reported by the code that
                                                                     creates the file */
-        size_t n = strlen(path);
-        while (n > 1 && path[n - 1] == '/')
-            n--;
-        const char *slash = memrchr(path, '/', n);
-        n = slash == path ? 1 : slash ? (size_t)(slash - path) : 1;
-        char *dir = strndup(slash ? path : ".", n);
-        if (!dir)
-            return fm_fail(err, FM_ENOMEM, "no memory for the name '%s'", path);
-        rc = statvfs(dir, v);
-        free(dir);
+        char *home = fm_file_home(path, err);
+        if (!home)
+            return err->code;
+        rc = statvfs(home, v);
+        free(home);
     }
     if (rc != 0)
         return fm_fail_errno(err, "cannot examine the filesystem of '%s'", path);

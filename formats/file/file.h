@@ -2,10 +2,9 @@
  * This room, formats/file: input and output of bytes.  Every open, read, write, lock and rename of
  * the suite is here, so the rules below hold everywhere; the bytes are not interpreted here.  In
  * reading order: file (inputs), output and outdir (both declared in this header), temporary (what a
- * signal handler removes), spool and input (standard input as a file), screen (standard output as a
- * terminal), lock, digest, text, genuine (pointers of git-lfs in the place of files), carried
- * (which files travel with a checkpoint), sandbox (what may be opened), cgroup (the memory limit of
- * a job).
+ * signal handler removes), spool (standard input as a file), lock, digest, text, genuine (pointers
+ * of git-lfs in the place of files), carried (which files travel with a checkpoint), sandbox (what
+ * may be opened), cgroup (the memory limit of a job).
  *
  * Only this room opens files, so that no open can block on a FIFO or a device: file.c opens inputs;
  * output.c, outdir.c, temporary.c and lock.c outputs; cgroup.c files of the system; sandbox.c paths
@@ -75,7 +74,10 @@ void fm_file_expect(const struct fm_file *all, uint64_t offset, uint64_t size,
 /* Read the whole file, at most `limit` bytes, with a NUL appended; free() it. */
 int fm_file_slurp(const struct fm_file *f, size_t limit, char **text, size_t *size,
                   struct fm_err *err);
-/* Read the whole file dir/name, or `name` in the open directory dirfd, as fm_file_slurp does. */
+/* Open and read a whole file as fm_file_slurp does: `path`, dir/name, or `name` in the open
+ * directory dirfd. */
+int fm_file_slurp_path(const char *path, size_t limit, char **text, size_t *size,
+                       struct fm_err *err);
 int fm_file_slurp_in(const char *dir, const char *name, size_t limit, char **text, size_t *size,
                      struct fm_err *err);
 int fm_file_slurp_at(int dirfd, const char *name, size_t limit, char **text, size_t *size,
@@ -90,6 +92,15 @@ int fm_file_unchanged(const struct fm_file *f, struct fm_err *err);
 
 /* dir/name; free() it.  NULL: FM_ENOMEM. */
 char *fm_file_join(const char *dir, const char *name, struct fm_err *err);
+/* The last component of a path: *length bytes, without the slashes that may follow. */
+const char *fm_file_last(const char *path, size_t *length);
+/* The directory of a path, "." for a path of one component; free() it.  NULL: FM_ENOMEM. */
+char *fm_file_home(const char *path, struct fm_err *err);
+
+/* fd, an open descriptor; or a copy, and fd is closed, if it has the number of standard input,
+ * output or error: these may be closed, and what is written to them would go to that file.  A
+ * negative fd is returned, with errno. */
+int fm_file_above_standard(int fd);
 
 /* An output file that does not have its final name yet. */
 struct fm_output {
@@ -114,6 +125,8 @@ int fm_output_open(struct fm_output *o, const char *path, bool binary, bool forc
 /* Returns what fm_output_open would return now for this file, which is not "-", for checks long
  * before the open; creates nothing. */
 int fm_output_check(const char *path, bool force, struct fm_err *err);
+/* FM_EUSAGE if standard output is a terminal, which would display binary data. */
+int fm_output_check_screen(struct fm_err *err);
 /* Reserve `size` bytes, so that a full disk is detected now (FM_EIO names the free space).  The
  * size of the file does not change.  Does nothing for standard output. */
 int fm_output_reserve(struct fm_output *o, uint64_t size, struct fm_err *err);

@@ -9,7 +9,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,18 +16,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "formats/file/file.h"
 #include "formats/file/temporary.h"
-
-/* Open the lock file with a descriptor above the standard streams', even if one is closed. */
-static int open_lock(const char *path)
-{
-    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
-    if (fd < 0 || fd > STDERR_FILENO)
-        return fd;
-    int high = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
-    close(fd);
-    return high;
-}
 
 /* True if `path` still names the file that we opened; its previous holder may have removed it. */
 static bool is_there(int fd, const char *path)
@@ -85,7 +74,8 @@ int fm_lock_acquire(struct fm_lock *lock, const char *path, struct fm_err *err)
     }
     int rc = FM_OK;
     while (!rc) {
-        if ((lock->fd = open_lock(lock->path)) < 0)
+        int fd = open(lock->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
+        if ((lock->fd = fm_file_above_standard(fd)) < 0)
             rc = fm_temporary_fail(lock->path, err);
         else if (check_lock(lock, err))
             rc = err->code;

@@ -16,9 +16,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <termios.h>
 #include <unistd.h>
 
-#include "formats/file/screen.h"
 #include "formats/file/temporary.h"
 #include "lib/base/mem.h"
 #include "lib/base/signals.h"
@@ -82,17 +82,50 @@ static void wait_outside(struct fm_output *o, mode_t mode)
     o->fd = fd;
 }
 
+/*
+ * Open MPI's daemon creates a pseudoterminal for the standard output of each process that it
+ * starts, and forwards its data to mpirun, which writes it to its own standard output.  If our
+ * process is a child of mpirun itself, /proc shows whether that output is a pipe or a file, which
+ * take binary data.  With a daemon on another machine, or a shell in between, /proc does not show
+ * it, and the pseudoterminal counts as a terminal.
+ */
+static bool is_passed_on(void)
+{
+    char path[40];
+    struct stat st;
+    snprintf(path, sizeof path, "/proc/%ld/fd/%d", (long)getppid(), STDOUT_FILENO);
+    return getenv("OMPI_COMM_WORLD_SIZE") && stat(path, &st) == 0 &&
+           (S_ISFIFO(st.st_mode) || S_ISREG(st.st_mode));
+}
+
+int fm_output_check_screen(struct fm_err *err)
+{
+    if (!isatty(STDOUT_FILENO) || is_passed_on())
+        return FM_OK;
+    return fm_fail(err, FM_EUSAGE,
+                   "standard output is a terminal; name an output file or use a pipe");
+}
+
+/* If standard output is a terminal whose data is passed on, turn off its output processing. */
+static void pass_bytes(void)
+{
+    struct termios t;
+    if (tcgetattr(STDOUT_FILENO, &t) != 0 || !(t.c_oflag & OPOST))
+        return;
+    t.c_oflag &= ~(tcflag_t)OPOST;
+    tcsetattr(STDOUT_FILENO, TCSADRAIN, &t);
+}
+
 static int open_stdout(struct fm_output *o, bool binary, struct fm_err *err)
 {
     struct stat st;
     int flags = fcntl(STDOUT_FILENO, F_GETFL);
     if (flags < 0 || (flags & O_ACCMODE) == O_RDONLY)
         return fm_fail(err, FM_EUSAGE, "standard output is closed; name an output file");
-    if (binary && fm_screen_is_output())
-        return fm_fail(err, FM_EUSAGE,
-                       "standard output is a terminal; name an output file or use a pipe");
+    if (binary && fm_output_check_screen(err))
+        return err->code;
     if (binary)
-        fm_screen_pass();
+        pass_bytes();
     o->fd = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
     if (o->fd < 0 || fstat(o->fd, &st) != 0)
         return fm_fail_errno(err, "cannot use standard output");
@@ -112,13 +145,9 @@ static int make_temporary(struct fm_output *o, struct fm_err *err)
         return err->code;
     int fd = open(o->temp, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
     fm_temporary_leave();
-    if (fd < 0)
-        return fm_temporary_fail(o->path, err);
-    o->fd = fd > STDERR_FILENO ? fd : fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
-    if (o->fd != fd)
-        close(fd);
+    o->fd = fm_file_above_standard(fd);
     if (o->fd < 0)
-        return fm_fail_errno(err, "cannot create '%s'", o->path);
+        return fm_temporary_fail(o->path, err);
     o->seekable = true;
     if (fm_temporary_own(o->fd))
         return FM_OK;

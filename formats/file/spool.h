@@ -32,4 +32,9 @@ int fm_spool_keep(struct fm_spool *s, uint64_t until, struct fm_err *err);
 int fm_spool_read(struct fm_spool *s, uint64_t offset, void *dst, size_t size, struct fm_err *err);
 void fm_spool_end(struct fm_spool *s); /* zeroed struct is fine */
 
+/* Open the input of a tool: a named file or, for "-", standard input.  A regular file at its start
+ * is read in place; other input is copied to an unlinked temporary file first.  FM_EUSAGE if
+ * standard input is closed, or a terminal or other device. */
+int fm_spool_open(struct fm_file *f, const char *path, struct fm_err *err);
+
 #endif

@@ -63,13 +63,8 @@ void fm_temporary_leave(void)
 /* Open a descriptor that only reserves its number. */
 static int reserve_one(const char *path, int *reserve, struct fm_err *err)
 {
-    int fd = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
-    *reserve = fd < 0 || fd > STDERR_FILENO ? fd : fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
-    if (*reserve < 0)
-        fm_fail_errno(err, "cannot create '%s'", path);
-    if (fd >= 0 && *reserve != fd)
-        close(fd);
-    return *reserve < 0 ? err->code : FM_OK;
+    *reserve = fm_file_above_standard(open("/", O_PATH | O_DIRECTORY | O_CLOEXEC));
+    return *reserve < 0 ? fm_fail_errno(err, "cannot create '%s'", path) : FM_OK;
 }
 
 static void drop_reserve(int slot)
@@ -87,19 +82,6 @@ static int claim_slot(void)
             return i;
     }
     return -1;
-}
-
-/* The start of the last component; *len is its length without trailing slashes. */
-static const char *last_name(const char *path, size_t *len)
-{
-    size_t end = strlen(path);
-    while (end > 1 && path[end - 1] == '/')
-        end--;
-    size_t begin = end;
-    while (begin > 0 && path[begin - 1] != '/')
-        begin--;
-    *len = end - begin;
-    return path + begin;
 }
 
 static bool is_dots(const char *name, size_t len)
@@ -131,7 +113,7 @@ static uint32_t machine(void)
 /* The start and length of the name in `path`; FM_ECREATE if it is empty or too long. */
 static int find_name(const char **name, size_t *len, const char *path, struct fm_err *err)
 {
-    *name = last_name(path, len);
+    *name = fm_file_last(path, len);
     if (*len == 0 || is_dots(*name, *len) || **name == '/')
         return fm_fail(err, FM_ECREATE, "cannot create '%s': the path does not end in a name",
                        path);
@@ -345,14 +327,12 @@ int fm_temporary_flush_parent(int fd, const char *path, struct fm_err *err)
 
 int fm_temporary_open_parent(int *fd, const char *path, struct fm_err *err)
 {
-    const char *slash = strrchr(path, '/');
-    char *dir = slash == path ? strdup("/")
-                              : strndup(slash ? path : ".", slash ? (size_t)(slash - path) : 1);
-    if (!dir)
-        return fm_fail(err, FM_ENOMEM, "no memory for the name '%s'", path);
-    *fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    int rc = *fd < 0 && errno != EACCES ? fm_fail_errno(err, "cannot open '%s'", dir) : FM_OK;
-    free(dir);
+    char *home = fm_file_home(path, err);
+    if (!home)
+        return err->code;
+    *fd = open(home, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int rc = *fd < 0 && errno != EACCES ? fm_fail_errno(err, "cannot open '%s'", home) : FM_OK;
+    free(home);
     return rc;
 }
 

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "formats/file/genuine.h"
-#include "formats/file/input.h"
+#include "formats/file/spool.h"
 #include "formats/json/json.h"
 #include "lib/base/mem.h"
 
@@ -326,7 +326,7 @@ int fm_documents_open(struct fm_documents *d, const char *path, const char *fiel
 {
     *d = (struct fm_documents){.file.fd = -1, .field = field ? field : "text"};
     int rc = FM_OK;
-    if (fm_input_open(&d->file, path, err) || fill(d, err) || check_beginning(d, err)) {
+    if (fm_spool_open(&d->file, path, err) || fill(d, err) || check_beginning(d, err)) {
         rc = err->code;
         fm_documents_close(d);
         return rc;

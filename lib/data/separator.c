@@ -14,7 +14,6 @@
 #include "formats/file/file.h"
 #include "formats/file/genuine.h"
 #include "formats/json/json.h"
-#include "lib/base/mem.h"
 
 #define CONFIG_BYTES_MAX (16 << 20)
 #define CHOOSE "give --separator with a token, or none"
@@ -111,21 +110,11 @@ static int take_from(struct fm_separator *s, const struct fm_tokenizer *t, const
     return rc;
 }
 
-/* The directory part of a path; free() it. */
-static char *folder_of(const char *path, struct fm_err *err)
-{
-    const char *slash = strrchr(path, '/');
-    char *dir = fm_strdup(slash ? path : ".", err);
-    if (dir && slash)
-        dir[slash == path ? 1 : slash - path] = '\0';
-    return dir;
-}
-
 /* Find "eos_token" of tokenizer_config.json; s->id is unchanged if it names none. */
 static int find_named(struct fm_separator *s, const struct fm_tokenizer *t,
                       const struct fm_inputs *in, struct fm_err *err)
 {
-    char *beside = in->tokenizer ? folder_of(in->tokenizer, err) : NULL;
+    char *beside = in->tokenizer ? fm_file_home(in->tokenizer, err) : NULL;
     if (in->tokenizer && !beside)
         return FM_ENOMEM;
     int rc = take_from(s, t, beside ? beside : in->model, in->stream, "tokenizer_config.json",

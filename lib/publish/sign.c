@@ -212,16 +212,11 @@ out:
 static int open_signature(struct fm_oms *m, const char *path, bool directory,
                           const struct fm_key *key, struct fm_err *err)
 {
-    struct fm_file file;
     char *text = NULL;
     size_t size = 0;
-    int rc = fm_file_open(&file, path, err);
+    int rc = fm_file_slurp_path(path, FM_OMS_TEXT_MAX, &text, &size, err);
     if (rc == FM_ENOENT)
         return fm_fail(err, rc, "there is no signature '%s'", path);
-    if (rc)
-        return rc;
-    rc = fm_file_slurp(&file, FM_OMS_TEXT_MAX, &text, &size, err);
-    fm_file_close(&file);
     if (rc)
         return rc;
     rc = fm_oms_read(m, text, size, key, err);

@@ -18,23 +18,7 @@
 #include "formats/file/sandbox.h"
 #include "formats/file/spool.h"
 #include "formats/tensor/hfcache.h"
-
-/* The directory of a path, as "DIR/.". */
-static void parent_of(char home[PATH_MAX + 2], const char *path)
-{
-    size_t length = strlen(path);
-    while (length > 1 && path[length - 1] == '/')
-        length--;
-    while (length > 0 && path[length - 1] != '/')
-        length--;
-    snprintf(home, PATH_MAX + 2, "%.*s.", (int)(length < PATH_MAX ? length : 0), path);
-}
-
-static bool ends_in(const char *text, const char *end)
-{
-    size_t n = strlen(text), tail = strlen(end);
-    return n > tail && strcmp(text + n - tail, end) == 0;
-}
+#include "lib/base/names.h"
 
 /* Allow the target of a name in the directory, if it is a link. */
 static int read_link(struct fm_sandbox *s, int dirfd, const char *path, const char *name,
@@ -48,7 +32,8 @@ static int read_link(struct fm_sandbox *s, int dirfd, const char *path, const ch
         return FM_OK;
     if (!(file = fm_file_join(path, name, err)))
         return err->code;
-    if (realpath(file, target) && (ends_in(target, ".safetensors") || ends_in(target, ".json")))
+    if (realpath(file, target) &&
+        (fm_ends_with(target, ".safetensors") || fm_ends_with(target, ".json")))
         fm_sandbox_read(s, target);
     free(file);
     return FM_OK;
@@ -105,17 +90,26 @@ static void read_file(struct fm_sandbox *s, const char *path)
     }
 }
 
+/* Call `allow` for the directory of a file. */
+static void allow_home(void (*allow)(struct fm_sandbox *s, const char *directory),
+                       struct fm_sandbox *s, const char *path)
+{
+    struct fm_err unused = {0};
+    char *home = fm_file_home(path, &unused);
+    if (home)
+        allow(s, home);
+    free(home);
+}
+
 /* Allow reading a file or directory.  If it does not exist, allow listing its directory, which
  * may have the parts of a bundle with that name. */
 static int read_any(struct fm_sandbox *s, const char *path, struct fm_err *err)
 {
-    char home[PATH_MAX + 2];
     struct fm_err unused = {0};
     struct stat st;
     if (stat(path, &st) != 0) {
         char *first = fm_partname_find(path, &unused);
-        parent_of(home, path);
-        fm_sandbox_list(s, home);
+        allow_home(fm_sandbox_list, s, path);
         if (first)
             read_file(s, first);
         free(first);
@@ -125,13 +119,6 @@ static int read_any(struct fm_sandbox *s, const char *path, struct fm_err *err)
         read_file(s, path);
     }
     return FM_OK;
-}
-
-static void write_beside(struct fm_sandbox *s, const char *path)
-{
-    char home[PATH_MAX + 2];
-    parent_of(home, path);
-    fm_sandbox_write(s, home);
 }
 
 /* The number in a name of an open descriptor, such as /dev/fd/3; -1 for other names. */
@@ -173,11 +160,11 @@ int fm_confine(const struct fm_guard *guard, int descriptor, bool rewrites, bool
         if (operand && rewrites && stat(r->path, &st) == 0 && S_ISDIR(st.st_mode))
             fm_sandbox_write(&s, r->path);
         else if (operand && rewrites)
-            write_beside(&s, r->path);
+            allow_home(fm_sandbox_write, &s, r->path);
     }
     for (int i = 0; i < guard->writes; i++)
         if (strcmp(guard->write[i].path, "-") != 0)
-            write_beside(&s, guard->write[i].path);
+            allow_home(fm_sandbox_write, &s, guard->write[i].path);
     if ((piped || !named) && fm_spool_needed("-"))
         fm_sandbox_write(&s, fm_file_temp_directory());
     *files = (fm_sandbox_enter(&s) & FM_SANDBOX_FILES) != 0;

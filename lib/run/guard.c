@@ -59,17 +59,13 @@ static bool is_same_file(const struct stat *a, const struct stat *b)
 static bool locate(struct spot *s, const char *path, const char *suffix)
 {
     char home[PATH_MAX + 2];
-    size_t length = strlen(path);
-    *s = (struct spot){.there = false};
-    while (length > 1 && path[length - 1] == '/')
-        length--;
-    if (length + strlen(suffix) >= sizeof s->path)
+    size_t length;
+    int before = (int)(fm_file_last(path, &length) - path);
+    *s = (struct spot){.name = s->path + before};
+    if (snprintf(s->path, sizeof s->path, "%.*s%s", before + (int)length, path, suffix) >=
+        (int)sizeof s->path)
         return false;
-    memcpy(s->path, path, length);
-    strcpy(s->path + length, suffix);
-    const char *slash = strrchr(s->path, '/');
-    s->name = slash ? slash + 1 : s->path;
-    snprintf(home, sizeof home, "%.*s.", (int)(s->name - s->path), s->path);
+    snprintf(home, sizeof home, "%.*s.", before, path);
     s->there = stat(s->path, &s->st) == 0;
     s->home_there = stat(home, &s->home) == 0;
     return true;

@@ -179,8 +179,6 @@ static int read_digest(char hex[FM_DIGEST_HEX], const struct fm_ledger *l, const
     struct fm_hasher *h = fm_hasher_new();
     char *piece = malloc(PIECE_BYTES);
     int rc = h && piece ? FM_OK : fm_fail(err, FM_ENOMEM, "no memory to read '%s'", f->path);
-    if (!rc)
-        fm_hasher_reset(h);
     for (uint64_t at = 0; at < f->size && !rc; at += PIECE_BYTES) {
         size_t n = f->size - at < PIECE_BYTES ? (size_t)(f->size - at) : PIECE_BYTES;
         rc = fm_file_read(f, at, piece, n, err);

@@ -24,18 +24,6 @@ static int find_cpu_ops(const struct fm_ops **ops, const struct fm_machine *mach
     return fm_ops_cpu(ops, machine->precision, err);
 }
 
-static int find_ops(const struct fm_ops **ops, const struct fm_machine *machine,
-                    enum fm_dtype stored, struct fm_err *err)
-{
-    if (machine->device && strcmp(machine->device, "ref") == 0) {
-        if (machine->precision != FM_PRECISION_F32)
-            return fm_fail(err, FM_EUSAGE, "--device ref computes in f32 only; use --device cpu");
-        *ops = fm_ops_ref();
-        return FM_OK;
-    }
-    return find_cpu_ops(ops, machine, stored, err);
-}
-
 int fm_machine_ops(const struct fm_ops **ops, const struct fm_machine *machine,
                    enum fm_dtype stored, struct fm_err *err)
 {
@@ -43,10 +31,15 @@ int fm_machine_ops(const struct fm_ops **ops, const struct fm_machine *machine,
         *ops = machine->ops;
         return FM_OK;
     }
-    int rc = find_ops(ops, machine, stored, err);
-    if (FM_DEBUGGING && !rc)
+    bool ref = machine->device && strcmp(machine->device, "ref") == 0;
+    if (ref && machine->precision != FM_PRECISION_F32)
+        return fm_fail(err, FM_EUSAGE, "--device ref computes in f32 only; use --device cpu");
+    *ops = fm_ops_ref();
+    if (!ref && find_cpu_ops(ops, machine, stored, err))
+        return err->code;
+    if (FM_DEBUGGING)
         *ops = fm_ops_scanned(*ops);
-    return rc;
+    return FM_OK;
 }
 
 const char *fm_machine_precision(const struct fm_ops *ops)

@@ -21,23 +21,12 @@
 
 static int digest_program(char hex[FM_DIGEST_HEX], struct fm_err *err)
 {
-    struct fm_file f;
-    struct fm_hasher *hasher = fm_hasher_new();
-    char *piece = fm_alloc(1, PIECE, "a piece of the program", err);
-    int rc = hasher && piece ? fm_file_open(&f, "/proc/self/exe", err) : FM_ENOMEM;
-    if (!rc) {
-        fm_hasher_reset(hasher);
-        for (uint64_t at = 0, n; !rc && at < f.size; at += n) {
-            n = f.size - at < PIECE ? f.size - at : PIECE;
-            rc = fm_file_read(&f, at, piece, (size_t)n, err);
-            fm_hasher_add(hasher, piece, (size_t)n);
-        }
-        struct fm_digest digest = fm_hasher_done(hasher);
-        fm_digest_hex(hex, &digest);
-        fm_file_close(&f);
-    }
-    fm_hasher_free(hasher);
-    free(piece);
+    char *program = NULL;
+    size_t size = 0;
+    int rc = fm_file_slurp_path("/proc/self/exe", SIZE_MAX - 1, &program, &size, err);
+    struct fm_digest digest = fm_digest_of(program, size);
+    fm_digest_hex(hex, &digest);
+    free(program);
     return rc;
 }
 

@@ -7,18 +7,13 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "formats/file/file.h"
-#include "formats/file/screen.h"
 #include "lib/base/units.h"
 
 int fm_run_check_stream(const struct fm_outputs *outputs, struct fm_err *err)
 {
-    if (strcmp(outputs->path, "-") != 0 || !fm_screen_is_output())
-        return FM_OK;
-    return fm_fail(err, FM_EUSAGE,
-                   "standard output is a terminal; name an output file or use a pipe");
+    return strcmp(outputs->path, "-") == 0 ? fm_output_check_screen(err) : FM_OK;
 }
 
 int fm_run_space(const char *path, const char *what, uint64_t bytes, uint64_t *free_bytes,

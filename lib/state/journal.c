@@ -82,7 +82,6 @@ static int hash_items(char hex[FM_DIGEST_HEX], const struct fm_journal_item *ite
     struct fm_hasher *hasher = fm_hasher_new();
     if (!hasher)
         return fm_fail(err, FM_ENOMEM, "no memory for a digest");
-    fm_hasher_reset(hasher);
     int rc = FM_OK;
     for (size_t i = 0; !rc && i < items; i++)
         rc = each_chunk(&item[i], hash_chunk, hasher, err);

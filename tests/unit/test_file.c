@@ -5,7 +5,7 @@
 #include <sys/un.h>
 
 #include "formats/file/file.h"
-#include "formats/file/input.h"
+#include "formats/file/spool.h"
 #include "tests/unit/child.h"
 #include "tests/unit/test.h"
 
@@ -138,7 +138,7 @@ static int read_stdin(void)
     struct fm_file f;
     struct fm_err err = {0};
     char b[6] = {0};
-    int rc = fm_input_open(&f, "-", &err);
+    int rc = fm_spool_open(&f, "-", &err);
     if (rc != FM_OK)
         return rc;
     if (stdin_bytes && f.size != stdin_bytes)
