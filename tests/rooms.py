@@ -87,8 +87,7 @@ PRIVATE = dict.fromkeys("""
 formats/file/temporary.h formats/bundle/place.h formats/tensor/hfindex.h
 formats/text/tokenizerparts.h formats/quant/formats.h
 kernels/cpu/cpu.h kernels/cpu/cpu_tile.h kernels/cpu/dnnl.h
-kernels/clip/clip_avx512.h kernels/clip/clip_choose.h kernels/clip/clip_plan.h
-kernels/clip/clip_pool.h kernels/clip/clip_tile.h
+kernels/clip/clip_avx512.h kernels/clip/clip_plan.h kernels/clip/clip_pool.h kernels/clip/clip_tile.h
 lib/engine/sweeping.h
 lib/model/loading.h
 lib/verify/verifier.h lib/verify/verify_parts.h lib/verify/verify_contents.h

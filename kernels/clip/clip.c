@@ -89,16 +89,7 @@ int32_t fm_clip_available(int32_t device, struct fm_clip_error *error)
     return code == FM_CLIP_OK ? driver->available(error) : code;
 }
 
-/* Check one number of a descriptor against its limits. */
-static int32_t check(struct fm_clip_error *error, const char *what, int64_t value, int64_t least,
-                     int64_t most)
-{
-    if (value >= least && value <= most)
-        return FM_CLIP_OK;
-    return fm_clip_fail(error, FM_CLIP_EUSAGE, "%s is %lld, but may be %lld to %lld", what,
-                        (long long)value, (long long)least, (long long)most);
-}
-
+/* A number of a descriptor, and its limits. */
 struct limit {
     const char *what;
     int64_t value, least, most;
@@ -106,11 +97,11 @@ struct limit {
 
 static int32_t check_all(const struct limit *limit, int count, struct fm_clip_error *error)
 {
-    for (int i = 0; i < count; i++) {
-        int32_t code = check(error, limit[i].what, limit[i].value, limit[i].least, limit[i].most);
-        if (code != FM_CLIP_OK)
-            return code;
-    }
+    for (const struct limit *l = limit; l < limit + count; l++)
+        if (l->value < l->least || l->value > l->most)
+            return fm_clip_fail(error, FM_CLIP_EUSAGE, "%s is %lld, but may be %lld to %lld",
+                                l->what, (long long)l->value, (long long)l->least,
+                                (long long)l->most);
     return FM_CLIP_OK;
 }
 

@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/clip/clip_choose.h"
 #include "kernels/clip/clip_plan.h"
 #include "kernels/clip/clip_pool.h"
 #include "kernels/clip/clip_tile.h"
@@ -27,7 +26,6 @@ struct cpu_clip {
     const struct fm_clip_tile *tile;
     int64_t *row0;
     int32_t *cap;
-    int threads;
     atomic_int faults;
 };
 
@@ -68,11 +66,6 @@ static void *reserve(struct space *space, uint64_t count, uint64_t size)
     return p;
 }
 
-static int threads_of(const struct fm_clip_layer *l)
-{
-    return l->threads ? l->threads : fm_clip_pool_cpus();
-}
-
 /* Bytes of a row of n numbers in the tile's format: bfloat16 in pairs, or float. */
 static int64_t row_bytes(const struct fm_clip_tile *tile, int64_t n)
 {
@@ -107,9 +100,10 @@ static uint64_t workspace_bytes(const struct fm_clip_layer *layer, int64_t N_max
 {
     struct pass p;
     struct space space = {0};
+    int threads = layer->threads ? layer->threads : fm_clip_pool_cpus();
     /* Rows of any tile fit where float rows do, so the answer does not depend on the instruction
      * set; if `threads` is 0, it depends on the number of CPUs. */
-    carve(&p, &space, layer, fm_clip_tile_portable(), N_max, K, threads_of(layer));
+    carve(&p, &space, layer, fm_clip_tile_portable(), N_max, K, threads);
     return space.used;
 }
 
@@ -427,14 +421,15 @@ static int32_t forward(struct fm_clip *clip, const struct fm_clip_call *call,
                        struct fm_clip_error *error)
 {
     struct cpu_clip *c = (struct cpu_clip *)clip;
+    int threads = clip->layer.threads; /* set by fm_clip_prepare if the caller gave none */
     int64_t chunk = fm_clip_chunk(&clip->layer, call->N, call->K, call->workspace_bytes);
     (void)error;
     for (int64_t t0 = 0; t0 < call->N; t0 += chunk) {
         struct space space = {.at = call->workspace};
         struct pass p = {.clip = c, .call = call, .t0 = t0};
         p.n = (int32_t)(call->N - t0 < chunk ? call->N - t0 : chunk);
-        p.threads = call->threads && call->threads < c->threads ? call->threads : c->threads;
-        carve(&p, &space, &clip->layer, c->tile, p.n, call->K, c->threads);
+        p.threads = call->threads && call->threads < threads ? call->threads : threads;
+        carve(&p, &space, &clip->layer, c->tile, p.n, call->K, threads);
         atomic_fetch_or(&c->faults, run_pass(&p));
     }
     return FM_CLIP_OK;
@@ -467,7 +462,7 @@ static int32_t prepare(struct fm_clip **clip, const struct fm_clip_layer *layer,
         code = fm_clip_check_rows(layer, layer->row0, layer->cap, error);
     if (code != FM_CLIP_OK)
         return code;
-    const struct fm_clip_tile *tile = fm_clip_choose(layer->path, layer->type);
+    const struct fm_clip_tile *tile = fm_clip_tile_choose(layer->path, layer->type);
     if (!tile)
         return fm_clip_fail(error, FM_CLIP_EDEVICE,
                             "path %d is not supported on this CPU with type %d", (int)layer->path,
@@ -487,11 +482,10 @@ static int32_t prepare(struct fm_clip **clip, const struct fm_clip_layer *layer,
     memcpy(c->row0, layer->row0, E * sizeof *c->row0);
     memcpy(c->cap, layer->cap, E * sizeof *c->cap);
     c->tile = tile;
-    c->threads = threads_of(layer);
     static const char *const names[] = {"f32", "f16", "bf16"};
     snprintf(c->base.name, sizeof c->base.name, "cpu %s %s%s", c->tile->name, names[layer->type],
              layer->type == FM_CLIP_F32 || c->tile->pair ? "" : " widened");
-    fm_clip_pool_want(c->threads);
+    fm_clip_pool_want(layer->threads);
     *clip = &c->base;
     return FM_CLIP_OK;
 }

@@ -4,7 +4,7 @@
  * computes one layer's routed experts from flat arrays, independently of models, files and options
  * of the tools.  In reading order: clip.h, clip_ref.c (the reference implementation), clip.c
  * (arguments), this header, clip_plan, clip_cpu.c, clip_tile and its implementations (clip_avx2,
- * clip_avx512, clip_bf16, chosen by clip_choose), clip_few.c, clip_pool, clip_shard.c, clip_gpu.
+ * clip_avx512, clip_bf16), clip_few.c, clip_pool, clip_shard.c, clip_gpu.
  *
  * Private to kernels/clip: the table of a device. clip.c checks arguments and calls the table of
  * the layer's device, so the functions of a table may assume valid pointers, sizes and types.

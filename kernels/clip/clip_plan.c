@@ -20,18 +20,20 @@ static int32_t clamp_budget(double value, int32_t B, int32_t *faults)
     return value >= B - 0.5 ? B - 1 : 0; /* NaN becomes 0 */
 }
 
-/* The index of the current row of widths. */
-static int32_t read_budget(const struct fm_clip_call *c, int32_t B, int32_t *faults)
+int32_t fm_clip_plan_budget(const struct fm_clip_layer *l, const struct fm_clip_call *c,
+                            int64_t token, int32_t *faults)
 {
     float value;
+    if (c->budgets)
+        return clamp_budget(c->budgets[token], l->B, faults);
     switch (c->budget_type) {
     case FM_CLIP_I32:
-        return clamp_budget(*(const int32_t *)c->budget, B, faults);
+        return clamp_budget(*(const int32_t *)c->budget, l->B, faults);
     case FM_CLIP_I64:
-        return clamp_budget((double)*(const int64_t *)c->budget, B, faults);
+        return clamp_budget((double)*(const int64_t *)c->budget, l->B, faults);
     default:
         fm_dtype_to_f32(&value, c->budget, fm_clip_dtype(c->budget_type), 1);
-        return clamp_budget(value, B, faults);
+        return clamp_budget(value, l->B, faults);
     }
 }
 
@@ -43,12 +45,14 @@ int32_t fm_clip_plan_expert(const struct fm_clip_layer *l, const struct fm_clip_
     return id >= l->e0 && id < (int64_t)l->e0 + l->E ? (int32_t)(id - l->e0) : -1;
 }
 
-static int32_t clamp_width(int32_t k, int32_t cap, int32_t *faults)
+int32_t fm_clip_plan_width(const struct fm_clip_layer *l, const int32_t *cap, int32_t budget,
+                           int32_t expert, int32_t *faults)
 {
-    if (k >= 0 && k <= cap)
+    int32_t k = l->widths[(int64_t)budget * l->E + expert];
+    if (k >= 0 && k <= cap[expert])
         return k;
     *faults |= FM_CLIP_FAULT_WIDTH;
-    return k < 0 ? 0 : cap;
+    return k < 0 ? 0 : cap[expert];
 }
 
 /* Set the width and the expert (for now in `position`) of each slot, and count the slots of each
@@ -57,13 +61,14 @@ static int32_t find_widths(struct fm_clip_plan *p, const struct fm_clip_layer *l
                            const int32_t *cap, const struct fm_clip_call *c, int64_t first,
                            int32_t n)
 {
-    int32_t faults = 0, all = c->budgets ? 0 : read_budget(c, l->B, &faults);
+    /* A server may write the budget during the call: one read serves all tokens. */
+    int32_t faults = 0, all = c->budgets ? 0 : fm_clip_plan_budget(l, c, first, &faults);
     memset(p->count, 0, ((size_t)l->E + 1) * sizeof *p->count);
     for (int32_t t = 0; t < n; t++) {
-        int32_t b = c->budgets ? clamp_budget(c->budgets[first + t], l->B, &faults) : all;
+        int32_t b = c->budgets ? fm_clip_plan_budget(l, c, first + t, &faults) : all;
         for (int32_t s = t * c->K; s < (t + 1) * c->K; s++) {
             int32_t e = fm_clip_plan_expert(l, c, first * c->K + s);
-            int32_t k = e < 0 ? 0 : clamp_width(l->widths[(int64_t)b * l->E + e], cap[e], &faults);
+            int32_t k = e < 0 ? 0 : fm_clip_plan_width(l, cap, b, e, &faults);
             p->width[s] = k;
             p->position[s] = k > 0 ? e : -1;
             if (k > 0)

@@ -30,6 +30,13 @@ struct fm_clip_plan {
 int32_t fm_clip_plan_expert(const struct fm_clip_layer *layer, const struct fm_clip_call *call,
                             int64_t slot);
 
+/* The row of widths of a token of a call whose budget is set, and the width of an expert in that
+ * row, both clamped; *faults gains bits of enum fm_clip_fault. */
+int32_t fm_clip_plan_budget(const struct fm_clip_layer *layer, const struct fm_clip_call *call,
+                            int64_t token, int32_t *faults);
+int32_t fm_clip_plan_width(const struct fm_clip_layer *layer, const int32_t *cap, int32_t budget,
+                           int32_t expert, int32_t *faults);
+
 /* Plan tokens [first, first + n) of a call whose budget is set; cap (E); returns bits of enum
  * fm_clip_fault. */
 int32_t fm_clip_plan_make(struct fm_clip_plan *plan, const struct fm_clip_layer *layer,

@@ -55,17 +55,19 @@ static void add_channel(double *out, double *size, const struct rows *r, int64_t
     add_row(out, size, r->down, weight * h, H);
 }
 
-static void add_token(double *out, double *size, const struct rows *r,
-                      const struct fm_clip_plan *plan, int64_t t)
+/* Add token t with row `b` of the widths. */
+static void add_token(double *out, double *size, const struct rows *r, int32_t b, int64_t t)
 {
     const struct fm_clip_call *c = r->c;
+    int32_t faults = 0;
     fm_clip_widen(r->x, c->hidden, t * c->hidden_stride, r->l->H, r->l);
     for (int32_t j = 0; j < c->K; j++) {
         int64_t slot = t * c->K + j;
         int32_t e = fm_clip_plan_expert(r->l, c, slot);
         if (e < 0)
             continue;
-        for (int32_t k = 0; k < plan->width[slot]; k++)
+        int32_t width = fm_clip_plan_width(r->l, r->l->cap, b, e, &faults);
+        for (int32_t k = 0; k < width; k++)
             add_channel(out, size, r, r->l->row0[e] + k, c->weights[slot]);
         if (r->l->down_bias) {
             fm_clip_widen(r->down, r->l->down_bias, (int64_t)e * r->l->H, r->l->H, r->l);
@@ -78,33 +80,20 @@ static void add_token(double *out, double *size, const struct rows *r,
 static int32_t add_tokens(double *out, double *size, const struct fm_clip_layer *layer,
                           const struct fm_clip_call *call, struct fm_clip_error *error)
 {
-    size_t slots = (size_t)call->N * (size_t)call->K, row = (size_t)layer->H;
-    struct fm_clip_plan plan = {.count = malloc(((size_t)layer->E + 1) * sizeof *plan.count),
-                                .width = malloc((slots + 1) * sizeof *plan.width),
-                                .position = malloc((slots + 1) * sizeof *plan.position),
-                                .slot = malloc((slots + 1) * sizeof *plan.slot),
-                                .group = malloc((slots + 1) * sizeof *plan.group)};
+    size_t row = (size_t)layer->H;
     float *wide = malloc(4 * row * sizeof *wide);
     struct rows r = {layer, call, wide, wide + row, wide + 2 * row, wide + 3 * row};
-    int32_t code = FM_CLIP_OK;
-    if (!plan.count || !plan.width || !plan.position || !plan.slot || !plan.group || !wide) {
-        code = fm_clip_fail(error, FM_CLIP_ENOMEM, "no memory for %lld tokens", (long long)call->N);
-        goto out;
-    }
-    fm_clip_plan_make(&plan, layer, layer->cap, call, 0, (int32_t)call->N);
+    int32_t faults = 0;
+    if (!wide)
+        return fm_clip_fail(error, FM_CLIP_ENOMEM, "no memory for a token of %d numbers", layer->H);
     memset(out, 0, (size_t)call->N * row * sizeof *out);
     if (size)
         memset(size, 0, (size_t)call->N * row * sizeof *size);
     for (int64_t t = 0; t < call->N; t++)
-        add_token(out + (size_t)t * row, size ? size + (size_t)t * row : NULL, &r, &plan, t);
-out:
+        add_token(out + (size_t)t * row, size ? size + (size_t)t * row : NULL, &r,
+                  fm_clip_plan_budget(layer, call, t, &faults), t);
     free(wide);
-    free(plan.count);
-    free(plan.width);
-    free(plan.position);
-    free(plan.slot);
-    free(plan.group);
-    return code;
+    return FM_CLIP_OK;
 }
 
 int32_t fm_clip_reference(double *out, double *size, const struct fm_clip_layer *layer,

@@ -1,4 +1,4 @@
-/* The portable tile: plain loops over the lanes of a panel. */
+/* The portable tile: plain loops over the lanes of a panel; and the choice of a tile. */
 #include "kernels/clip/clip_tile.h"
 
 #include <string.h>
@@ -45,4 +45,26 @@ const struct fm_clip_tile *fm_clip_tile_portable(void)
     static const struct fm_clip_tile tile = {"portable", false, pack_rows, pack_columns,
                                              product,    NULL,  NULL};
     return &tile;
+}
+
+const struct fm_clip_tile *fm_clip_tile_choose(int32_t path, int32_t type)
+{
+    const struct fm_clip_tile *pair = type == FM_CLIP_BF16 ? fm_clip_tile_bf16() : NULL;
+    switch (path) {
+    case FM_CLIP_BEST:
+        return pair                    ? pair
+               : fm_clip_tile_avx512() ? fm_clip_tile_avx512()
+               : fm_clip_tile_avx2()   ? fm_clip_tile_avx2()
+                                       : fm_clip_tile_portable();
+    case FM_CLIP_PORTABLE:
+        return fm_clip_tile_portable();
+    case FM_CLIP_AVX2:
+        return fm_clip_tile_avx2();
+    case FM_CLIP_AVX512:
+        return fm_clip_tile_avx512();
+    case FM_CLIP_AVX512_BF16:
+        return pair;
+    default:
+        return NULL;
+    }
 }

@@ -86,6 +86,10 @@ const struct fm_clip_tile *fm_clip_tile_avx2(void);
 const struct fm_clip_tile *fm_clip_tile_avx512(void);
 const struct fm_clip_tile *fm_clip_tile_bf16(void);
 
+/* The best of these for a weight type, or the one that a path names; NULL if it is not available.
+ */
+const struct fm_clip_tile *fm_clip_tile_choose(int32_t path, int32_t type);
+
 /* Convert a floating type of clip.h to enum fm_dtype. */
 static inline enum fm_dtype fm_clip_dtype(int32_t type)
 {

@@ -180,7 +180,7 @@ static int choose_kernels(const struct kernel *chosen[KERNELS], const struct fm_
 /* Count the FLOPs and the bytes of the routed rows. */
 static void count_work(struct fm_kernelbench_row *r, const struct fm_kernelcase *c, const int *rows)
 {
-    double size = c->layer.type == FM_CLIP_F32 ? 4 : 2, H = c->layer.H;
+    double size = fm_dtype_bits(c->dtype) / 8, H = c->layer.H;
     for (int e = 0; e < c->layer.E; e++) {
         double k = c->widths[(int64_t)c->budget * c->layer.E + e], n = rows[e];
         r->flops += 6 * n * H * k;
@@ -199,12 +199,7 @@ static double measure_error(struct fm_kernelcase *c, int tokens)
         worst = 0;
         for (size_t i = 0; i < (size_t)n * H; i++) {
             float got;
-            size_t size = c->layer.type == FM_CLIP_F32 ? 4 : 2;
-            fm_dtype_to_f32(&got, c->out + i * size,
-                            c->layer.type == FM_CLIP_F32   ? FM_F32
-                            : c->layer.type == FM_CLIP_F16 ? FM_F16
-                                                           : FM_BF16,
-                            1);
+            fm_dtype_to_f32(&got, c->out + i * (size_t)fm_dtype_bits(c->dtype) / 8, c->dtype, 1);
             double error = fabs((double)got - want[i]) / want[(size_t)n * H + i];
             worst = error > worst || isnan(error) ? error : worst;
         }

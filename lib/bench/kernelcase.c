@@ -11,7 +11,6 @@
 #include <string.h>
 
 #include "formats/bundle/bundle.h"
-#include "lib/base/dtype.h"
 #include "lib/base/mem.h"
 #include "lib/base/pool.h"
 #include "lib/base/rng.h"
@@ -170,9 +169,10 @@ int fm_kernelcase_shape(struct fm_kernelcase *c, const struct fm_kernelbench_opt
 {
     struct fm_clip_layer *l = &c->layer;
     *l = (struct fm_clip_layer){.size = sizeof *l, .budget_type = FM_CLIP_I32};
-    l->type = strcmp(o->dtype, "f32") == 0   ? FM_CLIP_F32
-              : strcmp(o->dtype, "f16") == 0 ? FM_CLIP_F16
-                                             : FM_CLIP_BF16;
+    c->dtype = strcmp(o->dtype, "f32") == 0   ? FM_F32
+               : strcmp(o->dtype, "f16") == 0 ? FM_F16
+                                              : FM_BF16;
+    l->type = c->dtype == FM_F32 ? FM_CLIP_F32 : c->dtype == FM_F16 ? FM_CLIP_F16 : FM_CLIP_BF16;
     c->seed = o->seed;
     c->threads = o->threads ? o->threads : fm_pool_threads();
     l->threads = c->threads;
@@ -193,7 +193,7 @@ int fm_kernelcase_shape(struct fm_kernelcase *c, const struct fm_kernelbench_opt
 
 static size_t element_bytes(const struct fm_kernelcase *c)
 {
-    return c->layer.type == FM_CLIP_F32 ? 4 : 2;
+    return (size_t)fm_dtype_bits(c->dtype) / 8;
 }
 
 uint64_t fm_kernelcase_bytes(const struct fm_kernelcase *c)
@@ -212,9 +212,6 @@ struct fill {
 static void fill_block(void *arg, int i)
 {
     const struct fill *f = arg;
-    const enum fm_dtype dtype = f->c->layer.type == FM_CLIP_F32   ? FM_F32
-                                : f->c->layer.type == FM_CLIP_F16 ? FM_F16
-                                                                  : FM_BF16;
     size_t first = (size_t)i * FILL, n = f->count - first < FILL ? f->count - first : FILL;
     struct fm_mark mark = fm_scratch_mark();
     float *x = fm_scratch(n * sizeof *x);
@@ -225,7 +222,7 @@ static void fill_block(void *arg, int i)
             fm_rng_words(w, f->c->seed, FM_STREAM_BENCH, f->counter + (first + j) / 4);
         x[j] = (float)(f->scale * ((double)w[j % 4] * 0x1p-31 - 1));
     }
-    fm_dtype_from_f32(f->to + first * element_bytes(f->c), x, dtype, n);
+    fm_dtype_from_f32(f->to + first * element_bytes(f->c), x, f->c->dtype, n);
     fm_scratch_release(mark);
 }
 

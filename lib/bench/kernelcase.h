@@ -6,6 +6,7 @@
 
 #include "kernels/clip/clip.h"
 #include "kernels/clip/clip_gpu.h"
+#include "lib/base/dtype.h"
 #include "lib/base/err.h"
 #include "lib/bench/kernelbench.h"
 
@@ -15,6 +16,7 @@
 /* A layer with random weights, B rows of widths, and the tokens of the longest call. */
 struct fm_kernelcase {
     struct fm_clip_layer layer;
+    enum fm_dtype dtype; /* of the weights: layer.type */
     int I, K, tokens_max, threads;
     uint64_t seed;
     int64_t *row0;

@@ -9,7 +9,7 @@
 
 #include <unistd.h>
 
-#include "kernels/clip/clip_choose.h"
+#include "kernels/clip/clip_tile.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/cpu_tile.h"
 #include "lib/base/isa.h"
@@ -26,8 +26,8 @@ static int print_use(void)
     fm_ops_dnnl_version(onednn, sizeof onednn);
     sscanf(onednn, "%*d.%*d.%*d %31s", isa);
     printf("%s %d %d %s %s %s\n", fm_isa_name(fm_isa()), fm_isa_avx512_bf16(), tiles,
-           fm_clip_choose(FM_CLIP_BEST, FM_CLIP_F32)->name,
-           fm_clip_choose(FM_CLIP_BEST, FM_CLIP_BF16)->name, isa);
+           fm_clip_tile_choose(FM_CLIP_BEST, FM_CLIP_F32)->name,
+           fm_clip_tile_choose(FM_CLIP_BEST, FM_CLIP_BF16)->name, isa);
     return 0;
 }
 

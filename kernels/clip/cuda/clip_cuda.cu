@@ -208,8 +208,8 @@ static struct fm_cuda_job job_of(const struct fm_clip_cuda_layer *layer,
     job.cap = layer->cap;
     job.faults = layer->faults;
     job.widths = given->widths;
-    job.budget = call->budget ? call->budget : given->budget;
-    job.budget_type = call->budget ? call->budget_type : given->budget_type;
+    job.budget = call->budget;
+    job.budget_type = call->budget_type;
     job.E = given->E;
     job.e0 = given->e0;
     job.B = given->B;
