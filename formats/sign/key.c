@@ -56,22 +56,15 @@ static int give_passphrase(char *to, int capacity, int writing, void *arg)
 static int name_key(struct fm_key *key, struct fm_err *err)
 {
     BIO *pem = BIO_new(BIO_s_mem());
-    struct fm_sha256_hasher *hasher = fm_sha256_new(err);
     struct fm_sha256 digest;
-    char *text;
-    int rc = hasher ? FM_OK : err->code;
-    if (!rc && (!pem || !PEM_write_bio_PUBKEY(pem, key->pkey)))
-        rc = fm_fail(err, FM_ENOMEM, "no memory for a public key");
-    if (!rc) {
-        long size = BIO_get_mem_data(pem, &text);
-        fm_sha256_add(hasher, text, (size_t)size);
-        rc = fm_sha256_done(&digest, hasher, err);
-    }
-    if (!rc)
+    char *text = NULL;
+    bool made = pem && PEM_write_bio_PUBKEY(pem, key->pkey);
+    size_t size = made ? (size_t)BIO_get_mem_data(pem, &text) : 0;
+    made = made && EVP_Digest(text, size, digest.byte, NULL, EVP_sha256(), NULL) == 1;
+    if (made)
         fm_sha256_hex(key->hint, &digest);
-    fm_sha256_free(hasher);
     BIO_free(pem);
-    return rc;
+    return made ? FM_OK : fm_fail(err, FM_ENOMEM, "no memory for a public key");
 }
 
 /* Set the curve and the hint of a key that was read; FM_ECONFIG if the curve is not supported. */

@@ -146,10 +146,9 @@ struct match {
     struct contest *contest;
     struct fm_model *model;
     struct fm_calib held;
-    int masks;        /* of the current row */
-    int *cell;        /* (budgets FM_BASELINE_DRAWS) the cell of each mask */
-    uint32_t *widths; /* (as many masks, M, E) */
-    float *closed;    /* (as many masks, M, E) */
+    int masks;        /* of the current row: for each budget, one or FM_BASELINE_DRAWS */
+    uint32_t *widths; /* (masks, M, E) of all the full width */
+    float *closed;    /* (masks, M, E) */
     struct fm_quality *quality;
 };
 
@@ -158,24 +157,15 @@ static size_t experts_of(const struct match *s)
     return (size_t)s->contest->config.M * (size_t)s->contest->config.E;
 }
 
-/* Append a mask at full width to the row. */
-static void add_mask(struct match *s, int cell)
-{
-    uint32_t *w = s->widths + (size_t)s->masks * experts_of(s);
-    for (size_t x = 0; x < experts_of(s); x++)
-        w[x] = (uint32_t)s->contest->config.I;
-    s->cell[s->masks++] = cell;
-}
-
-/* Average over the masks of each cell. */
-static void settle(struct match *s, struct fm_baseline_row *row)
+/* Average over the `draws` masks of each cell. */
+static void settle(struct match *s, struct fm_baseline_row *row, int draws)
 {
     const struct fm_baseline_table *t = s->contest->table;
     for (int i = 0; i < s->masks; i++) {
-        struct fm_baseline_cell *cell = &row->cell[s->cell[i]];
+        struct fm_baseline_cell *cell = &row->cell[i / draws];
         const struct fm_quality *q = &s->quality[i];
-        double share = row->baseline == FM_BASELINE_RANDOM ? 1.0 / FM_BASELINE_DRAWS : 1;
-        cell->budget = (double)t->dropped[s->cell[i]] / t->experts;
+        double share = 1.0 / draws;
+        cell->budget = (double)t->dropped[i / draws] / t->experts;
         cell->quality.ce += share * q->ce;
         cell->quality.kl += share * q->kl;
         cell->quality.agree += share * q->agree;
@@ -183,7 +173,7 @@ static void settle(struct match *s, struct fm_baseline_row *row)
     }
 }
 
-/* Measure the masks that were added; FM_EUSAGE if that takes too much memory. */
+/* Measure the masks of the row; FM_EUSAGE if that takes too much memory. */
 static int measure(const struct match *s, struct fm_err *err)
 {
     const struct fm_run_options *run = s->contest->run;
@@ -203,23 +193,22 @@ static int measure_row(struct match *s, struct fm_baseline_row *row, struct fm_e
 {
     const struct contest *c = s->contest;
     bool random = row->baseline == FM_BASELINE_RANDOM;
-    s->masks = 0;
+    int draws = random ? FM_BASELINE_DRAWS : 1;
+    s->masks = c->table->budgets * draws;
     double *drawn = fm_alloc(experts_of(s), sizeof *drawn, "scores of experts", err);
     if (!drawn)
         return FM_ENOMEM;
-    for (int b = 0; b < c->table->budgets; b++)
-        for (int n = 0; n < (random ? FM_BASELINE_DRAWS : 1); n++) {
-            if (random)
-                fm_expertdrop_draw(drawn, &c->config, c->run->inputs.seed, n);
-            fm_expertdrop_close(s->closed + (size_t)s->masks * experts_of(s),
-                                random ? drawn : c->score[row->baseline], &c->config,
-                                c->table->dropped[b]);
-            add_mask(s, b);
-        }
+    for (int i = 0; i < s->masks; i++) {
+        if (random)
+            fm_expertdrop_draw(drawn, &c->config, c->run->inputs.seed, i % draws);
+        fm_expertdrop_close(s->closed + (size_t)i * experts_of(s),
+                            random ? drawn : c->score[row->baseline], &c->config,
+                            c->table->dropped[i / draws]);
+    }
     free(drawn);
     int rc = measure(s, err);
     if (!rc)
-        settle(s, row);
+        settle(s, row, draws);
     return rc;
 }
 
@@ -228,12 +217,13 @@ static int open_match(struct match *s, struct fm_err *err)
     struct contest *c = s->contest;
     const struct fm_ops *ops;
     size_t masks = (size_t)c->table->budgets * FM_BASELINE_DRAWS, X = experts_of(s);
-    s->cell = fm_alloc(masks, sizeof *s->cell, "masks", err);
     s->widths = fm_alloc(masks * X, sizeof *s->widths, "widths", err);
     s->closed = fm_alloc(masks * X, sizeof *s->closed, "closed experts", err);
     s->quality = fm_alloc(masks, sizeof *s->quality, "measures", err);
-    if (!s->cell || !s->widths || !s->closed || !s->quality)
+    if (!s->widths || !s->closed || !s->quality)
         return FM_ENOMEM;
+    for (size_t i = 0; i < masks * X; i++)
+        s->widths[i] = (uint32_t)c->config.I;
     if (fm_model_open(&s->model, c->run->inputs.model, fm_machine_memory(&c->run->machine) / 2,
                       err) ||
         fm_machine_ops(&ops, &c->run->machine, fm_model_dtype(s->model), err))
@@ -246,8 +236,8 @@ static int measure_rows(struct contest *c, struct fm_err *err)
 {
     struct match s = {.contest = c};
     int rc = open_match(&s, err);
-    if (!rc) {
-        add_mask(&s, 0);
+    if (!rc) { /* the full model: no expert is closed yet */
+        s.masks = 1;
         rc = measure(&s, err);
         c->table->full = s.quality[0];
     }
@@ -260,7 +250,6 @@ static int measure_rows(struct contest *c, struct fm_err *err)
     fm_run_report(c->run, "measure", FM_BASELINES, FM_BASELINES, "rows");
     fm_calib_close(&s.held);
     fm_model_close(s.model);
-    free(s.cell);
     free(s.widths);
     free(s.closed);
     free(s.quality);

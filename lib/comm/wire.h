@@ -20,7 +20,6 @@ struct fm_wire_part {
 };
 
 struct fm_wire {
-    const char *name; /* "MPI" */
     /* Start, once per process; threads that it creates inherit the caller's blocked signals. */
     int (*open)(int *rank, int *size, struct fm_err *err);
     /* All-gather: all[r] becomes rank r's `mine`, on every rank. */

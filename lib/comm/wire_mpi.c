@@ -120,10 +120,6 @@ static void finish(void)
     MPI_Finalize();
 }
 
-static const struct fm_wire mpi = {.name = "MPI",
-                                   .open = start,
-                                   .collect = collect,
-                                   .tell = tell,
-                                   .exchange = exchange,
-                                   .close = finish};
+static const struct fm_wire mpi = {
+    .open = start, .collect = collect, .tell = tell, .exchange = exchange, .close = finish};
 const struct fm_wire *const fm_wire_linked = &mpi;

@@ -101,7 +101,7 @@ function legendOf(place, options) {
 
 /* ---- widths ---- */
 
-/* Decode the texts of lib/page/pagewidths.h to indices of data.actions.  Masks are decoded in order, as
+/* Decode the texts of lib/page/pagefacts.h to indices of data.actions.  Masks are decoded in order, as
  * far as they are needed. */
 const signs = "-_.~+*/=!?$%^:;()[]|";
 const masks = [];

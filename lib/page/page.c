@@ -17,7 +17,6 @@
 #include "lib/page/pagefacts.h"
 #include "lib/page/pageresults.h"
 #include "lib/page/pagetext.h"
-#include "lib/page/pagewidths.h"
 
 #define SHOWN_MAX 256 /* limit of members on a page: a slider cannot distinguish more */
 #define HISTORY_BYTES_MAX ((size_t)150 << 10)
@@ -50,7 +49,7 @@ static int fill_data(cJSON *data, struct making *m, struct fm_err *err)
     fm_json_add(data, "figures", cJSON_CreateArrayReference(m->figures->child));
     if (m->experts) {
         fm_pagefacts_tokens(data, &m->facts);
-        fm_pagewidths_add(data, &m->facts.opened.budgets, m->shown, m->n);
+        fm_pagefacts_masks(data, &m->facts.opened.budgets, m->shown, m->n);
     }
     return fm_pagefacts_history(data, &m->facts, HISTORY_BYTES_MAX, err);
 }

@@ -2,9 +2,9 @@
  * This room, lib/page: a family as one HTML page that a browser shows without a network.  The page
  * holds one JSON text with figures from the bundle and from the measurement files that --figures
  * names, and a script that draws them.  Only cmd includes this room.  In reading order: this header
- * with page.c (how much of a large family a page shows), pagefacts (the bundle), pagewidths (masks
- * as text), pageresults (measurements), pagetext (HTML and its escaping), and page.html, page.css,
- * page.js, charts.js and maps.js, which are compiled into the tools.
+ * with page.c (how much of a large family a page shows), pagefacts (the bundle), pageresults
+ * (measurements), pagetext (HTML and its escaping), and page.html, page.css, page.js, charts.js and
+ * maps.js, which are compiled into the tools.
  *
  * The same bundle and figures give the same bytes, whatever the files' directories.
  */

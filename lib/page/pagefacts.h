@@ -33,6 +33,16 @@ uint64_t fm_pagefacts_bytes(const struct fm_pagefacts *f, uint64_t removed);
  * form. */
 void fm_pagefacts_model(cJSON *data, const struct fm_pagefacts *f, const char *path);
 void fm_pagefacts_budgets(cJSON *data, const struct fm_pagefacts *f, const int *shown, int n);
+/*
+ * Add "actions", the possible widths of experts, and "masks", an array with one text for each of
+ * the `shown` (n) masks.  A text encodes the difference from the mask before it (the first: from
+ * the full mask), expert by expert and layer by layer.  A decimal number skips that many experts.
+ * A letter is the index in "actions" of the next expert's width, A to Z and a to z being 0 to 51;
+ * one of the twenty signs of FM_PAGEFACTS_SIGNS before it adds 52 times its own index, counted
+ * from 1.
+ */
+#define FM_PAGEFACTS_SIGNS "-_.~+*/=!?$%^:;()[]|"
+void fm_pagefacts_masks(cJSON *data, const struct fm_budgets *budgets, const int *shown, int n);
 /* Add "tokens" (M E) of each expert, and the indices of experts that got too few tokens or none. */
 void fm_pagefacts_tokens(cJSON *data, const struct fm_pagefacts *f);
 /* Add the history and the checkpoint from the manifest; null if longer than `limit`.  FM_ENOMEM. */

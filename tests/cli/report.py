@@ -71,7 +71,7 @@ def read(path):
 
 
 def widths_of(data):
-    """Widths of every mask, (members, M E), by the rule of lib/page/pagewidths.h."""
+    """Widths of every mask, (members, M E), by the rule of lib/page/pagefacts.h."""
     signs, n = "-_.~+*/=!?$%^:;()[]|", len(data["tokens"])
     mask, out = [len(data["actions"]) - 1] * n, []
     for text in data["masks"]:

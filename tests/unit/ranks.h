@@ -76,8 +76,7 @@ static void ranks_exchange(const struct fm_wire_part *send, const struct fm_wire
     ranks_wait();
 }
 
-static const struct fm_wire ranks_threads = {.name = "threads",
-                                             .open = ranks_open,
+static const struct fm_wire ranks_threads = {.open = ranks_open,
                                              .collect = ranks_collect,
                                              .tell = ranks_tell,
                                              .exchange = ranks_exchange,

@@ -1,7 +1,7 @@
 /* The parts of a page: untrusted strings in HTML and in a script, and masks as text. */
 #include "lib/masks/methods.h"
+#include "lib/page/pagefacts.h"
 #include "lib/page/pagetext.h"
-#include "lib/page/pagewidths.h"
 #include "tests/unit/test.h"
 
 TEST(strings_are_escaped_for_their_context)
@@ -45,7 +45,7 @@ TEST(masks_are_differences_from_the_previous_mask)
     for (int i = 0; i < 3; i++)
         assert_ok(fm_masks_append(&b.masks, widths[i], &fm_method_saliency, 0, &err));
     cJSON *data = cJSON_CreateObject();
-    fm_pagewidths_add(data, &b, shown, 3);
+    fm_pagefacts_masks(data, &b, shown, 3);
     const cJSON *masks = cJSON_GetObjectItem(data, "masks");
     assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(data, "actions")), 200);
     for (int i = 0; i < 3; i++)
