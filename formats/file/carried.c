@@ -5,6 +5,7 @@
  */
 #include "formats/file/carried.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -38,6 +39,7 @@ const char *fm_carried_refuse(const char *name)
 int fm_carried_add(struct fm_carried_sum *sum, const char *name, uint64_t size, struct fm_err *err)
 {
     const char *why = fm_carried_refuse(name);
+    assert(sum->files <= FM_CARRIED_MAX && sum->bytes <= FM_CARRIED_BYTES_MAX);
     if (why)
         return fm_fail(err, FM_ECONFIG, "'%s' cannot be copied: %s", name, why);
     if (sum->files == FM_CARRIED_MAX || size > FM_CARRIED_BYTES_MAX - sum->bytes)

@@ -6,6 +6,7 @@
  */
 #include "formats/file/file.h"
 
+#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -176,6 +177,7 @@ int fm_file_share(struct fm_file *f, const struct fm_file *from, struct fm_err *
 int fm_file_append(struct fm_file *f, struct fm_file *more, struct fm_err *err)
 {
     size_t room = f->mores;
+    assert(more->mores == 0); /* find_file looks at one level */
     if (FM_GROW(f->more, room, f->mores + 1, "a list of files", err)) {
         fm_file_close(more);
         return err->code;

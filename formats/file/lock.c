@@ -7,6 +7,7 @@
  */
 #include "formats/file/lock.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -103,6 +104,7 @@ void fm_lock_drop(struct fm_lock *lock)
 {
     if (!lock->path)
         return;
+    assert(lock->fd >= 0);
     unlink(lock->path); /* while we still hold the lock */
     close(lock->fd);
     free(lock->path);

@@ -225,6 +225,13 @@ static int keep_replaced(struct fm_outdir *d, struct fm_err *err)
 static int replace(struct fm_outdir *d, struct fm_err *err)
 {
     struct fm_err unused = {0};
+    assert(d->force && d->temp);
+    /*
+     *     before   PATH old, TEMP new        checked: PATH is still the directory seen at open
+     *     after    PATH new, TEMP old        checked again: nothing came in between
+     *
+     * Only then are the old files removed, under the temporary name.
+     */
     if (check_same(d, d->path, err) || check_target(d->path, d->force, err) || exchange(d, err))
         return err->code;
     int rc = check_same(d, d->temp, err);
@@ -329,7 +336,7 @@ static void put_back(const char *home, const char *aside, bool directory)
     if (fm_file_open_directory(&fd, aside, &unused))
         return;
     bool done = !fm_file_list(&list, fd, aside, &unused);
-    size_t first = 0;
+    size_t first = 0; /* names of a set are in the order of its files, and so is the list */
     close(fd);
     while (first < list.count && list.name[first][0] == '.')
         first++;
@@ -453,6 +460,7 @@ static int rename_all(const struct fm_outdir *d, char *const *name, size_t names
             from--;
         free(made);
     }
+    assert(rc || from == 0);
     for (size_t i = from; rc && i < names; i++)
         unlink(name[i]);
     return rc;
@@ -484,6 +492,7 @@ int fm_outdir_spread(struct fm_outdir *d, char *const *name, size_t names, bool 
 {
     assert(d->fd >= 0);
     int parent = -1, rc = FM_OK;
+    assert(names > 0);
     if (fm_temporary_flush(d->fd, d->path, err) ||
         fm_temporary_open_parent(&parent, d->path, err) || fm_temporary_enter(err)) {
         rc = err->code;

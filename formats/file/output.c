@@ -208,6 +208,7 @@ int fm_output_write(struct fm_output *o, const void *src, size_t size, struct fm
 {
     size_t done = 0;
     int rc = FM_OK;
+    assert(o->fd >= 0);
     FM_TRACE(FM_TRACE_IO, "write %zu bytes at %" PRIu64 " of %s", size, o->at, name_of(o));
     while (done < size && !rc) {
         size_t piece = size - done;
@@ -247,6 +248,7 @@ int fm_output_write_at(struct fm_output *o, uint64_t offset, const void *src, si
 static int appear(struct fm_output *o, struct fm_err *err)
 {
     int parent = -1, failed;
+    assert(o->temp && o->path && o->fd < 0);
     if (!o->inside && fm_temporary_open_parent(&parent, o->path, err))
         return err->code;
     int rc = fm_temporary_enter(err);
@@ -281,8 +283,9 @@ int fm_output_commit(struct fm_output *o, struct fm_err *err)
     assert(o->fd >= 0);
     int rc = fm_output_flush(o, err);
     int fd = o->fd;
-    int lock = o->temp && !o->inside ? fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1)
-                                     : -1; /* keeps the file locked until the rename */
+    /* Another descriptor keeps the file locked from the close until the rename: a process that
+     * writes the same output would take it for one that a killed process left, and remove it. */
+    int lock = o->temp && !o->inside ? fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1) : -1;
     o->fd = -1;
     if (close(fd) != 0 && !rc)
         rc = fm_fail_errno(err, "cannot close '%s'", name_of(o));

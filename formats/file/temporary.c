@@ -12,6 +12,7 @@
  */
 #include "formats/file/temporary.h"
 
+#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -33,6 +34,12 @@
 
 #define NAME_KEPT 180 /* bytes of NAME in the temporary's name, of NAME_MAX 255 */
 
+/*
+ * The states of an entry.  A signal handler reads only LIVE ones, so their other fields do not
+ * change:
+ *
+ *     FREE --claim_slot--> FILLING --fm_temporary_new--> LIVE --fm_temporary_forget--> FREE
+ */
 enum { FREE, FILLING, LIVE };
 enum { WAIT_MS = 200, OPEN_TRIES = 50 };
 
@@ -57,7 +64,9 @@ int fm_temporary_enter(struct fm_err *err)
 
 void fm_temporary_leave(void)
 {
-    atomic_fetch_sub(&inside, 1);
+    int before = atomic_fetch_sub(&inside, 1);
+    assert(before > 0);
+    (void)before;
 }
 
 /* Open a descriptor that only reserves its number. */
@@ -234,6 +243,7 @@ char *fm_temporary_new(const char *path, const char *kind, bool directory, int *
         return NULL;
     }
     int reserve = -1;
+    assert(atomic_load(&table[s].state) == FILLING);
     fm_fatal_clean_with(fm_file_remove_temporaries);
     memcpy(table[s].path, made, (size_t)n + 1);
     table[s].directory = directory;
@@ -250,6 +260,7 @@ void fm_temporary_forget(int slot)
 {
     if (slot < 0)
         return;
+    assert(slot < FM_TEMPORARIES_MAX && atomic_load(&table[slot].state) == LIVE);
     drop_reserve(slot);
     atomic_store(&table[slot].state, FREE);
 }

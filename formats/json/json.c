@@ -6,6 +6,7 @@
  */
 #include "formats/json/json.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -163,6 +164,7 @@ static int parse_string(struct fm_json *j, bool controls, char *dst, size_t capa
 {
     size_t used = 0, n = 0;
     char c[4] = {0};
+    assert(!dst || capacity > 0); /* room for the NUL */
     skip_space(j);
     if (j->at >= j->end || *j->at != '"')
         return fail_at(j, err, "a string");
@@ -319,6 +321,7 @@ static int skip_values(struct fm_json *j, size_t *values, struct fm_err *err)
 {
     char closer[FM_JSON_SKIPPED_DEPTH_MAX];
     int depth = 0, rc = FM_OK;
+    assert(j->depth_max <= FM_JSON_SKIPPED_DEPTH_MAX);
     for (;;) {
         skip_space(j);
         if ((*values)-- == 0)

@@ -169,6 +169,7 @@ struct pruning {
 /* Keep the text up to `from` and remove it from there to `end`. */
 static void take_out(struct pruning *p, size_t from, size_t end)
 {
+    assert(p->copied <= from && from <= end); /* members are removed in the order of the text */
     put(&p->to, p->text + p->copied, from - p->copied);
     p->copied = end;
 }

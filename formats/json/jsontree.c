@@ -6,6 +6,7 @@
  */
 #include "formats/json/json.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -154,6 +155,7 @@ enum { INCOMPLETE = -1 };
 
 cJSON *fm_json_add(cJSON *to, const char *key, cJSON *item)
 {
+    assert(!to || (key ? cJSON_IsObject(to) : cJSON_IsArray(to)));
     if (item && (key ? cJSON_AddItemToObject(to, key, item) : cJSON_AddItemToArray(to, item)))
         return item;
     cJSON_Delete(item);

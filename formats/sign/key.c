@@ -5,6 +5,7 @@
  */
 #include "formats/sign/key.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,6 +33,7 @@ static const EVP_MD *digest_of(const struct fm_key *key)
     size_t i = 0;
     while (strcmp(curves[i].name, key->curve) != 0)
         i++;
+    assert(i < sizeof curves / sizeof *curves); /* examine() took the name from there */
     return curves[i].digest();
 }
 

@@ -5,6 +5,7 @@
  */
 #include "formats/sign/oms.h"
 
+#include <assert.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -83,6 +84,7 @@ static int encode_pae(char **pae, size_t *size, const void *payload, size_t payl
         return fm_fail(err, FM_ENOMEM, "no memory for a signature");
     int n = snprintf(*pae, PAE_BYTES_MAX, "DSSEv1 %zu " PAYLOAD_TYPE " %zu ",
                      sizeof PAYLOAD_TYPE - 1, payload_size);
+    assert(n > 0 && n < PAE_BYTES_MAX);
     memcpy(*pae + n, payload, payload_size);
     *size = (size_t)n + payload_size;
     return FM_OK;
@@ -163,6 +165,8 @@ int fm_oms_write(char **text, const struct fm_oms *m, const char *const *ignored
     size_t size = 0, pae_size = 0;
     int rc = FM_OK;
     *text = NULL;
+    for (size_t i = 1; i < m->resources; i++)
+        assert(strcmp(m->resource[i - 1].name, m->resource[i].name) < 0);
     if (print_statement(&statement, m, ignored, count, err) ||
         encode_pae(&pae, &pae_size, statement, strlen(statement), err) ||
         fm_key_sign(key, pae, pae_size, bytes, &size, err) ||

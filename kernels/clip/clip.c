@@ -256,6 +256,8 @@ uint64_t fm_clip_workspace_bytes(const struct fm_clip_layer *layer, int64_t N_ma
 
 int64_t fm_clip_chunk(const struct fm_clip_layer *layer, int64_t N, int32_t K, uint64_t bytes)
 {
+    /* Bytes grow with the number of tokens: halve the interval between one that fits and one that
+     * does not. */
     uint64_t all = fm_clip_workspace_bytes(layer, N, K);
     if (all > 0 && all <= bytes)
         return N;

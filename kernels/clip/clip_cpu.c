@@ -4,6 +4,7 @@
  */
 #include "kernels/clip/clip_device.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -125,8 +126,15 @@ static const char *weight_at(const struct block *b, int lane, int term, int64_t 
                          : b->weights + term * b->ld + lane * size;
 }
 
-/* What to prefetch while tile `tile` of a panel is computed: its share of the lines of the next
- * panel.  Lines past the resident channels may be among them; a prefetch does not fault. */
+/*
+ * What to prefetch while tile `tile` of a panel is computed: its share of the lines of the next
+ * panel.  Lines past the resident channels may be among them; a prefetch does not fault.
+ *
+ * A tile has at most FM_CLIP_DEPTH terms, and prefetches a line at each.  If a column is a row of
+ * weights, the next panel is 64 rows of DEPTH elements, and tile i takes four lines of every row:
+ * at term k line 4 i + (k >> 6) of row k & 63.  Otherwise it is DEPTH rows of 64 elements, and tile
+ * i takes line i of every row.
+ */
 static struct fm_clip_ahead look_ahead(const struct block *b, int lane, int term, int tile,
                                        int64_t size)
 {
@@ -154,6 +162,7 @@ static void pass_rows(const struct block *b, const struct fm_clip_tile *tile, fl
     for (int i = 0; i < tiles; i++) {
         int first = (int)((int64_t)b->rows * i / tiles);
         int rows = (int)((int64_t)b->rows * (i + 1) / tiles) - first;
+        assert(rows >= 1 && rows <= FM_CLIP_TILE_ROWS);
         for (int r = 0; r < rows; r++)
             x[r] = (const char *)b->x[first + r] + (int64_t)term * (tile->pair ? 2 : 4);
         struct fm_clip_ahead ahead = look_ahead(b, lane, term, i, size);
@@ -167,6 +176,7 @@ static void multiply(const struct block *b, const struct fm_clip_tile *tile,
                      const struct scratch *s, int type)
 {
     int64_t size = fm_clip_type_bytes(type);
+    assert(b->rows <= TASK_ROWS && b->lanes <= TASK_LANES && b->terms > 0);
     if (b->rows <= FM_CLIP_TILE_ROWS && tile->few_rows) {
         (b->transposed ? tile->few_rows : tile->few_columns)(
             s->sums, TASK_LANES, b->x, b->rows, b->weights, b->ld, b->lanes, b->terms, type);
@@ -222,6 +232,14 @@ struct piece {
     int lane, lanes;
 };
 
+/*
+ * The tasks of a group are blocks of rows and of columns, rows fastest, so that neighbours use the
+ * same weights:
+ *
+ *                 columns 0 ..   lanes ..   2 lanes ..
+ *     block 0     task0          task0 + 2  task0 + 4
+ *     block 1     task0 + 1      task0 + 3  task0 + 5
+ */
 static struct piece find_piece(const struct pass *p, int i, bool second)
 {
     const struct fm_clip_group *group = p->plan.group;
@@ -238,6 +256,7 @@ static struct piece find_piece(const struct pass *p, int i, bool second)
     t.first = (int)((int64_t)group->rows * block / blocks);
     t.rows = (int)((int64_t)group->rows * (block + 1) / blocks) - t.first;
     t.first += group->first;
+    assert(t.rows > 0 && t.rows <= TASK_ROWS && t.lanes > 0 && t.lane % FM_CLIP_LANES == 0);
     return t;
 }
 
@@ -283,6 +302,7 @@ static void activate(const struct pass *p, const struct piece *t, float *sums)
     const struct fm_clip_layer *l = &p->clip->base.layer;
     float wide[TASK_LANES / 2], bias[TASK_LANES];
     int channels = t->lanes / 2, end = (t->lane + t->lanes) / 2;
+    assert(t->lane % 2 == 0 && t->lanes % 2 == 0); /* a gate is never parted from its up */
     if (l->gate_up_bias)
         fm_clip_widen(bias, l->gate_up_bias, 2 * p->clip->row0[t->group->expert] + t->lane,
                       t->lanes, l);
@@ -299,7 +319,7 @@ static void activate(const struct pass *p, const struct piece *t, float *sums)
         inner(wide, gu, channels, l);
         fm_dtype_from_f32(h + t->lane / 2, wide, FM_BF16, (size_t)channels);
         if (end == t->group->width && end % 2)
-            h[end] = 0;
+            h[end] = 0; /* the other half of the last pair */
     }
 }
 
@@ -424,12 +444,14 @@ static int32_t forward(struct fm_clip *clip, const struct fm_clip_call *call,
     int threads = clip->layer.threads; /* set by fm_clip_prepare if the caller gave none */
     int64_t chunk = fm_clip_chunk(&clip->layer, call->N, call->K, call->workspace_bytes);
     (void)error;
+    assert(chunk > 0); /* clip.c refuses a workspace that is too small for one token */
     for (int64_t t0 = 0; t0 < call->N; t0 += chunk) {
         struct space space = {.at = call->workspace};
         struct pass p = {.clip = c, .call = call, .t0 = t0};
         p.n = (int32_t)(call->N - t0 < chunk ? call->N - t0 : chunk);
         p.threads = call->threads && call->threads < threads ? call->threads : threads;
         carve(&p, &space, &clip->layer, c->tile, p.n, call->K, threads);
+        assert(space.used <= call->workspace_bytes);
         atomic_fetch_or(&c->faults, run_pass(&p));
     }
     return FM_CLIP_OK;

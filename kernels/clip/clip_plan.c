@@ -6,6 +6,7 @@
  */
 #include "kernels/clip/clip_plan.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -113,14 +114,25 @@ int32_t fm_clip_plan_make(struct fm_clip_plan *plan, const struct fm_clip_layer 
                           const int32_t *cap, const struct fm_clip_call *call, int64_t first,
                           int32_t n)
 {
+    /*
+     * Three tokens with K = 2, and two experts; slot 3 has width 0.  Until the end, position[]
+     * holds the slot's expert; count[e] starts as e's first position and ends one past its last.
+     *
+     *     slot s        0  1  2  3  4  5
+     *     expert        1  0  1  -  0  1
+     *     slot[]        1  4 | 0  2  5        by position: expert 0, then expert 1
+     *     count[]       0  2       ->  2  5
+     *     position[]    2  0  3 -1  1  4      by slot, at the end
+     */
+    assert(n > 0 && n <= INT32_MAX / call->K);
     int32_t faults = find_widths(plan, layer, cap, call, first, n), slots = n * call->K;
     for (int32_t e = 0; e < layer->E; e++)
         plan->count[e + 1] += plan->count[e];
     plan->positions = plan->count[layer->E];
-    /* count[e] starts as e's first position and ends one past its last. */
     for (int32_t s = 0; s < slots; s++)
         if (plan->position[s] >= 0)
             plan->slot[plan->count[plan->position[s]]++] = s;
+    assert(plan->count[layer->E - 1] == plan->positions && plan->positions <= slots);
     plan->groups = 0;
     for (int32_t e = 0, begin = 0; e < layer->E; begin = plan->count[e++]) {
         if (call->budgets)

@@ -7,6 +7,7 @@
  */
 #include "kernels/clip/clip_pool.h"
 
+#include <assert.h>
 #include <dirent.h>
 #include <pthread.h>
 #include <sched.h>
@@ -88,6 +89,7 @@ static void *help(void *unused)
             atomic_fetch_add(&l->inside, 1);
         pthread_mutex_unlock(&pool.lock);
         if (worker) {
+            assert(worker < l->threads);
             run_tasks(l, worker);
             atomic_fetch_sub_explicit(&l->inside, 1, memory_order_release);
         }
@@ -168,6 +170,7 @@ static void open_loop(int threads, int n, void (*task)(void *arg, int i, int wor
 {
     struct loop *l = &pool.loop;
     pthread_mutex_lock(&pool.lock);
+    assert(!l->open && atomic_load(&l->inside) == 0); /* no helper reads the loop before this one */
     l->task = task;
     l->arg = arg;
     l->n = n;
@@ -186,6 +189,7 @@ static void close_loop(void)
     pthread_mutex_lock(&pool.lock);
     pool.loop.open = false;
     pthread_mutex_unlock(&pool.lock);
+    /* No helper can enter now; wait for those that did. */
     for (int i = 0; atomic_load_explicit(&pool.loop.inside, memory_order_acquire) > 0; i++)
         if (i < SPINS)
             relax();

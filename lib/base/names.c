@@ -2,6 +2,7 @@
  * record. */
 #include "lib/base/names.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,15 +30,19 @@ void fm_names_sort(void *records, size_t count, size_t size)
 
 void *fm_names_find(const void *records, size_t count, size_t size, const char *name)
 {
+    /* A name is itself a record of the smallest kind. */
     return count > 0 ? bsearch(&name, records, count, size, compare) : NULL;
 }
 
 const char *fm_names_twin(const void *records, size_t count, size_t size)
 {
     const char *at = records;
-    for (size_t i = 1; i < count; i++, at += size)
-        if (strcmp(name_of(at), name_of(at + size)) == 0)
+    for (size_t i = 1; i < count; i++, at += size) {
+        int order = compare(at, at + size);
+        assert(order <= 0); /* sorted */
+        if (order == 0)
             return name_of(at);
+    }
     return NULL;
 }
 

@@ -88,9 +88,11 @@ void fm_pool_watch(void (*changed)(int from))
     atomic_store(&watch, changed);
 }
 
+/* Run the next task of a loop.  The lock is held before and after, but not during the task. */
 static void run_one(struct loop *loop)
 {
     const struct loop *before = inside;
+    assert(loop->next < loop->n);
     int i = loop->next++;
     loop->running++;
     pthread_mutex_unlock(&lock);
@@ -98,6 +100,7 @@ static void run_one(struct loop *loop)
     int outer = fm_pool_label(loop->label);
     const atomic_int *stop = fm_pool_heed(loop->stop);
     loop->task(loop->arg, i);
+    assert(inside == loop); /* loops that the task opened have ended */
     fm_pool_heed(stop);
     fm_pool_label(outer);
     inside = before;
@@ -174,6 +177,7 @@ int fm_pool_start(int threads, struct fm_err *err)
 void fm_pool_stop(void)
 {
     pthread_mutex_lock(&lock);
+    assert(!loops); /* not called in a task, nor while another thread is in a loop */
     stopping = true;
     pthread_cond_broadcast(&work_came);
     pthread_mutex_unlock(&lock);
@@ -187,9 +191,11 @@ int fm_pool_threads(void)
     return n_helpers + 1;
 }
 
-/* Wait until no task of the loop is running. */
+/* Wait until no task of the loop is running.  All have been taken, so those that run are with other
+ * threads, which wait only for loops below this one: there is no circle. */
 static void wait_for(const struct loop *loop)
 {
+    assert(loop->next >= loop->n);
     while (loop->running > 0) {
         struct loop *l = open_loop(loop);
         if (l) {
@@ -222,7 +228,7 @@ void fm_pool_for(int n, void (*task)(void *arg, int i), void *arg)
     while (loop.next < loop.n)
         run_one(&loop);
     wait_for(&loop);
-    struct loop **at = &loops;
+    struct loop **at = &loops; /* loops opened since may be in front of it */
     while (*at != &loop)
         at = &(*at)->older;
     *at = loop.older;
@@ -238,6 +244,12 @@ void fm_pool_for(int n, void (*task)(void *arg, int i), void *arg)
  * Chunk c is at least twice as large as chunk c - 1, so CHUNKS of them hold anything.  When the
  * stack is empty, several chunks are replaced with one that has room for the largest use so far, so
  * a thread keeps no more than it needs.
+ *
+ *     chunk 0 |#######  |   chunk 1 |##############    |   chunk 2 |####                  |
+ *              filled[0]             filled[1]                      used
+ *
+ * A block that does not fit at the end of a chunk begins the next one; the rest stays unused until
+ * the stack is released to before it.
  */
 struct scratch {
     char *block[CHUNKS];
@@ -303,6 +315,7 @@ static void make_chunk(struct scratch *s, size_t c, size_t size)
 /* Replace all chunks with one of `size` bytes. */
 static void join_chunks(struct scratch *s, size_t size)
 {
+    assert(s->chunk == 0 && s->used == 0); /* no block is in use */
     for (size_t c = 0; c < CHUNKS; c++) {
         free(s->block[c]);
         s->block[c] = NULL;
@@ -349,6 +362,7 @@ void *fm_scratch(size_t bytes)
     }
     void *p = s->block[s->chunk] + s->used;
     s->used += want;
+    assert((uintptr_t)p % FM_ALIGN == 0 && s->used <= s->bytes[s->chunk]);
     size_t all = s->used;
     for (size_t c = 0; c < s->chunk; c++)
         all += s->filled[c];

@@ -5,6 +5,7 @@
  */
 #include "lib/base/scaled.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "lib/base/vector.h"
@@ -59,6 +60,9 @@ static size_t block_row(const struct fm_scales *s, size_t row)
 
 void fm_scaled_to_f32(float *dst, const void *codes, const struct fm_scales *s, size_t at, size_t n)
 {
+    assert(s->columns > 0 && s->block_rows > 0 && s->block_columns > 0 && s->first >= 0);
+    /* A byte holds the codes 2 i and 2 i + 1 of a matrix, so none is shared by two rows. */
+    assert(codes_of[s->code].bits == 8 || (s->columns % 2 == 0 && s->first % 2 == 0));
     size_t columns = (size_t)s->columns, wide = (size_t)s->block_columns;
     size_t across = (columns + wide - 1) / wide;
     size_t row = ((size_t)s->first + at) / columns, column = ((size_t)s->first + at) % columns;
@@ -67,6 +71,7 @@ void fm_scaled_to_f32(float *dst, const void *codes, const struct fm_scales *s, 
         size_t run = (end < columns ? end : columns) - column;
         run = run < n ? run : n;
         size_t block = block_row(s, row) * across + column / wide;
+        assert(block < s->count);
         float scale = s->scale[block];
         widen(dst, codes, s->code, at, run);
         for (size_t i = 0; s->zero && i < run; i++)

@@ -1,6 +1,7 @@
 /* FM_TRACE is read once, at the first event; after that, each event only tests a flag. */
 #include "lib/base/trace.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdarg.h>
@@ -34,6 +35,7 @@ static void read_environment(void)
 
 bool fm_trace_wanted(enum fm_trace kind)
 {
+    assert((unsigned)kind < FM_TRACES);
     pthread_once(&once, read_environment);
     return wanted[kind];
 }

@@ -5,6 +5,7 @@
  */
 #include "lib/bench/kernelbench.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -236,6 +237,7 @@ static int lay_out(struct fm_kernelbench *b, struct fm_kernelcase *c, const int 
                                                    r->bytes / b->gpu_bandwidth)
                                             : fmax(r->flops / b->peak, r->bytes / b->bandwidth);
             }
+    assert(b->rows == count * n * c->layer.B); /* measure() finds a row's kernel by its number */
     free(rows);
     return FM_OK;
 }

@@ -4,6 +4,7 @@
  */
 #include "lib/bench/loops.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -67,6 +68,7 @@ static bool repeats(const char *text, const struct word *a, const struct word *o
 static void note(struct fm_loop *loop, const char *text, size_t size, size_t from, size_t unit,
                  uint64_t units, size_t unit_bytes)
 {
+    assert(from <= size && unit + unit_bytes <= size);
     uint64_t n = characters(text + from, size - from);
     if (units >= FM_LOOPS_REPEATS && n >= FM_LOOPS_LENGTH)
         *loop = (struct fm_loop){units, n, unit, unit_bytes};

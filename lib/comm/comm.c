@@ -151,6 +151,7 @@ int fm_comm_size(const struct fm_comm *c)
 
 const char *fm_comm_host(const struct fm_comm *c, int rank)
 {
+    assert(c && rank >= 0 && rank < c->size);
     return c->host[rank];
 }
 
@@ -192,6 +193,7 @@ const struct fm_tally *fm_comm_tallies(const struct fm_comm *c)
 static size_t begin_of(size_t n, int rank, int size)
 {
     size_t r = (size_t)rank, s = (size_t)size;
+    assert(rank >= 0 && rank <= size);
     return n / s * r + (n % s * r + s - 1) / s;
 }
 
@@ -247,6 +249,7 @@ static int take_error(struct fm_comm *c, int from, struct fm_err *err)
 
 int fm_comm_agree(struct fm_comm *c, int rc, struct fm_err *err)
 {
+    /* All ranks return the error that they agreed on, so none waits for an answer here. */
     if (!c || (rc && rc == c->agreed))
         return rc;
     if (c->over.code) {

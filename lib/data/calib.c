@@ -302,6 +302,7 @@ static int next_kind(struct mixture *m, const struct mixture *whole)
     int s = 0;
     while (m->taken[s] == whole->taken[s])
         s++;
+    assert(s < m->inputs);
     m->taken[s]++;
     return s;
 }

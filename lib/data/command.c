@@ -5,6 +5,7 @@
  */
 #include "lib/data/command.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -284,6 +285,7 @@ int fm_command_tokens(const struct fm_command *command, int fd, uint64_t *size, 
     struct fm_idlines *heard = fm_alloc(1, sizeof *heard, "ids", err);
     char *piece = fm_alloc(PIECE, 1, "ids", err);
     struct talk t = {.c = command, .heard = heard, .to = -1, .from = -1};
+    assert(command->command && command->feed && command->silence > 0);
     int rc = FM_ENOMEM;
     if (!heard || !piece)
         goto out;

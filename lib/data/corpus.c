@@ -6,6 +6,7 @@
  */
 #include "lib/data/corpus.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -168,6 +169,7 @@ static int name_line(const struct encoding *e, const struct item *it, struct fm_
 /* Write ids in the order of documents, so that the first failure is reported. */
 static int write_items(struct encoding *e, struct fm_err *err)
 {
+    assert(e->tokenizer); /* a command writes its ids itself */
     for (int i = 0; i < e->items && !e->full; i++) {
         const struct item *it = &e->item[i];
         if (it->err.code)

@@ -5,6 +5,7 @@
  */
 #include "lib/publish/files.h"
 
+#include <assert.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -266,6 +267,7 @@ int fm_files_hash(struct fm_files *f, const struct fm_run_options *run, struct f
     int rc = f->directory ? fm_file_open_directory(&fd, f->path, err) : FM_OK;
     if (rc)
         return rc;
+    assert(f->entries <= FM_OMS_FILES_MAX);
     fm_taskgroup_init(&h.tasks, run, "digests", fm_files_bytes(f));
     fm_pool_for((int)f->entries, hash_file, &h);
     rc = fm_taskgroup_end(&h.tasks, err);

@@ -4,6 +4,7 @@
  */
 #include "lib/run/ledger.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -89,6 +90,7 @@ static int lock_folder(struct fm_ledger *l, struct fm_err *err)
 int fm_ledger_open(struct fm_ledger *l, const char *folder, bool lock, struct fm_err *err)
 {
     struct stat st;
+    assert(l->step && l->steps > 0 && !l->json);
     l->folder = strdup(folder);
     l->path = fm_file_join(folder, NAME, err);
     if (!l->folder || !l->path)
@@ -213,7 +215,10 @@ static int digest_file(struct fm_ledger *l, cJSON *to, const char *what, const c
     if (!rc) {
         print_state(state, &st);
         size_t length = strlen(state);
+        /* A recorded digest holds if the file has the same state, and nothing but a digest follows.
+         */
         if (!has || strncmp(has, state, length) != 0 || strlen(has) != length + FM_DIGEST_HEX - 1) {
+            /* Looked at before the file is read: a write after that gives it another time. */
             bool past = is_past(&st);
             rc = read_digest(state + length, l, &f, err);
             if (!rc)
@@ -365,6 +370,7 @@ static void identify(char text[IDENTITY], const char *path)
 
 int fm_ledger_before(const struct fm_ledger_step *step, int i)
 {
+    assert(i >= 0);
     do
         i--;
     while (i >= 0 && step[i].skip);
@@ -533,6 +539,8 @@ int fm_ledger_first(int *first, struct fm_ledger *l, struct fm_err *err)
     bool intact = true;
     int rc = FM_OK, last = l->steps - 1;
     *first = l->steps;
+    /* The first step that did not end, or is asked for with other options or inputs.  The inputs of
+     * those after it are not known yet, so they are not compared. */
     for (int i = 0; i < l->steps && *first == l->steps; i++) {
         if (l->step[i].skip)
             continue;
@@ -543,12 +551,15 @@ int fm_ledger_first(int *first, struct fm_ledger *l, struct fm_err *err)
         if (why[0])
             fm_run_note(l->run, "%s again: %s", l->step[i].doing, why);
     }
-    while (!l->step[last].output)
-        last--;
+    /* If all have ended, only the last output must still be there: users may remove the others. */
+    for (; !l->step[last].output; last--)
+        assert(last > 0);
     if (*first > last) {
         rc = is_intact(&intact, l, last, err);
         *first = intact ? *first : last;
     }
+    /* A step can begin only if the output that it reads is as it was; else the step that makes it
+     * comes first, and so on. */
     for (int i; !rc && *first < l->steps && (i = fm_ledger_before(l->step, *first)) >= 0;) {
         rc = is_intact(&intact, l, i, err);
         if (rc || intact)
@@ -567,6 +578,7 @@ bool fm_ledger_made(const struct fm_ledger *l, int i)
 
 int fm_ledger_begin(struct fm_ledger *l, int i, struct fm_err *err)
 {
+    assert(i >= 0 && i < l->steps && !l->step[i].skip);
     cJSON *entry = NULL, *steps = cJSON_GetObjectItemCaseSensitive(l->json, "steps");
     char *key = key_of(&l->step[i]);
     int rc = key ? make_entry(&entry, l, i, err)
@@ -583,6 +595,7 @@ int fm_ledger_begin(struct fm_ledger *l, int i, struct fm_err *err)
 
 int fm_ledger_end(struct fm_ledger *l, int i, struct fm_err *err)
 {
+    assert(i >= 0 && i < l->steps && !l->step[i].skip);
     int rc = add_output(l, i, entry_of(l, i), err);
     return rc ? rc : save(l, err);
 }

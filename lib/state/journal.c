@@ -311,6 +311,7 @@ static int read_file(const struct fm_journal *j, const struct fm_journal_item *i
         else
             rc = fm_file_read(&j->file, t->offset, item[i].data, (size_t)t->size, err);
     }
+    /* The arrays are already in place, but their digest says whether they may be used. */
     char hex[FM_DIGEST_HEX];
     if (!rc)
         rc = hash_items(hex, item, items, err);
@@ -367,6 +368,7 @@ int fm_journal_remove(const char *path, const char *tool, struct fm_err *err)
 
 bool fm_journal_due(const struct fm_journal_clock *clock)
 {
+    assert(clock->cost >= 0);
     double wait = 20 * clock->cost;
     wait = wait < 1 ? 1 : wait > 20 ? 20 : wait;
     return fm_clock_now() - clock->saved >= wait;
