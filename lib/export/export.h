@@ -19,8 +19,8 @@
  *      the tensors of experts (tensors.c), and the layout distributes all tensors over files;
  *      texts.c and card.c write the texts; planned.h has the lists;
  *   7. export.c computes the size of the output and the free space;
- *   8. exportwriter.c makes the directory: pieces of all files in parallel, each filled from ranges
- *      of the bundle.
+ *   8. exportwriter.c makes the directory: pieces of all files in parallel, whose bytes piece.c
+ *      makes from ranges of the bundle.
  *
  * The other files, in reading order: exportoptions.h, layouts.h and layouts.c (the layouts are in
  * lib/export/layouts), trust (which files and keys of a checkpoint load code), frontmatter;

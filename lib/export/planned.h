@@ -52,8 +52,8 @@ struct fm_planned_block {
     int plane; /* plane of the codes, or FM_PLANES: the factors of scales; -1: unquantised */
 };
 
-/* What the bytes of a tensor are.  A kind is a row here, in exportwriter.c, which makes the bytes,
- * and in lib/verify/verify_weights.c, which checks them. */
+/* What the bytes of a tensor are: a case here, in piece.c, which makes them, and in
+ * lib/verify/verify_weights.c, which checks them. */
 enum fm_planned_kind {
     FM_PLANNED_NUMBERS, /* `number` */
     FM_PLANNED_EXPERTS, /* blocks of experts, one after another */

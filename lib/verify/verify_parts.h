@@ -7,7 +7,7 @@
 
 #include <cjson/cJSON.h>
 
-#include "lib/export/exportwriter.h"
+#include "lib/export/piece.h"
 #include "lib/verify/verifier.h"
 
 /* A weight file of the directory. */

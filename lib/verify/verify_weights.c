@@ -12,7 +12,7 @@
 
 #include "lib/base/mem.h"
 #include "lib/base/pool.h"
-#include "lib/export/exportwriter.h"
+#include "lib/export/piece.h"
 #include "lib/move/move.h"
 
 /* A tensor while it, or one block of it, is checked. */
@@ -103,7 +103,7 @@ static int check_copy(struct place *p, const struct fm_tensor *have, struct fm_e
  * determine the padding. */
 static int check_widened(struct place *p, const struct fm_tensor *have, struct fm_err *err)
 {
-    const struct fm_widened w = fm_exportwriter_widened(p->t);
+    const struct fm_widened w = fm_piece_widened(p->t);
     size_t own = fm_box_bytes(&w.own), values = own / ((size_t)fm_dtype_bits(have->dtype) / 8);
     size_t size = (size_t)have->size;
     char *bytes = fm_scratch(size), *packed = fm_scratch(own), *padded = fm_scratch(size);
@@ -116,7 +116,7 @@ static int check_widened(struct place *p, const struct fm_tensor *have, struct f
         say_differs(p, 0);
     if (fm_dtype_is_weight(have->dtype) && fm_dtype_nonfinite(packed, have->dtype, values) < values)
         say_not_finite(p);
-    fm_exportwriter_widen(padded, packed, &w);
+    fm_piece_widen(padded, packed, &w);
     if (memcmp(bytes, padded, size) != 0)
         fm_verifier_find(
             p->j->v, p->t->file, FM_EDIFF, p->t->t.name,
@@ -287,14 +287,14 @@ static int check_piece(struct place *p, struct fm_channels *c, const struct fm_p
     const struct fm_verify_job *j = p->j;
     const void *want;
     size_t size = (size_t)x->size;
-    int rc = fm_exportwriter_take(c, &j->plan, x, err);
+    int rc = fm_piece_take(c, &j->plan, x, err);
     struct fm_mark mark = fm_scratch_mark();
     char *have = fm_scratch(size);
     if (!rc)
         rc = fm_file_read(&j->shard[p->t->file].file,
                           j->have[p->t - j->plan.tensor]->offset + x->from, have, size, err);
     if (!rc)
-        rc = fm_exportwriter_give(&want, c, &j->plan, x, err);
+        rc = fm_piece_give(&want, c, &j->plan, x, err);
     if (!rc && memcmp(have, want, size) != 0 && !p->reported[0]) {
         p->reported[0] = true;
         fm_verifier_find(j->v, p->t->file, FM_EDIFF, p->t->t.name, "%s", what_differs(p));
@@ -309,7 +309,7 @@ static int check_filled(struct place *p, struct fm_err *err)
     struct fm_piece x = {0};
     int rc = FM_OK;
     for (uint64_t at = 0; at < p->t->t.size && !rc; at += x.size) {
-        x = fm_exportwriter_next(&p->j->plan, p->t, at, FM_EXPORTWRITER_PIECE);
+        x = fm_piece_next(&p->j->plan, p->t, at, FM_PIECE_BYTES);
         rc = check_piece(p, NULL, &x, err);
     }
     return rc;
@@ -396,13 +396,13 @@ static int plan_units(struct fm_verify_job *j, struct fm_err *err)
             j->unit[j->units++] = (struct fm_verify_unit){.tensor = t};
         for (size_t k = t->block; j->have[i] && k < t->block + t->blocks; k++) {
             const struct fm_planned_block *b = &p->block[k];
-            if (!fm_exportwriter_moved(p, b) && b->bytes > 0)
-                j->piece[n++] = fm_exportwriter_next(p, t, b->at, UINT64_MAX);
-            else if (!fm_exportwriter_moved(p, b) || is_unit(j, b))
+            if (!fm_piece_moved(p, b) && b->bytes > 0)
+                j->piece[n++] = fm_piece_next(p, t, b->at, UINT64_MAX);
+            else if (!fm_piece_moved(p, b) || is_unit(j, b))
                 j->unit[j->units++] = (struct fm_verify_unit){.tensor = t, .block = b};
         }
     }
-    fm_exportwriter_group(j->piece, n);
+    fm_piece_group(j->piece, n);
     for (size_t i = 0; i < n; i++)
         if (j->piece[i].group)
             j->unit[j->units++] = (struct fm_verify_unit){.piece = &j->piece[i]};

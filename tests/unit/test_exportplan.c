@@ -1,5 +1,5 @@
 /* Test the plan of an export: its blocks, its files, and planning several members in turn. */
-#include "lib/export/exportwriter.h"
+#include "lib/export/piece.h"
 #include "lib/export/plan.h"
 #include "tests/unit/exports.h"
 #include "tests/unit/test.h"
@@ -157,15 +157,15 @@ static size_t fill(char *bytes, const struct fm_exportplan *p, const struct fm_p
         struct fm_channels c = {0};
         struct fm_mark mark = fm_scratch_mark();
         const void *made;
-        x = fm_exportwriter_next(p, t, at, limit);
+        x = fm_piece_next(p, t, at, limit);
         assert_true(x.size > 0 && x.size <= t->t.size - at);
         if (t->kind == FM_PLANNED_COPY) {
             made = bytes + at;
             GIVEN_TRY(fm_file_read(&p->from->bundle.file, t->from->t.offset + at, bytes + at,
                                    (size_t)x.size, &given_err));
         } else {
-            GIVEN_TRY(fm_exportwriter_take(&c, p, &x, &given_err));
-            GIVEN_TRY(fm_exportwriter_give(&made, &c, p, &x, &given_err));
+            GIVEN_TRY(fm_piece_take(&c, p, &x, &given_err));
+            GIVEN_TRY(fm_piece_give(&made, &c, p, &x, &given_err));
         }
         memmove(bytes + at, made, (size_t)x.size);
         fm_scratch_release(mark);
@@ -252,7 +252,7 @@ TEST(rounded_experts_are_planes_of_whole_groups)
                 apart += has && !in;
                 /* One piece for each expert, whatever the limit. */
                 if (p.tensor[t].blocks)
-                    assert_int_equal(fm_exportwriter_next(&p, &p.tensor[t], 0, 16).size,
+                    assert_int_equal(fm_piece_next(&p, &p.tensor[t], 0, 16).size,
                                      p.block[p.tensor[t].block].bytes);
             }
             assert_int_equal(codes,
