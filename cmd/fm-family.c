@@ -580,14 +580,14 @@ static int summarise(void *self)
     struct fm_guard guard = {.tool = "fm-family"};
     struct fm_list list = {0};
     struct fm_opened opened = {0};
-    struct fm_ownexport export = {0};
+    struct fm_filetable_own export = {0};
     struct fm_err err = {0};
     bool confined = false;
     fm_guard_reads(&guard, "the operand", f->step[PACK].path);
     fm_guard_reads(&guard, "--output", asked.out);
     fm_guard_reads(&guard, "standard input", "-");
     int rc = f->cli.no_sandbox ? FM_OK : fm_confine(&guard, -1, false, &confined, &err);
-    if (!rc && !fm_ownexport_open(&export, asked.out, &err))
+    if (!rc && !fm_filetable_own_open(&export, asked.out, &err))
         rc = fm_opened_open(&opened, f->step[PACK].path, 0, &err);
     if (!rc && !err.code)
         rc = fm_list_fill(&list, &opened, false, &err);
@@ -599,7 +599,7 @@ static int summarise(void *self)
         show_export(export.json, &list, &opened);
     fm_list_release(&list);
     fm_opened_release(&opened);
-    fm_ownexport_close(&export);
+    fm_filetable_own_close(&export);
     return fm_cli_end(&f->cli, err.code, &err);
 }
 

@@ -8,7 +8,7 @@
 #include "cmd/tools.h"
 #include "lib/base/units.h"
 #include "lib/export/export.h"
-#include "lib/export/plan.h"
+#include "lib/export/exportplan.h"
 #include "lib/stage/pack.h"
 
 /* ---- the bundle ---- */

@@ -132,7 +132,7 @@ static int dry_run_table(const struct fm_cli *cli, const struct fm_verify_option
                          struct fm_err *err)
 {
     struct planned p = {.done = "checked"};
-    int rc = fm_verify_listed(options->target, &p.files, &p.bytes, err);
+    int rc = fm_verify_table_listed(options->target, &p.files, &p.bytes, err);
     return rc ? rc : fm_show(&(struct fm_shown){cli, "fm-verify", describe_planned, &p, NULL}, err);
 }
 

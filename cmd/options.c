@@ -449,7 +449,7 @@ static void collect(struct fm_cli *cli, const struct table *t)
     static char what[OPTIONS_MAX][32]; /* "--state" */
     struct fm_guard *g = &cli->guard;
     *g = (struct fm_guard){
-        .tool = cli->tool, .force = cli->run.outputs.force, .directory = fm_ownexport_check};
+        .tool = cli->tool, .force = cli->run.outputs.force, .directory = fm_filetable_own_check};
     for (int i = 0; i < t->rows; i++) {
         const struct fm_cli_option *o = t->row[i];
         snprintf(what[i], sizeof what[i], "--%s", o->name);

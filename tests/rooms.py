@@ -90,7 +90,7 @@ kernels/cpu/cpu.h kernels/cpu/cpu_tile.h kernels/cpu/dnnl.h
 kernels/clip/clip_avx512.h kernels/clip/clip_plan.h kernels/clip/clip_pool.h kernels/clip/clip_tile.h
 lib/engine/sweeping.h
 lib/model/loading.h
-lib/verify/verifier.h lib/verify/verify_parts.h lib/verify/verify_contents.h
+lib/verify/verifier.h lib/verify/verify_weights.h lib/verify/verify_contents.h
 lib/bench/kernelcase.h
 """.split(), "")
 PRIVATE |= {"kernels/ops/ops.h": "kernels/cpu", "kernels/clip/clip_device.h": "kernels/clip/cuda",

@@ -21,7 +21,7 @@
 #include "lib/bench/bench.h"
 #include "lib/export/export.h"
 #include "lib/export/filetable.h"
-#include "lib/export/plan.h"
+#include "lib/export/exportplan.h"
 #include "lib/export/layouts.h"
 #include "lib/learn/forecast.h"
 #include "lib/learn/quality.h"

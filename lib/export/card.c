@@ -107,7 +107,7 @@ static void say_quality(struct fm_text *t, const struct fm_exportplan *p)
     const struct fm_mask *mask = p->from->budgets.masks.mask;
     struct fm_quality q;
     bool known =
-        fm_exportplan_as_measured(p) && fm_masks_quality(&q, &p->from->budgets.masks, p->index);
+        fm_planned_as_measured(p) && fm_masks_quality(&q, &p->from->budgets.masks, p->index);
     double original;
     bool given = fm_stage_original_ce(&original, &p->from->bundle, mask);
     if (known || given)
@@ -143,7 +143,7 @@ static void say_widths(struct fm_text *t, const struct fm_exportplan *p)
     fm_text_printf(t, "| expert channels kept | %" PRIu64 " of %" PRIu64 ", %.4f removed |\n", has,
                    all, 1 - sum / (double)all);
     fm_text_printf(t, "| bytes of these channels | %" PRIu64 " of %" PRIu64 " |\n",
-                   fm_exportplan_channel_bytes(p, has), fm_exportplan_channel_bytes(p, all));
+                   fm_planned_channel_bytes(p, has), fm_planned_channel_bytes(p, all));
     fm_text_printf(
         t, "| expert width, minimum / mean / maximum | %" PRIu32 " / %.1f / %" PRIu32 " of %d |\n",
         low, sum / n, high, p->from->config.I);
@@ -151,7 +151,7 @@ static void say_widths(struct fm_text *t, const struct fm_exportplan *p)
     if (more)
         fm_text_printf(t,
                        "| channels in addition to the mask's | %" PRIu64 ", %" PRIu64 " bytes |\n",
-                       more, fm_exportplan_channel_bytes(p, more));
+                       more, fm_planned_channel_bytes(p, more));
     fm_text_printf(t, "| parameters, total / active per token | %" PRIu64 " / %" PRIu64 " |\n",
                    fm_config_params(&p->from->config, p->widths.kept),
                    fm_config_params_active(&p->from->config, p->widths.kept));
@@ -185,9 +185,9 @@ static void say_original(struct fm_text *t, const struct fm_exportplan *p)
     struct fm_err unread = {0}; /* fm_stage_model_read has already checked it */
     if (fm_stage_shard_bytes(&source, &p->from->bundle, &unread))
         return;
-    double from = fm_exportplan_break_even(p, source);
+    double from = fm_planned_break_even(p, source);
     fm_text_printf(t, "| bytes of the original's weight files | %" PRIu64, source);
-    if (!fm_exportplan_larger(p, source))
+    if (!fm_planned_larger(p, source))
         fm_text_printf(t, " |\n");
     else if (from <= 1)
         fm_text_printf(t, "; this layout is smaller only from budget %.2f on |\n", from);
@@ -226,8 +226,7 @@ static void say_member(struct fm_text *t, const struct fm_exportplan *p)
     fm_text_printf(t, "| | |\n|---|---|\n");
     fm_text_printf(t, "| member of the family | mask %d, budget %.4f |\n", p->index, budget);
     say_widths(t, p);
-    fm_text_printf(t, "| bytes of the weight files | %" PRIu64 " |\n",
-                   fm_exportplan_weight_bytes(p));
+    fm_text_printf(t, "| bytes of the weight files | %" PRIu64 " |\n", fm_planned_weight_bytes(p));
     say_original(t, p);
     fm_card_weights(t, p);
     say_quality(t, p);
@@ -238,7 +237,7 @@ static void say_member(struct fm_text *t, const struct fm_exportplan *p)
 static void say_servers(struct fm_text *t, const struct fm_exportplan *p)
 {
     const struct fm_layout *layout = p->options.layout;
-    const char *code = fm_exportplan_ours(p) ? " --trust-remote-code" : "";
+    const char *code = fm_planned_ours(p) ? " --trust-remote-code" : "";
     fm_text_printf(t, "vLLM:\n\n    vllm serve .%s%s\n\nSGLang%s:\n\n", code,
                    layout->vllm_options ? layout->vllm_options : "",
                    layout->sglang_package ? ", with the suite's package" : "");
@@ -256,8 +255,8 @@ static void say_servers(struct fm_text *t, const struct fm_exportplan *p)
  * trust_remote_code it asks, or warns of an unknown type, if that names custom classes. */
 static void say_transformers(struct fm_text *t, const struct fm_exportplan *p)
 {
-    bool code = fm_exportplan_ours(p);
-    const char *list, *config = p->coded == FM_CODED_ROUNDED ? fm_exportplan_format(p, &list) : "";
+    bool code = fm_planned_ours(p);
+    const char *list, *config = p->coded == FM_CODED_ROUNDED ? fm_planned_format(p, &list) : "";
     bool package = strstr(config, "compressed-tensors") != NULL;
     const char *model = "AutoModelForCausalLM.from_pretrained(\".\", dtype=\"auto\"";
     const char *trust = code ? ", trust_remote_code=True" : "";
@@ -295,7 +294,7 @@ static void say_transformers(struct fm_text *t, const struct fm_exportplan *p)
                        "tensors ahead and keeps codes in float32 until\nthey are decoded; set "
                        "`HF_DEACTIVATE_ASYNC_LOAD=1` in the environment to read one tensor at "
                        "a\ntime.\n\n",
-                       fm_exportplan_channels_all(p) * fm_opened_channel_weights(p->from),
+                       fm_planned_channels_all(p) * fm_opened_channel_weights(p->from),
                        fm_dtype_torch(p->from->dtype));
 }
 
@@ -320,7 +319,7 @@ static void say_runtimes(struct fm_text *t, const struct fm_exportplan *p)
                        "Measuring it:\n\n    lm_eval --model hf --model_args "
                        "pretrained=.,dtype=auto%s \\\n        --tasks "
                        "arc_challenge,hellaswag,winogrande --batch_size auto\n\n",
-                       fm_exportplan_ours(p) ? ",trust_remote_code=True" : "");
+                       fm_planned_ours(p) ? ",trust_remote_code=True" : "");
 }
 
 /* ---- provenance ---- */
@@ -405,7 +404,7 @@ static void say_code(struct fm_text *t, const struct fm_exportplan *p)
     fm_text_printf(t,
                    "\n## Code\n\n%sThese files and keys are code of the original's author, or "
                    "make programs load code or\nanother model:\n",
-                   fm_exportplan_ours(p) ? "`" FM_EXPORT_MODELING "` is the fm suite's.  " : "");
+                   fm_planned_ours(p) ? "`" FM_EXPORT_MODELING "` is the fm suite's.  " : "");
     do
         fm_text_printf(t, "%s\n", names);
     while (fm_trust_names(p, FM_CODE_KEPT, &next, names));
@@ -433,5 +432,5 @@ int fm_card_plan(struct fm_exportplan *p, struct fm_err *err)
     say_command(&t, p);
     say_code(&t, p);
     fm_text_printf(&t, "\n" MARK_END);
-    return fm_exportplan_add_text(p, FM_EXPORT_CARD, &t, err);
+    return fm_planned_add_text(p, FM_EXPORT_CARD, &t, err);
 }

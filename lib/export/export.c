@@ -12,7 +12,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/units.h"
 #include "lib/export/exportwriter.h"
-#include "lib/export/plan.h"
+#include "lib/export/exportplan.h"
 #include "lib/export/trust.h"
 #include "lib/stage/stage.h"
 
@@ -52,7 +52,7 @@ static uint64_t stream_bytes(const struct fm_exportplan *p)
 /* Bytes of everything that the export would write. */
 static uint64_t bytes_out(const struct fm_exportplan *p, const struct fm_run_options *run)
 {
-    return is_stream(run) ? stream_bytes(p) : fm_exportplan_bytes(p);
+    return is_stream(run) ? stream_bytes(p) : fm_planned_bytes(p);
 }
 
 /* Members are in order of removed channels, so the first that fits is the largest. */
@@ -101,14 +101,14 @@ static int choose(struct fm_exportplan *p, const struct fm_run_options *run, int
 static void report_channels(struct fm_export_report *r, const struct fm_exportplan *p)
 {
     r->channels_layout = p->widths.by_layout;
-    r->bytes_layout = fm_exportplan_channel_bytes(p, p->widths.by_layout);
+    r->bytes_layout = fm_planned_channel_bytes(p, p->widths.by_layout);
     r->channels_pad = p->widths.by_pad;
-    r->bytes_pad = p->widths.full ? 0 : fm_exportplan_channel_bytes(p, p->widths.by_pad);
+    r->bytes_pad = p->widths.full ? 0 : fm_planned_channel_bytes(p, p->widths.by_pad);
     if (!p->options.layout->all_members)
         return;
     r->members = p->last - p->first + 1;
-    r->channels_freed = fm_exportplan_freed(p);
-    r->bytes_freed = fm_exportplan_channel_bytes(p, r->channels_freed);
+    r->channels_freed = fm_planned_freed(p);
+    r->bytes_freed = fm_planned_channel_bytes(p, r->channels_freed);
 }
 
 /* True if the export holds every channel although the mask removes some, which is possible in
@@ -116,7 +116,7 @@ static void report_channels(struct fm_export_report *r, const struct fm_exportpl
 static bool removes_nothing(const struct fm_exportplan *p)
 {
     return !p->widths.full && p->from->budgets.masks.mask[p->index].removed > 0 &&
-           fm_exportplan_channels_all(p) == fm_masks_channels(&p->from->budgets.masks);
+           fm_planned_channels_all(p) == fm_masks_channels(&p->from->budgets.masks);
 }
 
 static int plan(struct fm_exportplan *p, const struct fm_run_options *run,
@@ -134,7 +134,7 @@ static int plan(struct fm_exportplan *p, const struct fm_run_options *run,
                                    .one_width = layout->one_width,
                                    .index = index,
                                    .budget = p->from->budgets.budget[index].budget,
-                                   .bytes_weights = fm_exportplan_weight_bytes(p),
+                                   .bytes_weights = fm_planned_weight_bytes(p),
                                    .bytes_out = bytes_out(p, run),
                                    .bytes_memory = fm_exportwriter_memory(p, is_stream(run)),
                                    .files = (int)p->files};
@@ -147,8 +147,8 @@ static int plan(struct fm_exportplan *p, const struct fm_run_options *run,
     r->removes_nothing = removes_nothing(p);
     if (fm_stage_shard_bytes(&r->bytes_source, &p->from->bundle, err))
         return err->code;
-    r->larger = fm_exportplan_larger(p, r->bytes_source);
-    r->break_even = fm_exportplan_break_even(p, r->bytes_source);
+    r->larger = fm_planned_larger(p, r->bytes_source);
+    r->break_even = fm_planned_break_even(p, r->bytes_source);
     return !run->outputs.path || is_stream(run)
                ? FM_OK
                : fm_run_space(run->outputs.path, "export", r->bytes_out, &r->bytes_free, err);
@@ -217,7 +217,7 @@ static int export(const struct fm_run_options *run, const struct fm_export_optio
         fm_trust_tell(&p, run);
     if (!rc && write)
         rc = fm_exportwriter_write(&p, run, err);
-    fm_exportplan_release(&p);
+    fm_planned_release(&p);
     fm_opened_release(&opened);
     fm_checkpoint_close(&cp);
     return rc;

@@ -11,12 +11,12 @@
  * An export by a budget, from options to files:
  *
  *   1. cmd/fm-pack.c reads the options and calls fm_export();
- *   2. plan.c refuses invalid combinations, by the layout's descriptor;
+ *   2. exportplan.c refuses invalid combinations, by the layout's descriptor;
  *   3. opened.c opens the family: the bundle, config.json, the masks, and the places of weights;
- *   4. plan.c begins the plan: the members that a load cap keeps;
+ *   4. exportplan.c begins the plan: the members that a load cap keeps;
  *   5. export.c chooses the member whose budget is nearest;
- *   6. plan.c plans its export.  The mask and the layout determine the widths, the widths determine
- *      the tensors of experts (tensors.c), and the layout distributes all tensors over files;
+ *   6. exportplan.c plans its export.  The mask and the layout determine the widths, the widths
+ * determine the tensors of experts (tensors.c), and the layout distributes all tensors over files;
  *      texts.c and card.c write the texts; planned.h has the lists;
  *   7. export.c computes the size of the output and the free space;
  *   8. exportwriter.c makes the directory: pieces of all files in parallel, whose bytes piece.c

@@ -282,8 +282,8 @@ static int put_head(struct filework *f, struct fm_err *err)
     const char *header = NULL;
     char *owned = NULL;
     bool last = i + 1 == p->files;
-    int rc = last ? last_text(f->w, &owned, &size, err)
-                  : fm_exportplan_header(p, i, &header, &owned, err);
+    int rc =
+        last ? last_text(f->w, &owned, &size, err) : fm_planned_header(p, i, &header, &owned, err);
     header = last ? owned : header;
     if (!rc)
         rc = put(f, 0, header, size, err);
@@ -341,7 +341,7 @@ static void write_file(void *arg, int i)
 static int write_files(struct writer *w, struct fm_err *err)
 {
     int last = (int)w->plan->files - 1;
-    fm_taskgroup_init(&w->tasks, w->run, "export", fm_exportplan_weight_bytes(w->plan));
+    fm_taskgroup_init(&w->tasks, w->run, "export", fm_planned_weight_bytes(w->plan));
     if (!w->whole)
         fm_pool_for(last, write_file, w);
     for (int weights = 0; w->whole && weights < 2; weights++)
@@ -356,15 +356,15 @@ static int write_directory(struct writer *w, struct fm_err *err)
 {
     const char *path = w->run->outputs.path;
     bool force = w->run->outputs.force;
-    struct fm_ownexport old = {0};
-    int rc = force ? fm_ownexport_open(&old, path, err) : FM_OK;
+    struct fm_filetable_own old = {0};
+    int rc = force ? fm_filetable_own_open(&old, path, err) : FM_OK;
     if (!rc && !(rc = fm_outdir_open(&w->dir, path, force ? &old.listed : NULL, err))) {
         if (write_files(w, err) || fm_file_unchanged(&w->plan->from->bundle.file, err) ||
             fm_run_announce(w->run, err) || fm_outdir_commit(&w->dir, err))
             rc = err->code;
         fm_outdir_abandon(&w->dir);
     }
-    fm_ownexport_close(&old);
+    fm_filetable_own_close(&old);
     return rc;
 }
 

@@ -4,7 +4,7 @@
 #ifndef FM_EXPORTWRITER_H
 #define FM_EXPORTWRITER_H
 
-#include "lib/export/plan.h"
+#include "lib/export/exportplan.h"
 #include "lib/run/run.h"
 
 /* Write all files of the plan: as the new directory run->outputs.path, whole or not at all, or,

@@ -148,7 +148,7 @@ int fm_filetable_hash(struct fm_digest *digest, const struct fm_file *file,
 
 static bool has(const void *self, const char *name)
 {
-    const struct fm_ownexport *r = self;
+    const struct fm_filetable_own *r = self;
     const cJSON *files = cJSON_GetObjectItemCaseSensitive(r->json, FM_EXPORT_FILES), *file;
     const cJSON *suite = cJSON_GetObjectItemCaseSensitive(r->json, "suite");
     if (!cJSON_IsString(suite) || strcmp(suite->valuestring, "fm") != 0)
@@ -163,12 +163,12 @@ static bool has(const void *self, const char *name)
     return false;
 }
 
-int fm_ownexport_open(struct fm_ownexport *r, const char *path, struct fm_err *err)
+int fm_filetable_own_open(struct fm_filetable_own *r, const char *path, struct fm_err *err)
 {
     struct fm_err unread = {0};
     char *text = NULL;
     size_t size;
-    *r = (struct fm_ownexport){.listed = {FM_EXPORT_JSON, has, r}};
+    *r = (struct fm_filetable_own){.listed = {FM_EXPORT_JSON, has, r}};
     int rc = fm_file_slurp_in(path, FM_EXPORT_JSON, JSON_BYTES_MAX, &text, &size, &unread);
     if (!rc)
         rc = fm_json_tree(&r->json, text, size, &unread);
@@ -179,18 +179,18 @@ int fm_ownexport_open(struct fm_ownexport *r, const char *path, struct fm_err *e
     return rc;
 }
 
-void fm_ownexport_close(struct fm_ownexport *r)
+void fm_filetable_own_close(struct fm_filetable_own *r)
 {
     cJSON_Delete(r->json);
-    *r = (struct fm_ownexport){0};
+    *r = (struct fm_filetable_own){0};
 }
 
-int fm_ownexport_check(const char *path, bool force, struct fm_err *err)
+int fm_filetable_own_check(const char *path, bool force, struct fm_err *err)
 {
-    struct fm_ownexport old = {0};
-    int rc = force ? fm_ownexport_open(&old, path, err) : FM_OK;
+    struct fm_filetable_own old = {0};
+    int rc = force ? fm_filetable_own_open(&old, path, err) : FM_OK;
     if (!rc)
         rc = fm_outdir_check(path, force ? &old.listed : NULL, err);
-    fm_ownexport_close(&old);
+    fm_filetable_own_close(&old);
     return rc;
 }

@@ -59,18 +59,18 @@ int fm_filetable_hash(struct fm_digest *digest, const struct fm_file *file,
  * An export that --force may replace: the files of its directory that belong to it, which
  * fm-export.json lists.
  */
-struct fm_ownexport {
+struct fm_filetable_own {
     cJSON *json; /* fm-export.json; NULL if missing or unreadable */
     struct fm_outdir_listed listed;
 };
 
 /* Read the directory `path`, which need not exist.  FM_ENOMEM, FM_EIO. */
-int fm_ownexport_open(struct fm_ownexport *r, const char *path, struct fm_err *err);
-void fm_ownexport_close(struct fm_ownexport *r); /* zeroed struct is fine */
+int fm_filetable_own_open(struct fm_filetable_own *r, const char *path, struct fm_err *err);
+void fm_filetable_own_close(struct fm_filetable_own *r); /* zeroed struct is fine */
 
 /* Check, before any work, whether an export into `path` is possible.  FM_ECREATE for an existing
  * directory without `force`, or with `force` if it has files that do not belong to an export;
  * FM_ENOMEM, FM_EIO. */
-int fm_ownexport_check(const char *path, bool force, struct fm_err *err);
+int fm_filetable_own_check(const char *path, bool force, struct fm_err *err);
 
 #endif

@@ -3,7 +3,8 @@
  * lib/export/layouts, and one row of the list below; other code reads the descriptor, and names a
  * layout only to choose that one.  The descriptor gives the widths, the tensors, the division into
  * files, the contents of config.json and the model card, how servers split the layout over devices,
- * and its options.  Functions that several descriptors use are in planned.h and plan.h.
+ * and its options.  Functions that several descriptors use are in tensors.h, planned.h and
+ * texts.h.
  *
  * A layout has one form for all runtimes, and may have others, each with its own descriptor.
  */

@@ -13,7 +13,7 @@
 #include "formats/quant/quant.h"
 #include "lib/base/mem.h"
 #include "lib/block/mlp.h"
-#include "lib/export/plan.h"
+#include "lib/export/exportplan.h"
 #include "lib/masks/methods.h"
 #include "lib/stage/budgets.h"
 #include "lib/stage/stage.h"
@@ -80,7 +80,7 @@ static uint64_t tensor_bytes(const struct fm_exportplan *p)
 {
     const struct fm_opened *o = p->from;
     const struct fm_mask *mask = &o->budgets.masks.mask[p->index];
-    uint64_t channel = fm_opened_channel_weights(o), kept = fm_exportplan_channels_all(p);
+    uint64_t channel = fm_opened_channel_weights(o), kept = fm_planned_channels_all(p);
     uint64_t full = o->budgets.budget[p->index].bytes + mask->removed * channel;
     if (p->codes)
         return planned_bytes(p);
@@ -96,9 +96,9 @@ static int fill_cell(struct fm_list_form *f, struct fm_exportplan *p, int index,
                      struct fm_err *err)
 {
     fm_exportplan_widths(p, index);
-    f->as_measured = fm_exportplan_as_measured(p);
+    f->as_measured = fm_planned_as_measured(p);
     int rc = packed ? fm_exportplan_member(p, index, err) : FM_OK;
-    f->files = packed && !rc ? fm_exportplan_bytes(p) : 0;
+    f->files = packed && !rc ? fm_planned_bytes(p) : 0;
     f->tensors = rc && p->codes ? 0 : tensor_bytes(p);
     if (rc == FM_ECONFIG) { /* this export is not possible: not an error of the list */
         *err = (struct fm_err){0};
@@ -119,13 +119,13 @@ static int fill_form(struct fm_list *list, const struct fm_opened *opened, int f
     for (int i = 0; i < list->rows && !rc; i++) {
         if (i == 0 || kind->capped) {
             o.load_low = opened->budgets.budget[i].budget;
-            fm_exportplan_release(&p);
+            fm_planned_release(&p);
             rc = fm_exportplan_begin(&p, opened, &o, err);
         }
         if (!rc)
             rc = fill_cell(&list->row[i].form[form], &p, i, list->packed, err);
     }
-    fm_exportplan_release(&p);
+    fm_planned_release(&p);
     return rc;
 }
 
@@ -144,7 +144,7 @@ static int fill_format(struct fm_list *list, const struct fm_opened *o, int form
         if (f->width > 0)
             rc = fm_exportplan_same_layers(&p, i, &f->tensors, err);
     }
-    fm_exportplan_release(&p);
+    fm_planned_release(&p);
     if (rc == FM_ECONFIG) { /* the model cannot have the format */
         *err = (struct fm_err){0};
         rc = FM_OK;

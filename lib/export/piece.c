@@ -51,7 +51,7 @@ static uint32_t step_of(const struct fm_exportplan *p, const struct fm_planned_b
 {
     const struct fm_segments *seg = &p->from->seg;
     const struct fm_packed *packed = packed_of(p, b);
-    uint32_t all = fm_exportplan_stored(p, b), group = (uint32_t)packed->group, end = all;
+    uint32_t all = fm_planned_stored(p, b), group = (uint32_t)packed->group, end = all;
     bool columns = fm_expert_cut(p->from->config.expert, b->part).columns;
     if (columns || (p->options.quantise && fm_packed_at(&p->packed, b->m)->scheme.storage))
         return all - first;
@@ -93,11 +93,11 @@ struct fm_piece fm_piece_next(const struct fm_exportplan *p, const struct fm_pla
     uint64_t group = (uint64_t)packed->group;
     x.block = b;
     if (at > b->at)
-        x.first = (uint32_t)((at - b->at) / fm_exportplan_unit_bytes(p, b, group) * group);
+        x.first = (uint32_t)((at - b->at) / fm_planned_unit_bytes(p, b, group) * group);
     x.n = step_of(p, b, x.first, limit);
     x.size = b->bytes - (at - b->at);
-    if (fm_exportplan_has_channels(p, b) && x.first + x.n < fm_exportplan_stored(p, b))
-        x.size = fm_exportplan_unit_bytes(p, b, x.n);
+    if (fm_planned_has_channels(p, b) && x.first + x.n < fm_planned_stored(p, b))
+        x.size = fm_planned_unit_bytes(p, b, x.n);
     if (p->from->volumes.at)
         x.source = fm_volumes_expert(&p->from->volumes, b->m, (int)(part - packed->part), b->e) +
                    fm_packed_bytes(packed, part, x.first);
@@ -210,7 +210,7 @@ static int read_planes(struct fm_channels *c, const struct fm_exportplan *p,
             rc = read_checked(plane, p, b, i, x->first, c->count, err);
     }
     bool codes = fm_packed_find(c->packed, c->of, 0);
-    bool apart = p->codes ? !fm_exportplan_has_channels(p, b) : c->count > 0;
+    bool apart = p->codes ? !fm_planned_has_channels(p, b) : c->count > 0;
     return !rc && codes && apart ? fm_packed_read_apart(c, &expert, err) : rc;
 }
 
@@ -220,7 +220,7 @@ int fm_piece_take(struct fm_channels *c, const struct fm_exportplan *p, const st
     const struct fm_planned_block *b = x->block;
     if (!b || (c->config && !p->codes))
         return FM_OK;
-    uint64_t k = p->codes ? fm_exportplan_stored(p, b) : fm_exportplan_kept(p, b);
+    uint64_t k = p->codes ? fm_planned_stored(p, b) : fm_planned_kept(p, b);
     uint64_t end = (uint64_t)x->first + x->n;
     if (!c->config)
         *c = (struct fm_channels){.config = &p->from->config,
@@ -244,11 +244,11 @@ static const void *cut_channels(const struct fm_channels *c, const struct fm_exp
                                 const struct fm_piece *x)
 {
     const struct fm_planned_block *b = x->block;
-    uint64_t k = fm_exportplan_kept(p, b), end = (uint64_t)x->first + x->n;
-    if (!fm_exportplan_has_channels(p, b))
+    uint64_t k = fm_planned_kept(p, b), end = (uint64_t)x->first + x->n;
+    if (!fm_planned_has_channels(p, b))
         return b->plane == FM_PLANES ? c->factor : c->plane[1];
     return fm_packed_cut(c, b->part, b->plane, k > x->first ? (end < k ? end : k) - x->first : 0,
-                         x->n, fm_exportplan_blank(p, b));
+                         x->n, fm_planned_blank(p, b));
 }
 
 /* ---- the bytes of other tensors ---- */

@@ -40,8 +40,8 @@ static bool is_kind_sane(const struct fm_planned_tensor *t)
     return false;
 }
 
-int fm_exportplan_add_tensor(struct fm_exportplan *p, const struct fm_planned_tensor *like,
-                             struct fm_err *err)
+int fm_planned_add_tensor(struct fm_exportplan *p, const struct fm_planned_tensor *like,
+                          struct fm_err *err)
 {
     assert(is_kind_sane(like));
     size_t first = p->from->rests + most_parts(p);
@@ -62,7 +62,7 @@ int fm_exportplan_add_tensor(struct fm_exportplan *p, const struct fm_planned_te
     return FM_OK;
 }
 
-bool fm_exportplan_has_channels(const struct fm_exportplan *p, const struct fm_planned_block *b)
+bool fm_planned_has_channels(const struct fm_exportplan *p, const struct fm_planned_block *b)
 {
     enum fm_weight_part of = fm_expert_cut(p->from->config.expert, b->part).of;
     return b->plane < 0 || fm_packed_find(fm_packed_at(&p->packed, b->m), of, b->plane);
@@ -80,21 +80,21 @@ static int add_block(struct fm_exportplan *p, const struct fm_planned_block *lik
         return rc;
     struct fm_planned_block *b = &p->block[p->blocks++];
     *b = *like;
-    if (fm_exportplan_has_channels(p, b))
-        b->bytes = fm_exportplan_unit_bytes(p, b, fm_exportplan_stored(p, b));
+    if (fm_planned_has_channels(p, b))
+        b->bytes = fm_planned_unit_bytes(p, b, fm_planned_stored(p, b));
     if (t->blocks++)
         b->at = b[-1].at + b[-1].bytes;
     return FM_OK;
 }
 
-int fm_exportplan_add_experts(struct fm_exportplan *p, int m, const struct fm_tensor *t, int first,
-                              int n, enum fm_weight_part part, int plane, struct fm_err *err)
+int fm_planned_add_experts(struct fm_exportplan *p, int m, const struct fm_tensor *t, int first,
+                           int n, enum fm_weight_part part, int plane, struct fm_err *err)
 {
     const struct fm_planned_tensor like = {.t = *t, .m = m, .kind = FM_PLANNED_EXPERTS};
     struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
     int cuts = fm_expert_cuts(cut, p->from->config.expert, part);
     uint64_t all = fm_tensor_count(t) * (uint64_t)fm_dtype_bits(t->dtype) / 8;
-    int rc = fm_exportplan_add_tensor(p, &like, err);
+    int rc = fm_planned_add_tensor(p, &like, err);
     for (int i = 0; i < n * cuts && !rc; i++) {
         const struct fm_planned_block b = {.m = m,
                                            .e = first + i / cuts,
@@ -106,8 +106,8 @@ int fm_exportplan_add_experts(struct fm_exportplan *p, int m, const struct fm_te
     return rc;
 }
 
-int fm_exportplan_add_file(struct fm_exportplan *p, const char *name, char *header,
-                           uint64_t header_bytes, uint64_t bytes, bool weights, struct fm_err *err)
+int fm_planned_add_file(struct fm_exportplan *p, const char *name, char *header,
+                        uint64_t header_bytes, uint64_t bytes, bool weights, struct fm_err *err)
 {
     int rc = FM_GROW(p->file, p->file_room, p->files + 1, "the files of an export", err);
     if (!rc && strlen(name) >= sizeof p->file->name)
@@ -123,20 +123,20 @@ int fm_exportplan_add_file(struct fm_exportplan *p, const char *name, char *head
     return FM_OK;
 }
 
-int fm_exportplan_add_text(struct fm_exportplan *p, const char *name, struct fm_text *t,
-                           struct fm_err *err)
+int fm_planned_add_text(struct fm_exportplan *p, const char *name, struct fm_text *t,
+                        struct fm_err *err)
 {
     size_t size = t->size;
     char *data = t->data;
     bool failed = t->failed;
     *t = (struct fm_text){0};
     if (!failed)
-        return fm_exportplan_add_file(p, name, data, size, size, false, err);
+        return fm_planned_add_file(p, name, data, size, size, false, err);
     free(data);
     return fm_fail(err, FM_ENOMEM, "no memory for %s", name);
 }
 
-void fm_exportplan_place(struct fm_exportplan *p, const struct fm_tensor *placed, size_t file)
+void fm_planned_place(struct fm_exportplan *p, const struct fm_tensor *placed, size_t file)
 {
     struct fm_planned_tensor *found =
         fm_names_find(p->tensor, p->tensors, sizeof *p->tensor, placed->name);
@@ -146,7 +146,7 @@ void fm_exportplan_place(struct fm_exportplan *p, const struct fm_tensor *placed
     found->file = file;
 }
 
-void fm_exportplan_forget(struct fm_exportplan *p, size_t files)
+void fm_planned_forget(struct fm_exportplan *p, size_t files)
 {
     for (size_t i = files; i < p->files; i++)
         free(p->file[i].header);
@@ -158,9 +158,9 @@ void fm_exportplan_forget(struct fm_exportplan *p, size_t files)
     p->tensors = p->blocks = p->weight_files = 0;
 }
 
-void fm_exportplan_release(struct fm_exportplan *p)
+void fm_planned_release(struct fm_exportplan *p)
 {
-    fm_exportplan_forget(p, 0);
+    fm_planned_forget(p, 0);
     free(p->tensor);
     free(p->block);
     free(p->file);
@@ -204,7 +204,7 @@ static bool is_file_sane(const struct fm_exportplan *p, size_t i)
            (f->weights || f->tensors == 0);
 }
 
-bool fm_exportplan_sane(const struct fm_exportplan *p)
+bool fm_planned_sane(const struct fm_exportplan *p)
 {
     size_t tensors = 0;
     for (size_t i = 0; i < fm_opened_experts(p->from); i++)
@@ -221,7 +221,7 @@ bool fm_exportplan_sane(const struct fm_exportplan *p)
 
 /* ---- bytes ---- */
 
-uint64_t fm_exportplan_weight_bytes(const struct fm_exportplan *p)
+uint64_t fm_planned_weight_bytes(const struct fm_exportplan *p)
 {
     uint64_t bytes = 0;
     for (size_t i = 0; i < p->files; i++)
@@ -229,7 +229,7 @@ uint64_t fm_exportplan_weight_bytes(const struct fm_exportplan *p)
     return bytes;
 }
 
-uint64_t fm_exportplan_bytes(const struct fm_exportplan *p)
+uint64_t fm_planned_bytes(const struct fm_exportplan *p)
 {
     uint64_t bytes = 0;
     for (size_t i = 0; i < p->files; i++)
@@ -237,15 +237,15 @@ uint64_t fm_exportplan_bytes(const struct fm_exportplan *p)
     return bytes;
 }
 
-uint64_t fm_exportplan_unit_bytes(const struct fm_exportplan *p, const struct fm_planned_block *b,
-                                  uint64_t channels)
+uint64_t fm_planned_unit_bytes(const struct fm_exportplan *p, const struct fm_planned_block *b,
+                               uint64_t channels)
 {
-    return fm_exportplan_forms(p, b, channels, channels).file_bytes;
+    return fm_planned_forms(p, b, channels, channels).file_bytes;
 }
 
-struct fm_packed_forms fm_exportplan_forms(const struct fm_exportplan *p,
-                                           const struct fm_planned_block *b, uint64_t channels,
-                                           uint64_t stored)
+struct fm_packed_forms fm_planned_forms(const struct fm_exportplan *p,
+                                        const struct fm_planned_block *b, uint64_t channels,
+                                        uint64_t stored)
 {
     const struct fm_config *c = &p->from->config;
     const struct fm_expert_cut cut = fm_expert_cut(c->expert, b->part);
@@ -253,7 +253,7 @@ struct fm_packed_forms fm_exportplan_forms(const struct fm_exportplan *p,
                            channels, stored);
 }
 
-uint64_t fm_exportplan_channel_bytes(const struct fm_exportplan *p, uint64_t channels)
+uint64_t fm_planned_channel_bytes(const struct fm_exportplan *p, uint64_t channels)
 {
     uint64_t group = 0; /* bytes of p->packed.group channels, summed over the layers */
     for (int m = 0; m < p->packed.M; m++) {
@@ -263,8 +263,8 @@ uint64_t fm_exportplan_channel_bytes(const struct fm_exportplan *p, uint64_t cha
     return channels * group / (uint64_t)p->packed.M / (uint64_t)p->packed.group;
 }
 
-int fm_exportplan_header(const struct fm_exportplan *p, size_t i, const char **header, char **owned,
-                         struct fm_err *err)
+int fm_planned_header(const struct fm_exportplan *p, size_t i, const char **header, char **owned,
+                      struct fm_err *err)
 {
     const struct fm_planned_file *f = &p->file[i];
     void *data = NULL;
@@ -282,23 +282,23 @@ static size_t expert_of(const struct fm_exportplan *p, const struct fm_planned_b
     return (size_t)b->m * (size_t)p->from->config.E + (size_t)b->e;
 }
 
-uint32_t fm_exportplan_kept(const struct fm_exportplan *p, const struct fm_planned_block *b)
+uint32_t fm_planned_kept(const struct fm_exportplan *p, const struct fm_planned_block *b)
 {
-    return b->plane == 1 ? fm_exportplan_stored(p, b) : p->widths.kept[expert_of(p, b)];
+    return b->plane == 1 ? fm_planned_stored(p, b) : p->widths.kept[expert_of(p, b)];
 }
 
-uint32_t fm_exportplan_stored(const struct fm_exportplan *p, const struct fm_planned_block *b)
+uint32_t fm_planned_stored(const struct fm_exportplan *p, const struct fm_planned_block *b)
 {
     return p->widths.stored[expert_of(p, b)];
 }
 
-int fm_exportplan_blank(const struct fm_exportplan *p, const struct fm_planned_block *b)
+int fm_planned_blank(const struct fm_exportplan *p, const struct fm_planned_block *b)
 {
     const struct fm_packed *packed = fm_packed_at(&p->packed, b->m);
     return b->plane == 0 ? fm_code_zero(packed->scheme.storage->code) : 0;
 }
 
-uint64_t fm_exportplan_layer_channels(const struct fm_exportplan *p, int m)
+uint64_t fm_planned_layer_channels(const struct fm_exportplan *p, int m)
 {
     uint64_t sum = 0;
     for (int e = 0; e < p->from->config.E; e++)
@@ -306,15 +306,15 @@ uint64_t fm_exportplan_layer_channels(const struct fm_exportplan *p, int m)
     return sum;
 }
 
-uint64_t fm_exportplan_channels_all(const struct fm_exportplan *p)
+uint64_t fm_planned_channels_all(const struct fm_exportplan *p)
 {
     uint64_t sum = 0;
     for (int m = 0; m < p->from->config.M; m++)
-        sum += fm_exportplan_layer_channels(p, m);
+        sum += fm_planned_layer_channels(p, m);
     return sum;
 }
 
-uint64_t fm_exportplan_freed(const struct fm_exportplan *p)
+uint64_t fm_planned_freed(const struct fm_exportplan *p)
 {
     uint64_t freed = fm_masks_channels(&p->from->budgets.masks);
     for (size_t i = 0; i < fm_opened_experts(p->from); i++)
@@ -322,7 +322,7 @@ uint64_t fm_exportplan_freed(const struct fm_exportplan *p)
     return freed;
 }
 
-bool fm_exportplan_as_measured(const struct fm_exportplan *p)
+bool fm_planned_as_measured(const struct fm_exportplan *p)
 {
     const uint32_t *mask = fm_masks_widths(&p->from->budgets.masks, p->index);
     size_t bytes = fm_opened_experts(p->from) * sizeof *mask;
@@ -330,23 +330,23 @@ bool fm_exportplan_as_measured(const struct fm_exportplan *p)
            (p->options.layout->all_members || memcmp(p->widths.kept, mask, bytes) == 0);
 }
 
-bool fm_exportplan_larger(const struct fm_exportplan *p, uint64_t source)
+bool fm_planned_larger(const struct fm_exportplan *p, uint64_t source)
 {
-    return fm_exportplan_weight_bytes(p) > source + source / 50;
+    return fm_planned_weight_bytes(p) > source + source / 50;
 }
 
-double fm_exportplan_break_even(const struct fm_exportplan *p, uint64_t source)
+double fm_planned_break_even(const struct fm_exportplan *p, uint64_t source)
 {
     uint64_t all = fm_masks_channels(&p->from->budgets.masks);
-    double experts = (double)fm_exportplan_channel_bytes(p, all);
-    double stored = (double)fm_exportplan_channel_bytes(p, fm_exportplan_channels_all(p));
-    double rest = (double)fm_exportplan_weight_bytes(p) - stored;
+    double experts = (double)fm_planned_channel_bytes(p, all);
+    double stored = (double)fm_planned_channel_bytes(p, fm_planned_channels_all(p));
+    double rest = (double)fm_planned_weight_bytes(p) - stored;
     if (p->widths.full)
         return rest + stored < (double)source ? 0 : 2;
     return 1 - ((double)source - rest) / experts;
 }
 
-const char *fm_exportplan_format(const struct fm_exportplan *p, const char **list)
+const char *fm_planned_format(const struct fm_exportplan *p, const char **list)
 {
     const struct fm_quantiser *q = p->options.quantise;
     bool fused = fm_families_fused(p->from->config.family);

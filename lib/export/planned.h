@@ -1,9 +1,9 @@
 /*
  * What is planned for an export: widths, tensors, the bytes of the bundle that fill them, and
- * files. plan.c, the layouts and the writers of texts build the lists in this order:
+ * files.  exportplan.c, the layouts and the writers of texts build the lists in this order:
  *
  *     member --level, round, store--> widths: kept <= stored <= I        of every expert
- *                                        |  layout->experts, fm_exportplan_rest
+ *                                        |  layout->experts, fm_tensors_rest
  *                                        v
  *     file      | header | tensor | tensor | tensor | ...                layout->files, or shards
  *                             |
@@ -12,7 +12,7 @@
  *     block     | kept channels | stored, but not kept: blank |          a cut of one expert
  *
  * Tensors are in the order in which they were added until all are known; then by name, for
- * fm_exportplan_place; then by file and offset, the order in which the writer goes through them.
+ * fm_planned_place; then by file and offset, the order in which the writer goes through them.
  *
  * Invariants:
  *   1. Of every expert, kept <= stored <= I.
@@ -167,110 +167,90 @@ struct fm_exportplan {
     char *family;   /* fm_family of config.json, the same for all members; NULL: not made yet */
 };
 
-void fm_exportplan_release(struct fm_exportplan *p); /* zeroed struct is fine */
+void fm_planned_release(struct fm_exportplan *p); /* zeroed struct is fine */
 /* Keep the first `files` files: the weight files with their index, or 0 to remove the tensors,
  * too. */
-void fm_exportplan_forget(struct fm_exportplan *p, size_t files);
+void fm_planned_forget(struct fm_exportplan *p, size_t files);
 
 /*
  * For asserts of a DEBUG build: true if widths kept are at most those stored, and these at most I,
  * and if the tensors of each file, and the blocks of each tensor, are contiguous and in order.
  */
-bool fm_exportplan_sane(const struct fm_exportplan *p);
+bool fm_planned_sane(const struct fm_exportplan *p);
 
 /* ---- properties ---- */
 
 /* Whether it includes our modelling file, so that loading it requires trust_remote_code. */
-static inline bool fm_exportplan_ours(const struct fm_exportplan *p)
+static inline bool fm_planned_ours(const struct fm_exportplan *p)
 {
     return p->options.layout->names == FM_NAMING_RAGGED;
 }
 
 /* Bytes of all weight files; of all files. */
-uint64_t fm_exportplan_weight_bytes(const struct fm_exportplan *p);
-uint64_t fm_exportplan_bytes(const struct fm_exportplan *p);
+uint64_t fm_planned_weight_bytes(const struct fm_exportplan *p);
+uint64_t fm_planned_bytes(const struct fm_exportplan *p);
 /* Bytes of `channels` channels in a block, whole channel groups if it has codes. */
-uint64_t fm_exportplan_unit_bytes(const struct fm_exportplan *p, const struct fm_planned_block *b,
-                                  uint64_t channels);
+uint64_t fm_planned_unit_bytes(const struct fm_exportplan *p, const struct fm_planned_block *b,
+                               uint64_t channels);
 /* Where the first `channels` channels of a block are, if it has `stored`: in the block, and in the
  * bundle's form of its part, in which a plane has the storage of `packed`. */
-struct fm_packed_forms fm_exportplan_forms(const struct fm_exportplan *p,
-                                           const struct fm_planned_block *b, uint64_t channels,
-                                           uint64_t stored);
+struct fm_packed_forms fm_planned_forms(const struct fm_exportplan *p,
+                                        const struct fm_planned_block *b, uint64_t channels,
+                                        uint64_t stored);
 /* Bytes of that many channels of experts, with everything that belongs to them; for codes, whole
  * channel groups. */
-uint64_t fm_exportplan_channel_bytes(const struct fm_exportplan *p, uint64_t channels);
+uint64_t fm_planned_channel_bytes(const struct fm_exportplan *p, uint64_t channels);
 /* Whether the block has channels; else it is numbers that belong to a whole matrix. */
-bool fm_exportplan_has_channels(const struct fm_exportplan *p, const struct fm_planned_block *b);
+bool fm_planned_has_channels(const struct fm_exportplan *p, const struct fm_planned_block *b);
 /* Channels of a block: its expert's channels; for scales, kept equals stored. */
-uint32_t fm_exportplan_kept(const struct fm_exportplan *p, const struct fm_planned_block *b);
-uint32_t fm_exportplan_stored(const struct fm_exportplan *p, const struct fm_planned_block *b);
+uint32_t fm_planned_kept(const struct fm_exportplan *p, const struct fm_planned_block *b);
+uint32_t fm_planned_stored(const struct fm_exportplan *p, const struct fm_planned_block *b);
 /* The value of each byte of a block's channels that are stored but not kept. */
-int fm_exportplan_blank(const struct fm_exportplan *p, const struct fm_planned_block *b);
+int fm_planned_blank(const struct fm_exportplan *p, const struct fm_planned_block *b);
 /* Number of channels in the files, of the m-th layer of experts and of all. */
-uint64_t fm_exportplan_layer_channels(const struct fm_exportplan *p, int m);
-uint64_t fm_exportplan_channels_all(const struct fm_exportplan *p);
+uint64_t fm_planned_layer_channels(const struct fm_exportplan *p, int m);
+uint64_t fm_planned_channels_all(const struct fm_exportplan *p);
 /* Number of channels of the model that are not kept. */
-uint64_t fm_exportplan_freed(const struct fm_exportplan *p);
+uint64_t fm_planned_freed(const struct fm_exportplan *p);
 /* True if the export computes what the masks do, so that their figures are those of the export:
  * every expert has the mask's width, and no expert is rounded. */
-bool fm_exportplan_as_measured(const struct fm_exportplan *p);
+bool fm_planned_as_measured(const struct fm_exportplan *p);
 /* True if weight files are more than 2 % larger than `source` bytes; the margin allows for headers
  * and longer names. */
-bool fm_exportplan_larger(const struct fm_exportplan *p, uint64_t source);
+bool fm_planned_larger(const struct fm_exportplan *p, uint64_t source);
 /* The fraction of removed channels from which weight files are smaller than `source` bytes: at
  * most 0 if they always are, more than 1 if they never are. */
-double fm_exportplan_break_even(const struct fm_exportplan *p, uint64_t source);
+double fm_planned_break_even(const struct fm_exportplan *p, uint64_t source);
 /* With options.quantise: the quantization_config of the export, without braces and without the list
  * of modules that are not quantised; and the key of that list.  NULL: the format does not support
  * the family's experts. */
-const char *fm_exportplan_format(const struct fm_exportplan *p, const char **list);
+const char *fm_planned_format(const struct fm_exportplan *p, const char **list);
 
 /* *header: the bytes of file i before its tensors, file[i].header_bytes of them.  Those of a
  * carried file are read from the bundle and checked; free(*owned), which is NULL for all others. */
-int fm_exportplan_header(const struct fm_exportplan *p, size_t i, const char **header, char **owned,
-                         struct fm_err *err);
-
-/* ---- for layouts: common tensors and files ---- */
-
-/*
- * The experts of the m-th layer of experts: flat tensors, gate_up (2 sum k, H) and down (sum k, H),
- * and gate_up_bias (2 sum k) if they have biases.  Codes and their scales, gate_up_scale and
- * down_scale, are in the order of the bundle (lib/model/packed.h).  With FM_CODED_EXPERTS, scales
- * that belong to no channel are down_scale (E, H), and factors of scales are gate_up_factor (E, 2)
- * and down_factor (E, 1).
- */
-int fm_exportplan_flat(struct fm_exportplan *p, int m, struct fm_err *err);
-/* Add the tensor `t` of all experts of the m-th layer, with the name of the part `named` and a
- * suffix: fm_exportplan_add_experts. */
-int fm_exportplan_add_flat(struct fm_exportplan *p, int m, struct fm_tensor *t,
-                           enum fm_weight_part named, const char *suffix, enum fm_weight_part part,
-                           int plane, struct fm_err *err);
-/* The checkpoint's own tensors of every expert, or of the whole layer. */
-int fm_exportplan_stock(struct fm_exportplan *p, int m, struct fm_err *err);
-/* All tensors outside the experts, under the names of the layout. */
-int fm_exportplan_rest(struct fm_exportplan *p, struct fm_err *err);
+int fm_planned_header(const struct fm_exportplan *p, size_t i, const char **header, char **owned,
+                      struct fm_err *err);
 
 /* ---- for layouts and texts: adding ---- */
 
 /* Add a tensor; `like` is copied, including its name.  Dtype, shape, m, kind and the fields of its
  * kind must be set. */
-int fm_exportplan_add_tensor(struct fm_exportplan *p, const struct fm_planned_tensor *like,
-                             struct fm_err *err);
+int fm_planned_add_tensor(struct fm_exportplan *p, const struct fm_planned_tensor *like,
+                          struct fm_err *err);
 /* Add a tensor of experts [first, first + n) of the m-th layer: from each, the cuts of `part`, in a
  * plane of codes or as values (-1).  Blocks that have no channels are equal shares of the tensor.
  */
-int fm_exportplan_add_experts(struct fm_exportplan *p, int m, const struct fm_tensor *t, int first,
-                              int n, enum fm_weight_part part, int plane, struct fm_err *err);
+int fm_planned_add_experts(struct fm_exportplan *p, int m, const struct fm_tensor *t, int first,
+                           int n, enum fm_weight_part part, int plane, struct fm_err *err);
 /* Add a file; takes ownership of header, even on failure. */
-int fm_exportplan_add_file(struct fm_exportplan *p, const char *name, char *header,
-                           uint64_t header_bytes, uint64_t bytes, bool weights, struct fm_err *err);
+int fm_planned_add_file(struct fm_exportplan *p, const char *name, char *header,
+                        uint64_t header_bytes, uint64_t bytes, bool weights, struct fm_err *err);
 /* Add a text as a file; releases it. */
-int fm_exportplan_add_text(struct fm_exportplan *p, const char *name, struct fm_text *t,
-                           struct fm_err *err);
+int fm_planned_add_text(struct fm_exportplan *p, const char *name, struct fm_text *t,
+                        struct fm_err *err);
 /* Put the tensor named placed->name into file `file`, with the offset and size of `placed`; the
  * tensors of the plan must be in order of name. */
-void fm_exportplan_place(struct fm_exportplan *p, const struct fm_tensor *placed, size_t file);
+void fm_planned_place(struct fm_exportplan *p, const struct fm_tensor *placed, size_t file);
 
 #define FM_EXPORT_CARD "README.md"
 #define FM_EXPORT_CARD_MAX ((size_t)4 << 20) /* the largest card that is read */

@@ -1,9 +1,12 @@
-/* The tensors of experts in an export, and those outside the experts. */
+/*
+ * Two forms of experts, which layouts choose from, and the tensors that every export has.
+ */
+#include "lib/export/tensors.h"
+
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "lib/export/planned.h"
 #include "lib/model/checkpoint.h"
 #include "lib/model/stored.h"
 
@@ -16,16 +19,16 @@
  *     gate_up     | e0: gate, up of channel 0 | gate, up of channel 1 | ... | e1: ...
  *     down        | e0: channel 0 | channel 1 | ... | e1: ...
  */
-int fm_exportplan_add_flat(struct fm_exportplan *p, int m, struct fm_tensor *t,
-                           enum fm_weight_part named, const char *suffix, enum fm_weight_part part,
-                           int plane, struct fm_err *err)
+int fm_tensors_add_flat(struct fm_exportplan *p, int m, struct fm_tensor *t,
+                        enum fm_weight_part named, const char *suffix, enum fm_weight_part part,
+                        int plane, struct fm_err *err)
 {
     const struct fm_config *c = &p->from->config;
     char name[FM_WEIGHT_NAME_BYTES], whole[FM_WEIGHT_NAME_BYTES + 8];
     fm_weights_name_of(name, c, p->options.layout->names, named, c->moe[m], 0);
     snprintf(whole, sizeof whole, "%s%s", name, suffix);
     t->name = whole;
-    return fm_exportplan_add_experts(p, m, t, 0, c->E, part, plane, err);
+    return fm_planned_add_experts(p, m, t, 0, c->E, part, plane, err);
 }
 
 /* Add the scales and the factors of a part that belong to no channel. */
@@ -36,26 +39,26 @@ static int add_apart(struct fm_exportplan *p, int m, enum fm_weight_part of, str
     enum fm_weight_part cut = of == FM_PART_DOWN_T ? FM_PART_DOWN : FM_PART_GATE;
     uint64_t scales = fm_packed_apart(packed, c, of);
     struct fm_tensor t = {.dtype = packed->scales, .dims = 2, .shape = {(uint64_t)c->E, scales}};
-    if (scales > 0 && fm_exportplan_add_flat(p, m, &t, of, FM_PACKED_SCALE, cut, 1, err))
+    if (scales > 0 && fm_tensors_add_flat(p, m, &t, of, FM_PACKED_SCALE, cut, 1, err))
         return err->code;
     t.dtype = FM_F32;
     t.shape[1] = (uint64_t)fm_expert_part_rows(c->expert, of);
     return packed->scheme.storage->factor_end
-               ? fm_exportplan_add_flat(p, m, &t, of, FM_PACKED_FACTOR, cut, FM_PLANES, err)
+               ? fm_tensors_add_flat(p, m, &t, of, FM_PACKED_FACTOR, cut, FM_PLANES, err)
                : FM_OK;
 }
 
-int fm_exportplan_flat(struct fm_exportplan *p, int m, struct fm_err *err)
+int fm_tensors_flat(struct fm_exportplan *p, int m, struct fm_err *err)
 {
     const struct fm_packed *packed = fm_packed_at(&p->packed, m);
-    assert(fm_exportplan_layer_channels(p, m) % (uint64_t)packed->group == 0);
+    assert(fm_planned_layer_channels(p, m) % (uint64_t)packed->group == 0);
     for (int i = 0; i < packed->parts; i++) {
         const struct fm_packed_part part =
-            fm_packed_flat(packed, &packed->part[i], fm_exportplan_layer_channels(p, m));
+            fm_packed_flat(packed, &packed->part[i], fm_planned_layer_channels(p, m));
         struct fm_tensor t = {.dtype = part.dtype, .dims = part.dims};
         memcpy(t.shape, part.shape, sizeof part.shape);
-        if (fm_exportplan_add_flat(p, m, &t, part.of, part.plane == 1 ? FM_PACKED_SCALE : "",
-                                   part.of, part.plane, err))
+        if (fm_tensors_add_flat(p, m, &t, part.of, part.plane == 1 ? FM_PACKED_SCALE : "", part.of,
+                                part.plane, err))
             return err->code;
     }
     if (p->coded == FM_CODED_EXPERTS &&
@@ -104,7 +107,7 @@ static int add_stock(struct fm_exportplan *p, const struct matrix *x, struct fm_
     struct fm_tensor t = x->values;
     t.name = x->name;
     t.dtype = p->from->dtype;
-    return fm_exportplan_add_experts(p, x->m, &t, x->first, x->n, x->part, -1, err);
+    return fm_planned_add_experts(p, x->m, &t, x->first, x->n, x->part, -1, err);
 }
 
 /* Add a plane of codes, or the factor of scales: the matrix's name with another ending. */
@@ -116,8 +119,8 @@ static int add_plane(struct fm_exportplan *p, const struct fm_tensor *like, cons
     struct fm_tensor t = *like;
     fm_stored_name(name, storage, x->name, end);
     t.name = name;
-    return fm_exportplan_add_experts(p, x->m, &t, x->first, x->n, fm_stored_part(storage, x->part),
-                                     plane, err);
+    return fm_planned_add_experts(p, x->m, &t, x->first, x->n, fm_stored_part(storage, x->part),
+                                  plane, err);
 }
 
 /* Add numbers that belong to a matrix: its name with another ending. */
@@ -133,7 +136,7 @@ static int add_numbers(struct fm_exportplan *p, const struct fm_tensor *like,
                                   .number = {(int64_t)first, (int64_t)second}};
     fm_stored_name(name, storage, x->name, end);
     t.t.name = name;
-    return fm_exportplan_add_tensor(p, &t, err);
+    return fm_planned_add_tensor(p, &t, err);
 }
 
 /* Add what belongs to a whole matrix that is rounded. */
@@ -170,7 +173,7 @@ static int add_codes(struct fm_exportplan *p, const struct matrix *x, struct fm_
     return rounded ? add_whole(p, x, err) : FM_OK;
 }
 
-int fm_exportplan_stock(struct fm_exportplan *p, int m, struct fm_err *err)
+int fm_tensors_stock(struct fm_exportplan *p, int m, struct fm_err *err)
 {
     const struct fm_config *c = &p->from->config;
     const bool codes = fm_packed_at(&p->packed, m)->scheme.storage;
@@ -184,7 +187,7 @@ int fm_exportplan_stock(struct fm_exportplan *p, int m, struct fm_err *err)
             struct matrix x = {.part = w->part, .m = m, .first = e, .n = each ? 1 : c->E};
             x.values = stock_shape(c, w, p->widths.stored[(size_t)m * (size_t)c->E + (size_t)e]);
             fm_weights_name_of(x.name, c, FM_NAMING_STOCK, w->part, c->moe[m], e);
-            assert(each || fm_exportplan_layer_channels(p, m) ==
+            assert(each || fm_planned_layer_channels(p, m) ==
                                (uint64_t)c->E * p->widths.stored[(size_t)m * (size_t)c->E]);
             if (each || e == 0)
                 rc = (codes && w->part != FM_PART_BIAS ? add_codes : add_stock)(p, &x, err);
@@ -359,7 +362,7 @@ static int decode_rest(struct fm_planned_tensor *t, bool *scales, char *name,
     return FM_OK;
 }
 
-int fm_exportplan_rest(struct fm_exportplan *p, struct fm_err *err)
+int fm_tensors_rest(struct fm_exportplan *p, struct fm_err *err)
 {
     for (size_t i = 0; i < p->from->rests; i++) {
         const struct fm_opened_tensor *from = &p->from->rest[i];
@@ -378,7 +381,7 @@ int fm_exportplan_rest(struct fm_exportplan *p, struct fm_err *err)
         if (from->extra && p->narrowed && narrow_extra(&like, p, err))
             return err->code;
         if ((like.from && !from->extra && widen_shared(&like, p, &like.from->at, err)) ||
-            fm_exportplan_add_tensor(p, &like, err))
+            fm_planned_add_tensor(p, &like, err))
             return err->code;
     }
     return FM_OK;

@@ -250,7 +250,7 @@ static void set_rounded(struct fm_texts_edit *e, const struct fm_exportplan *p)
     int n;
     if (p->coded != FM_CODED_ROUNDED || e->rc)
         return;
-    fm_text_printf(&t, "{%s, ", fm_exportplan_format(p, &list));
+    fm_text_printf(&t, "{%s, ", fm_planned_format(p, &list));
     fm_text_printf(&t, "\"%s\": [\n    \"lm_head\"", list);
     for (size_t i = 0; i < p->tensors; i++)
         if (is_linear(&n, &p->tensor[i]) && strcmp(p->tensor[i].t.name, "lm_head.weight") != 0) {
@@ -281,7 +281,7 @@ static void set_codes(struct fm_texts_edit *e, const struct fm_exportplan *p, co
     char *own = NULL;
     if (p->coded != FM_CODED_EXPERTS || e->rc)
         return;
-    if (q && asprintf(&own, "{%s}", fm_exportplan_format(p, &list)) < 0)
+    if (q && asprintf(&own, "{%s}", fm_planned_format(p, &list)) < 0)
         own = NULL;
     if (!q && !(e->rc = fm_json_tree(&json, text, size, e->err)))
         own = cJSON_PrintUnformatted(cJSON_GetObjectItemCaseSensitive(json, "quantization_config"));
@@ -346,7 +346,7 @@ static int add_config(struct fm_exportplan *p, struct fm_err *err)
     if (!e.rc)
         e.rc = wrap_config(&text, &size, p, err);
     if (!e.rc)
-        return fm_exportplan_add_file(p, "config.json", text, size, size, false, err);
+        return fm_planned_add_file(p, "config.json", text, size, size, false, err);
     free(text);
     return fm_within(err, "config.json");
 }
@@ -454,7 +454,7 @@ static int add_export_json(struct fm_exportplan *p, struct fm_err *err)
     uint64_t bytes = 0;
     int rc = size_with_files(&bytes, p, &t, err);
     if (!rc)
-        rc = fm_exportplan_add_text(p, FM_EXPORT_JSON, &t, err);
+        rc = fm_planned_add_text(p, FM_EXPORT_JSON, &t, err);
     free(t.data);
     if (rc)
         return rc;
@@ -497,7 +497,7 @@ static int add_modeling(struct fm_exportplan *p, struct fm_err *err)
     size_t size;
     const char *text = fm_modeling_text(&size);
     fm_text_add(&t, text, size);
-    return fm_exportplan_add_text(p, FM_EXPORT_MODELING, &t, err);
+    return fm_planned_add_text(p, FM_EXPORT_MODELING, &t, err);
 }
 
 int fm_texts_plan(struct fm_exportplan *p, struct fm_err *err)
@@ -505,7 +505,7 @@ int fm_texts_plan(struct fm_exportplan *p, struct fm_err *err)
     int rc = fm_trust_begin(p, err);
     if (!rc)
         rc = add_config(p, err);
-    if (!rc && fm_exportplan_ours(p))
+    if (!rc && fm_planned_ours(p))
         rc = add_modeling(p, err);
     for (size_t i = 0; i < p->from->bundle.members && !rc; i++) {
         const struct fm_member *m = &p->from->bundle.member[i];

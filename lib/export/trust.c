@@ -150,7 +150,7 @@ int fm_trust_config(struct fm_exportplan *p, char **text, size_t *size,
 {
     struct reading r = {.plan = p,
                         .file = "config.json",
-                        .listed = fm_exportplan_ours(p),
+                        .listed = fm_planned_ours(p),
                         .edit = edit,
                         .edits = n,
                         .err = err};
@@ -199,7 +199,7 @@ int fm_trust_check_keys(const struct fm_exportplan *p, struct fm_err *err)
 static int add_as_it_is(struct fm_exportplan *p, const char *name, const struct fm_member *m,
                         struct fm_err *err)
 {
-    int rc = fm_exportplan_add_file(p, name, NULL, m->size, m->size, false, err);
+    int rc = fm_planned_add_file(p, name, NULL, m->size, m->size, false, err);
     if (!rc)
         p->file[p->files - 1].carried = m;
     return rc;
@@ -226,7 +226,7 @@ static int add_json(struct fm_exportplan *p, const char *name, const struct fm_m
     else
         rc = r.rc;
     if (!rc && !left && size != m->size)
-        return fm_exportplan_add_file(p, name, text, size, size, false, err);
+        return fm_planned_add_file(p, name, text, size, size, false, err);
     free(text);
     return rc || left ? rc : add_as_it_is(p, name, m, err);
 }
@@ -235,7 +235,7 @@ int fm_trust_begin(struct fm_exportplan *p, struct fm_err *err)
 {
     p->code.items = 0;
     p->code.tokenizer = false;
-    return fm_exportplan_ours(p) ? note(p, FM_CODE_OURS, FM_EXPORT_MODELING, NULL, err) : FM_OK;
+    return fm_planned_ours(p) ? note(p, FM_CODE_OURS, FM_EXPORT_MODELING, NULL, err) : FM_OK;
 }
 
 int fm_trust_carried(struct fm_exportplan *p, const struct fm_member *m, struct fm_err *err)

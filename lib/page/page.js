@@ -165,7 +165,7 @@ function sizes() {
 }
 
 /* The bytes of all files, or only of the tensors if files were not counted.  A form counts as larger
- * than the checkpoint only if names and headers cannot be the reason (lib/export/plan.h). */
+ * than the checkpoint only if names and headers cannot be the reason (lib/export/planned.h). */
 const sizeOf = (cells) => cells[1] || cells[0];
 const isLarger = (cells) => sizeOf(cells) > 1.02 * data.source;
 

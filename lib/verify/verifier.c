@@ -6,6 +6,7 @@
  */
 #include "lib/verify/verifier.h"
 
+#include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,6 +55,13 @@ void fm_verifier_count(struct fm_verifier *v, uint64_t items, uint64_t bytes)
     v->report->items += items;
     v->report->bytes += bytes;
     pthread_mutex_unlock(&v->lock);
+}
+
+void fm_verifier_skip(struct fm_verifier *v, const char *what)
+{
+    struct fm_verify_report *r = v->report;
+    assert(r->skips < FM_VERIFY_SKIPS_MAX);
+    r->skip[r->skips++] = what;
 }
 
 static void free_findings(struct fm_verifier *v)

@@ -57,6 +57,9 @@ void fm_verifier_find(struct fm_verifier *v, size_t place, int code, const char 
 /* Add to the counts of checked items and bytes. */
 void fm_verifier_count(struct fm_verifier *v, uint64_t items, uint64_t bytes);
 
+/* Add a file, or a part of one, that is not compared; `what` is not copied. */
+void fm_verifier_skip(struct fm_verifier *v, const char *what);
+
 /* Report every finding, in order, and remove them all. */
 void fm_verifier_tell(struct fm_verifier *v);
 
@@ -89,6 +92,34 @@ struct fm_scan {
     unsigned char *found; /* (spans) bits of enum fm_scan_fault are set here */
 };
 int fm_verifier_scan(struct fm_verifier *v, const struct fm_scan *s, struct fm_err *err);
+
+/* ---- a directory, with or without its bundle ---- */
+
+#define FM_VERIFY_CLAIM_MAX ((size_t)16 << 20) /* the largest fm-export.json that is read */
+
+/* fm-export.json of the directory, and the export that it describes. */
+struct fm_verify_claim {
+    cJSON *json;
+    char *text;
+    size_t size;
+    const struct fm_layout *layout;
+    int64_t index;
+    double budget;
+};
+
+/* Read fm-export.json; FM_EFORMAT if it is malformed, or its schema or layout is unknown.  The
+ * other keys are checked with the texts.  Release the claim even after a failure. */
+int fm_verify_claim(struct fm_verify_claim *claim, const struct fm_verifier *v, struct fm_err *err);
+void fm_verify_claim_release(struct fm_verify_claim *claim);
+
+/* Call `other` with the name of each entry of the directory that is not `known`, in order of
+ * names.  Files that a hub, fm-bench or lib/publish adds are skipped, and reported as not
+ * compared. */
+int fm_verify_claim_others(struct fm_verifier *v, bool (*known)(const void *self, const char *name),
+                           void (*other)(void *self, const char *name), void *self,
+                           struct fm_err *err);
+
+/* ---- the checks ---- */
 
 int fm_verify_bundle(struct fm_verifier *v, struct fm_err *err);
 int fm_verify_export(struct fm_verifier *v, struct fm_err *err);

@@ -2,7 +2,7 @@
  * This room, lib/verify: find and name every fault of a file that the suite wrote, in one run.
  * Members and layouts are described only in the rooms that write them; this room uses those
  * descriptions.  In reading order: this header, verify.c, verifier.c (findings, and the scan of
- * bytes), verify_bundle.c with verify_contents.c, verify_export.c with verify_parts.h and
+ * bytes), verify_bundle.c with verify_contents.c, verify_claim.c, verify_export.c with
  * verify_weights.c, verify_table.c, verify_function.c.
  *
  * Check a bundle, a stage stream, or an exported directory.  A directory is checked against the
@@ -26,7 +26,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "lib/export/plan.h"
+#include "lib/export/exportplan.h"
 #include "lib/run/run.h"
 
 #define FM_VERIFY_SKIPS_MAX 12
@@ -88,6 +88,7 @@ bool fm_verify_is_alone(const struct fm_verify_options *options);
 
 /* Count the files and bytes in the table of an exported directory, and fm-export.json, which has
  * the table; reads only that file.  FM_EFORMAT. */
-int fm_verify_listed(const char *directory, uint64_t *files, uint64_t *bytes, struct fm_err *err);
+int fm_verify_table_listed(const char *directory, uint64_t *files, uint64_t *bytes,
+                           struct fm_err *err);
 
 #endif

@@ -1,9 +1,9 @@
 /*
  * Checks an exported directory against its bundle, or against the first members of the bundle.  The
- * export is planned again from the bundle (lib/export/plan.h), which gives names, sizes and texts;
- * the bytes of its weights are then compared with the golden segment checksums.
+ * export is planned again from the bundle (lib/export/exportplan.h), which gives names, sizes and
+ * texts; the bytes of its weights are then compared with the golden segment checksums.
  */
-#include "lib/verify/verify_parts.h"
+#include "lib/verify/verify_weights.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -19,8 +19,6 @@
 #include "lib/export/card.h"
 #include "lib/export/filetable.h"
 #include "lib/stage/stage.h"
-
-#define EXPORT_JSON_BYTES_MAX ((size_t)16 << 20)
 
 /* ---- reading fm-export.json ---- */
 
@@ -91,34 +89,6 @@ static int refuse_function(const struct fm_verify_job *j, struct fm_err *err)
                    j->v->options->target, j->options.quantise->name);
 }
 
-int fm_verify_claim(struct fm_verify_claim *c, const struct fm_verifier *v, struct fm_err *err)
-{
-    const char *layout = NULL;
-    int rc =
-        fm_file_slurp_at(v->dir, FM_EXPORT_JSON, EXPORT_JSON_BYTES_MAX, &c->text, &c->size, err);
-    if (rc)
-        return fm_within(err, "'%s' is not an export of fm-pack", v->options->target);
-    if (fm_json_tree(&c->json, c->text, c->size, err) || fm_bundle_check_schema(c->json, err) ||
-        fm_json_get_string(c->json, "layout", &layout, err))
-        goto within;
-    c->layout = fm_layouts_find(layout);
-    if (!c->layout)
-        fm_fail(err, FM_EFORMAT, "layout '%s' is not known", layout);
-    if (!c->layout || fm_json_get_int(c->json, "index", 0, FM_BUDGETS_MAX, &c->index, err) ||
-        fm_json_opt_double(c->json, "budget", 0, 1, &c->budget, err))
-        goto within;
-    return FM_OK;
-within:
-    return fm_within(err, "%s/%s", v->options->target, FM_EXPORT_JSON);
-}
-
-void fm_verify_claim_release(struct fm_verify_claim *c)
-{
-    cJSON_Delete(c->json);
-    free(c->text);
-    *c = (struct fm_verify_claim){0};
-}
-
 /* Read the options of the export. */
 static int read_claim(struct fm_verify_job *j, struct fm_err *err)
 {
@@ -152,7 +122,7 @@ static int open_bundle(struct fm_verify_job *j, struct fm_err *err)
     if (j->plan.narrowed || (j->plan.coded != FM_CODED_ALL &&
                              (j->opened.packed.storage || j->options.quantise || extra))) {
         /* the bundle's weights are compared, rounded again, or narrowed without segments */
-        fm_exportplan_release(&j->plan);
+        fm_planned_release(&j->plan);
         fm_opened_release(&j->opened);
         if (begin_plan(j, FM_OPENED_CHECKSUMS | FM_OPENED_WEIGHTS, err))
             return blame_file(err);
@@ -176,48 +146,6 @@ static bool is_file(const void *self, const char *name)
         if (strcmp(j->plan.file[i].name, name) == 0)
             return true;
     return false;
-}
-
-/* Files that are not compared: those that the hub and its client put beside a repository's files,
- * and a signature. */
-static const char *const hubs[] = {".cache", ".git", ".gitattributes", FM_OMS_NAME};
-#define HUBS (sizeof hubs / sizeof *hubs)
-
-/* The index of a name in that list; HUBS if it is not in it. */
-static size_t find_hubs(const char *name)
-{
-    size_t i = 0;
-    while (i < HUBS && strcmp(name, hubs[i]) != 0)
-        i++;
-    return i;
-}
-
-/* Collect the name for the report. */
-static void skip(struct fm_verifier *v, const char *what)
-{
-    struct fm_verify_report *r = v->report;
-    assert(r->skips < FM_VERIFY_SKIPS_MAX);
-    r->skip[r->skips++] = what;
-}
-
-int fm_verify_others(struct fm_verifier *v, bool (*known)(const void *self, const char *name),
-                     void (*other)(void *self, const char *name), void *self, struct fm_err *err)
-{
-    struct fm_file_list list;
-    bool there[HUBS + 1] = {0};
-    if (fm_file_list(&list, v->dir, v->options->target, err))
-        return err->code;
-    for (size_t i = 0; i < list.count; i++) {
-        size_t hub = find_hubs(list.name[i]);
-        there[hub] = true;
-        if (hub == HUBS && !known(self, list.name[i]))
-            other(self, list.name[i]);
-    }
-    for (size_t i = 0; i < HUBS; i++)
-        if (there[i])
-            skip(v, hubs[i]);
-    fm_file_list_release(&list);
-    return FM_OK;
 }
 
 static void meet_other(void *self, const char *name)
@@ -266,7 +194,7 @@ static int compare_claims(struct fm_verify_job *j, size_t i, char **text, size_t
         fm_verifier_find(j->v, i, FM_EFORMAT, j->plan.file[i].name, "%s", wrong.text);
         return FM_OK;
     }
-    skip(j->v, FM_EXPORT_FILES " in " FM_EXPORT_JSON);
+    fm_verifier_skip(j->v, FM_EXPORT_FILES " in " FM_EXPORT_JSON);
     compare_bytes(j, i, *text, size, want);
     return FM_OK;
 }
@@ -276,12 +204,12 @@ static int compare_text(struct fm_verify_job *j, size_t i, const char *want, str
     const struct fm_planned_file *f = &j->plan.file[i];
     bool claims = strcmp(f->name, FM_EXPORT_JSON) == 0, card = strcmp(f->name, FM_EXPORT_CARD) == 0;
     size_t size = 0, most = card     ? FM_EXPORT_CARD_MAX
-                            : claims ? EXPORT_JSON_BYTES_MAX
+                            : claims ? FM_VERIFY_CLAIM_MAX
                                      : (size_t)f->bytes + 1;
     char *text = NULL;
     struct fm_err missing = {0};
     if (card)
-        skip(j->v, FM_EXPORT_CARD " outside of its marks");
+        fm_verifier_skip(j->v, FM_EXPORT_CARD " outside of its marks");
     int rc = fm_file_slurp_at(j->v->dir, f->name, most, &text, &size, &missing);
     fm_verifier_count(j->v, 1, size);
     if (rc == FM_ENOMEM || rc == FM_EIO) {
@@ -304,7 +232,7 @@ static int check_text(struct fm_verify_job *j, size_t i, struct fm_err *err)
 {
     const char *want = NULL;
     char *owned = NULL;
-    int rc = fm_exportplan_header(&j->plan, i, &want, &owned, err);
+    int rc = fm_planned_header(&j->plan, i, &want, &owned, err);
     if (!rc)
         rc = compare_text(j, i, want, err);
     free(owned);
@@ -369,7 +297,7 @@ static void check_no_more_tensors(struct fm_verify_job *j, size_t file)
 
 static int check_files(struct fm_verify_job *j, struct fm_err *err)
 {
-    int rc = fm_verify_others(j->v, is_file, meet_other, j, err);
+    int rc = fm_verify_claim_others(j->v, is_file, meet_other, j, err);
     j->shard = fm_alloc(j->plan.files, sizeof *j->shard, "the list of files", err);
     if (!j->shard)
         return err->code;
@@ -457,7 +385,7 @@ int fm_verify_export(struct fm_verifier *v, struct fm_err *err)
     free(j.have);
     free(j.unit);
     free(j.piece);
-    fm_exportplan_release(&j.plan);
+    fm_planned_release(&j.plan);
     fm_verify_claim_release(&j.claim);
     fm_opened_release(&j.opened);
     return rc;

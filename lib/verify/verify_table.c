@@ -13,7 +13,7 @@
 #include "lib/export/card.h"
 #include "lib/export/filetable.h"
 #include "lib/model/model.h"
-#include "lib/verify/verify_parts.h"
+#include "lib/verify/verifier.h"
 
 /* Memory for a model that is only opened: no weight is read. */
 #define MEMORY ((uint64_t)64 << 20)
@@ -176,7 +176,8 @@ int fm_verify_table(struct fm_verifier *v, struct fm_err *err)
     v->report->budget = j.claim.budget;
     fm_taskgroup_init(&v->tasks, v->run, "verify", bytes_listed(&j.table));
     fm_pool_for((int)j.table.entries, check_file, &j);
-    if (fm_taskgroup_end(&v->tasks, err) || fm_verify_others(v, is_listed, meet_other, &j, err)) {
+    if (fm_taskgroup_end(&v->tasks, err) ||
+        fm_verify_claim_others(v, is_listed, meet_other, &j, err)) {
         rc = err->code;
         goto out;
     }
@@ -187,7 +188,8 @@ out:
     return rc;
 }
 
-int fm_verify_listed(const char *directory, uint64_t *files, uint64_t *bytes, struct fm_err *err)
+int fm_verify_table_listed(const char *directory, uint64_t *files, uint64_t *bytes,
+                           struct fm_err *err)
 {
     const struct fm_verify_options options = {.target = directory};
     struct fm_verifier v = {.options = &options, .dir = -1};

@@ -4,7 +4,7 @@
  * to the bundle's form, gate and up rows together, in pieces that fit the cache, and digested there
  * segment by segment.  What is computed from several tensors of the bundle is computed again.
  */
-#include "lib/verify/verify_parts.h"
+#include "lib/verify/verify_weights.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -164,12 +164,12 @@ static bool is_blank(const char *bytes, size_t n, int blank)
 /* Check that the padding after the kept channels is blank. */
 static void check_blank(struct place *p, const char *bytes, size_t n)
 {
-    if (p->reported[2] || is_blank(bytes, n, fm_exportplan_blank(&p->j->plan, p->b)))
+    if (p->reported[2] || is_blank(bytes, n, fm_planned_blank(&p->j->plan, p->b)))
         return;
     p->reported[2] = true;
     fm_verifier_find(p->j->v, p->t->file, FM_EDIFF, p->t->t.name,
                      "layer %d, expert %d: channels from %" PRIu32 " on are not all zero",
-                     layer_of(p), p->b->e, fm_exportplan_kept(&p->j->plan, p->b));
+                     layer_of(p), p->b->e, fm_planned_kept(&p->j->plan, p->b));
 }
 
 static uint32_t smaller(uint32_t a, uint32_t b)
@@ -183,10 +183,10 @@ static int add_channels(struct place *p, const char *rows, uint32_t at, uint32_t
                         struct fm_err *err)
 {
     const struct fm_segments *seg = &p->j->opened.seg;
-    uint32_t k = fm_exportplan_kept(&p->j->plan, p->b);
+    uint32_t k = fm_planned_kept(&p->j->plan, p->b);
     enum fm_dtype dtype = p->t->t.dtype;
     int rc = FM_OK, s = 0;
-    assert(at <= end && end <= fm_exportplan_stored(&p->j->plan, p->b));
+    assert(at <= end && end <= fm_planned_stored(&p->j->plan, p->b));
     for (uint32_t next; at < smaller(end, k) && !rc; at = next) {
         while ((uint32_t)seg->bound[s + 1] <= at)
             s++;
@@ -224,11 +224,11 @@ static int read_channels(struct place *p, const struct fm_planned_block *b, uint
                          uint32_t n, char *rows, struct fm_err *err)
 {
     const struct fm_verify_job *j = p->j;
-    const struct fm_packed_forms f = fm_exportplan_forms(&j->plan, b, n, n);
+    const struct fm_packed_forms f = fm_planned_forms(&j->plan, b, n, n);
     assert(fm_box_bytes(&f.box) == f.file_bytes); /* nothing is lost on the way back */
     struct fm_mark mark = fm_scratch_mark();
     char *bytes = fm_packed_same(&f) ? rows : fm_scratch(f.file_bytes);
-    uint64_t at = j->have[b->tensor]->offset + b->at + fm_exportplan_unit_bytes(&j->plan, b, first);
+    uint64_t at = j->have[b->tensor]->offset + b->at + fm_planned_unit_bytes(&j->plan, b, first);
     int rc =
         fm_file_read(&j->shard[j->plan.tensor[b->tensor].file].file, at, bytes, f.file_bytes, err);
     if (!rc && bytes != rows)
@@ -245,7 +245,7 @@ static int read_channels(struct place *p, const struct fm_planned_block *b, uint
 static int check_moved(struct place *p, struct fm_err *err)
 {
     const struct fm_exportplan *plan = &p->j->plan;
-    uint32_t stored = fm_exportplan_stored(plan, p->b), group = (uint32_t)packed_of(p)->group;
+    uint32_t stored = fm_planned_stored(plan, p->b), group = (uint32_t)packed_of(p)->group;
     uint32_t some = (uint32_t)(SOME / bytes_of(p, group) + 1) * group;
     some = fm_expert_cut(plan->from->config.expert, p->b->part).columns ? stored : some;
     p->hasher = fm_hasher_new();
@@ -433,7 +433,7 @@ int fm_verify_weights(struct fm_verify_job *j, struct fm_err *err)
     if (!rc)
         rc = plan_units(j, err);
     if (!rc) {
-        fm_taskgroup_init(&j->v->tasks, j->v->run, "verify", fm_exportplan_weight_bytes(&j->plan));
+        fm_taskgroup_init(&j->v->tasks, j->v->run, "verify", fm_planned_weight_bytes(&j->plan));
         fm_pool_for(j->units, check_unit, j);
         rc = fm_taskgroup_end(&j->v->tasks, err);
     }

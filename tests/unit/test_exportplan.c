@@ -1,6 +1,6 @@
 /* Test the plan of an export: its blocks, its files, and planning several members in turn. */
 #include "lib/export/piece.h"
-#include "lib/export/plan.h"
+#include "lib/export/exportplan.h"
 #include "tests/unit/exports.h"
 #include "tests/unit/test.h"
 
@@ -42,7 +42,7 @@ static void check_tensor(const struct fm_exportplan *p, size_t i)
         assert_int_equal(b->tensor, i);
         assert_int_equal(b->m, t->m);
         assert_int_equal(b->at, at);
-        assert_true(fm_exportplan_kept(p, b) <= fm_exportplan_stored(p, b));
+        assert_true(fm_planned_kept(p, b) <= fm_planned_stored(p, b));
         at += b->bytes;
         if (b->part != FM_PART_GATE)
             continue;
@@ -74,9 +74,9 @@ TEST(every_tensor_is_made_of_its_blocks_and_every_file_of_its_tensors)
         assert_int_equal(next, p.tensors);
         for (size_t b = 0; b < p.blocks; b++)
             if (p.block[b].part == FM_PART_DOWN || p.block[b].part == FM_PART_DOWN_T)
-                channels += fm_exportplan_stored(&p, &p.block[b]);
-        assert_int_equal(channels, fm_exportplan_channels_all(&p));
-        fm_exportplan_release(&p);
+                channels += fm_planned_stored(&p, &p.block[b]);
+        assert_int_equal(channels, fm_planned_channels_all(&p));
+        fm_planned_release(&p);
     }
 }
 
@@ -85,7 +85,7 @@ static bool stays_sane(struct fm_exportplan *p, uint64_t *number, uint64_t other
 {
     uint64_t kept = *number;
     *number = other;
-    bool sane = fm_exportplan_sane(p);
+    bool sane = fm_planned_sane(p);
     *number = kept;
     return sane;
 }
@@ -96,14 +96,14 @@ TEST(a_plan_with_a_gap_is_not_sane)
         struct fm_exportplan p = plan_of(i, 5);
         struct fm_tensor *t = &p.tensor[p.tensors - 1].t;
         size_t b = p.blocks - 1, f = p.weight_files - 1;
-        assert_true(fm_exportplan_sane(&p));
+        assert_true(fm_planned_sane(&p));
         assert_false(stays_sane(&p, &t->offset, t->offset + 1));
         assert_false(stays_sane(&p, &t->size, t->size + 1));
         assert_false(stays_sane(&p, &p.block[b].at, p.block[b].at + 1));
         assert_false(stays_sane(&p, &p.file[f].bytes, p.file[f].bytes + 1));
         p.widths.kept[0] = p.widths.stored[0] + 1;
-        assert_false(fm_exportplan_sane(&p));
-        fm_exportplan_release(&p);
+        assert_false(fm_planned_sane(&p));
+        fm_planned_release(&p);
     }
 }
 
@@ -132,9 +132,9 @@ TEST(members_planned_one_after_another_are_as_if_planned_alone)
             GIVEN_TRY(fm_exportplan_member(&p, order[n], &given_err));
             struct fm_exportplan alone = plan_of(i, order[n]);
             expect_same(&p, &alone);
-            fm_exportplan_release(&alone);
+            fm_planned_release(&alone);
         }
-        fm_exportplan_release(&p);
+        fm_planned_release(&p);
     }
 }
 
@@ -194,7 +194,7 @@ TEST(pieces_are_parts_of_the_whole)
         }
         /* at least one tensor is cut inside an expert */
         assert_true(most > (p.options.layout->names == FM_NAMING_STOCK ? 1 : GIVEN_E));
-        fm_exportplan_release(&p);
+        fm_planned_release(&p);
     }
 }
 
@@ -216,7 +216,7 @@ TEST(one_layer_counts_for_all)
                 planned += p.tensor[t].t.size;
             assert_int_equal(counted, planned);
         }
-        fm_exportplan_release(&p);
+        fm_planned_release(&p);
     }
     assert_true(made > 0); /* formats that fit the sizes */
 }
@@ -236,12 +236,12 @@ TEST(rounded_experts_are_planes_of_whole_groups)
             o.quantise = fm_quantisers[q];
             if (fm_exportplan_begin(&p, &opened, &o, &err) ==
                 FM_ECONFIG) { /* the format does not support these sizes */
-                fm_exportplan_release(&p);
+                fm_planned_release(&p);
                 continue;
             }
             made++;
             GIVEN_TRY(fm_exportplan_member(&p, 5, &given_err));
-            assert_true(fm_exportplan_sane(&p));
+            assert_true(fm_planned_sane(&p));
             for (size_t k = 0; k < fm_opened_experts(&opened); k++)
                 assert_int_equal(p.widths.kept[k] % (uint32_t)p.packed.group, 0);
             for (size_t t = 0; t < p.tensors; t++) {
@@ -255,12 +255,11 @@ TEST(rounded_experts_are_planes_of_whole_groups)
                     assert_int_equal(fm_piece_next(&p, &p.tensor[t], 0, 16).size,
                                      p.block[p.tensor[t].block].bytes);
             }
-            assert_int_equal(codes,
-                             fm_exportplan_channel_bytes(&p, fm_exportplan_channels_all(&p)));
+            assert_int_equal(codes, fm_planned_channel_bytes(&p, fm_planned_channels_all(&p)));
             bool rows = p.rounded.scheme.block_columns == 0,
                  factors = p.rounded.scheme.storage->factor_end;
             assert_int_equal(apart, (rows + 2 * factors) * p.from->config.M);
-            fm_exportplan_release(&p);
+            fm_planned_release(&p);
         }
     assert_int_equal(made, 3); /* fp8: these sizes are not multiples of those that the others
                                   require */
@@ -284,8 +283,8 @@ TEST(the_beginning_of_a_bundle_gives_the_same_plan)
             if (p.tensor[t].from)
                 assert_memory_equal(p.tensor[t].from->digest, whole.tensor[t].from->digest,
                                     sizeof(struct fm_digest));
-        fm_exportplan_release(&whole);
-        fm_exportplan_release(&p);
+        fm_planned_release(&whole);
+        fm_planned_release(&p);
     }
     fm_opened_release(&header);
 }

@@ -35,7 +35,7 @@ refuses 'opendir() outside formats/file' lib/run/run.c 'DIR *d = opendir(path);'
 for file in lib/base/mem.c formats/text/tokens.c kernels/cpu/cpu.c; do
     refuses "${file%/*} names the option --seq-len" "$file" 'fail("%s", "a"); fail("use a smaller --seq-len");'
 done
-refuses 'names the family gpt_oss' lib/export/plan.c 'static const char *one = "gpt_oss";'
+refuses 'names the family gpt_oss' lib/export/exportplan.c 'static const char *one = "gpt_oss";'
 refuses 'names the family fm_phimoe' lib/learn/rank.c 'bool is = c->family == &fm_phimoe;'
 refuses 'names the family Laguna; what differs in a family is a field of its file, lib/family/models/laguna.c' \
     cmd/show.c 'f("Laguna");'

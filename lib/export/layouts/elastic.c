@@ -14,7 +14,8 @@
 #include <string.h>
 
 #include "lib/export/card.h"
-#include "lib/export/plan.h"
+#include "lib/export/exportplan.h"
+#include "lib/export/tensors.h"
 #include "lib/export/texts.h"
 
 /* ---- widths ---- */
@@ -70,12 +71,12 @@ static int add_index(struct fm_exportplan *p, int m, struct fm_err *err)
     /* -1: the budget of config.json or of the environment. */
     struct fm_planned_tensor t = {.m = m, .kind = FM_PLANNED_NUMBERS, .number = {-1}};
     t.t = (struct fm_tensor){.name = name, .dtype = p->from->dtype, .dims = 1, .shape = {1}};
-    return fm_exportplan_add_tensor(p, &t, err);
+    return fm_planned_add_tensor(p, &t, err);
 }
 
 static int plan_experts(struct fm_exportplan *p, int m, struct fm_err *err)
 {
-    if (check_index(p, err) || fm_exportplan_flat(p, m, err))
+    if (check_index(p, err) || fm_tensors_flat(p, m, err))
         return err->code;
     return add_index(p, m, err);
 }
@@ -141,17 +142,17 @@ static const char about_capped[] =
 static void say_card(struct fm_text *t, const struct fm_exportplan *p)
 {
     const struct fm_budget *budget = p->from->budgets.budget;
-    bool measured = fm_exportplan_as_measured(p), interpolated = false;
+    bool measured = fm_planned_as_measured(p), interpolated = false;
     fm_text_printf(t, "\n# A family of pruned mixture-of-experts models, budgets %.4g to %.4f\n\n",
                    budget[p->first].budget, budget[p->last].budget);
     fm_card_intro(t, p->options.load_cap ? about_capped : about);
     fm_text_printf(t, "| bytes of the weight files | %" PRIu64 " |\n|---|---|\n",
-                   fm_exportplan_weight_bytes(p));
+                   fm_planned_weight_bytes(p));
     fm_text_printf(t, "| initial budget | %.4f |\n", budget[p->index].budget);
     if (p->options.load_cap)
         fm_text_printf(t,
                        "| bytes of channels left out, which no budget here uses | %" PRIu64 " |\n",
-                       fm_exportplan_channel_bytes(p, fm_exportplan_freed(p)));
+                       fm_planned_channel_bytes(p, fm_planned_freed(p)));
     fm_card_weights(t, p);
     if (measured)
         fm_card_held_out(t, &p->from->bundle);

@@ -11,7 +11,7 @@
 #include <assert.h>
 #include <inttypes.h>
 
-#include "lib/export/planned.h"
+#include "lib/export/tensors.h"
 #include "lib/export/texts.h"
 
 static void level_layers(struct fm_exportplan *p)
@@ -41,13 +41,13 @@ static int plan_fused(struct fm_exportplan *p, int m, struct fm_err *err)
             "--for vllm: vLLM's fused kernels do not support biases of experts with several "
             "widths, and %s has such biases; use --layout ragged, or layer without --for",
             p->from->config.family->name);
-    assert(fm_exportplan_layer_channels(p, m) == E * k);
+    assert(fm_planned_layer_channels(p, m) == E * k);
     struct fm_tensor t = {.dtype = p->from->dtype, .dims = 3, .shape = {E, 2 * k, H}};
-    if (fm_exportplan_add_flat(p, m, &t, FM_PART_GATE_UP, "_proj", FM_PART_GATE_THEN_UP, -1, err))
+    if (fm_tensors_add_flat(p, m, &t, FM_PART_GATE_UP, "_proj", FM_PART_GATE_THEN_UP, -1, err))
         return err->code;
     t.shape[1] = H;
     t.shape[2] = k;
-    return fm_exportplan_add_flat(p, m, &t, FM_PART_DOWN_T, "_proj", FM_PART_DOWN, -1, err);
+    return fm_tensors_add_flat(p, m, &t, FM_PART_DOWN_T, "_proj", FM_PART_DOWN, -1, err);
 }
 
 /* Set a width for each decoder layer, 0 for layers without experts. */
@@ -102,7 +102,7 @@ const struct fm_layout fm_layout_layer = {
     .leveled = "one width per layer",
     .granularity = "layer",
     .names = FM_NAMING_RAGGED,
-    .experts = fm_exportplan_flat,
+    .experts = fm_tensors_flat,
     .config = fm_texts_ours,
     .about = "Layout `layer`: all experts of a layer have the same width (`fm_widths` in "
              "config.json).",

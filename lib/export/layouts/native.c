@@ -3,7 +3,7 @@
  * are copied unchanged: layers-NNNNN.safetensors has a layer's experts as two flat tensors, gate_up
  * (2 sum k, H) and down (sum k, H), and rest.safetensors has everything else.
  */
-#include "lib/export/planned.h"
+#include "lib/export/tensors.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,9 +27,9 @@ static int add_file(struct fm_exportplan *p, const char *name, int m, struct fm_
     }
     int rc = fm_safetensors_plan(tensor, n, NULL, &header, &header_bytes, &bytes, err);
     for (size_t i = 0; i < n && !rc; i++)
-        fm_exportplan_place(p, &tensor[i], p->files);
+        fm_planned_place(p, &tensor[i], p->files);
     if (!rc)
-        rc = fm_exportplan_add_file(p, name, header, header_bytes, bytes, true, err);
+        rc = fm_planned_add_file(p, name, header, header_bytes, bytes, true, err);
     free(tensor);
     return rc;
 }
@@ -53,7 +53,7 @@ const struct fm_layout fm_layout_native = {
                [FM_WITH_TP] = "is not read by servers",
                [FM_WITH_KEYS] = FM_WHY_ALL_KEYS},
     .names = FM_NAMING_ONLINE,
-    .experts = fm_exportplan_flat,
+    .experts = fm_tensors_flat,
     .files = plan_files,
     .about = "Layout `native`: prefixes of the ranked weights, readable only by the fm tools.",
     .running = "The fm tools read it as a model: `--model DIR`.\n\n",

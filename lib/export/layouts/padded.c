@@ -2,7 +2,7 @@
  * padded: stock names, stock config.json, stock shapes.  Channels that the mask removes are zeros,
  * so any program that runs the original can run it, with the same amount of memory.
  */
-#include "lib/export/planned.h"
+#include "lib/export/tensors.h"
 #include "lib/export/texts.h"
 
 /* Files have every channel. */
@@ -20,7 +20,7 @@ const struct fm_layout fm_layout_padded = {
                [FM_WITH_KEYS] = FM_WHY_ALL_KEYS},
     .store = store_all,
     .names = FM_NAMING_STOCK,
-    .experts = fm_exportplan_stock,
+    .experts = fm_tensors_stock,
     .config = fm_texts_stock,
     .about = "Layout `padded`: stock names and shapes; removed channels are zeros.  It computes "
              "what the\n"

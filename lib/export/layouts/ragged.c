@@ -3,14 +3,14 @@
  * mask.  A layer's experts are two flat tensors, gate_up (2 sum k, H) and down (sum k, H), and
  * config.json has the widths as fm_widths.
  */
-#include "lib/export/planned.h"
+#include "lib/export/tensors.h"
 #include "lib/export/texts.h"
 
 const struct fm_layout fm_layout_ragged = {
     .name = "ragged",
     .cannot = {[FM_WITH_LOAD_CAP] = FM_WHY_SINGLE, [FM_WITH_TP] = FM_WHY_WHOLE},
     .names = FM_NAMING_RAGGED,
-    .experts = fm_exportplan_flat,
+    .experts = fm_tensors_flat,
     .config = fm_texts_ours,
     .about = "Layout `ragged`: every expert has its own width (`fm_widths` in config.json).",
 };

@@ -6,7 +6,7 @@
  * the last expert.  Programs build layers for multi-token prediction with the same widths, so with
  * --keep-extra such a layer gets them, too.
  */
-#include "lib/export/planned.h"
+#include "lib/export/tensors.h"
 #include "lib/export/texts.h"
 
 static void level_model(struct fm_exportplan *p)
@@ -32,7 +32,7 @@ static int plan_experts(struct fm_exportplan *p, int m, struct fm_err *err)
 {
     const struct fm_config *c = &p->from->config;
     if (p->widths.stored[0] > 0 || !c->family->shared_key || c->shared == 0)
-        return fm_exportplan_stock(p, m, err);
+        return fm_tensors_stock(p, m, err);
     return fm_fail(
         err, FM_ECONFIG,
         "layout uniform: experts have no channels left, but config.json gives the width of the "

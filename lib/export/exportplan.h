@@ -9,7 +9,7 @@
  *     if (!rc)
  *         rc = fm_exportplan_member(&p, index, &err);      any number of times
  *     ...
- *     fm_exportplan_release(&p);
+ *     fm_planned_release(&p);
  *
  * A plan is for one set of options.  Planning a different member changes its widths and texts;
  * tensors and weight files are reused if every expert keeps its width in the files.

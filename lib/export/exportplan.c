@@ -1,10 +1,10 @@
 /*
  * The plan of an export, made in this order: check the options; then determine the widths from the
  * member, tensors and files from the widths, and the texts from all of these.  A layout adds its
- * experts' tensors by the functions of tensors.c, and its files by fm_exportplan_place and
+ * experts' tensors by the functions of tensors.c, and its files by fm_planned_place and
  * _add_file.
  */
-#include "lib/export/plan.h"
+#include "lib/export/exportplan.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -18,6 +18,7 @@
 #include "lib/base/mem.h"
 #include "lib/base/names.h"
 #include "lib/base/trace.h"
+#include "lib/export/tensors.h"
 #include "lib/export/texts.h"
 #include "lib/export/trust.h"
 #include "lib/stage/ranking.h"
@@ -201,7 +202,7 @@ static int check_hidden(const struct fm_quantiser *q, const struct fm_config *to
 static int choose_format(struct fm_exportplan *p, struct fm_err *err)
 {
     const struct fm_config *from = &p->from->config;
-    const char *list, *body = fm_exportplan_format(p, &list), *name = p->options.quantise->name;
+    const char *list, *body = fm_planned_format(p, &list), *name = p->options.quantise->name;
     char *text = NULL;
     cJSON *json = NULL;
     p->rounded = *from;
@@ -242,12 +243,12 @@ static int choose_codes(struct fm_exportplan *p, struct fm_err *err)
                        "several; use another layout, or --weights bf16",
                        layout->name, p->from->bundle.file.path);
     if (p->options.quantise) {
-        p->coded = fm_exportplan_ours(p) ? FM_CODED_EXPERTS : FM_CODED_ROUNDED;
+        p->coded = fm_planned_ours(p) ? FM_CODED_EXPERTS : FM_CODED_ROUNDED;
         return choose_format(p, err);
     }
     p->codes = has && one && !cannot && p->options.weights != FM_WEIGHTS_BF16;
     if (p->codes)
-        p->coded = fm_exportplan_ours(p) ? FM_CODED_EXPERTS : FM_CODED_ALL;
+        p->coded = fm_planned_ours(p) ? FM_CODED_EXPERTS : FM_CODED_ALL;
     p->packed = p->from->packed;
     if (!p->codes)
         fm_packed_plain(&p->packed, &p->from->config, p->from->dtype);
@@ -388,16 +389,16 @@ static int add_files(struct fm_exportplan *p, struct fm_hfwriter *w, struct fm_e
     for (size_t i = 0; i < w->files && !rc; i++) {
         struct fm_hfwriter_file *f = &w->file[i];
         for (size_t n = 0; n < f->count; n++)
-            fm_exportplan_place(p, &w->tensor[f->first + n], p->files);
+            fm_planned_place(p, &w->tensor[f->first + n], p->files);
         char *header = f->header;
         f->header = NULL;
-        rc = fm_exportplan_add_file(p, f->name, header, f->header_bytes, f->file_bytes, true, err);
+        rc = fm_planned_add_file(p, f->name, header, f->header_bytes, f->file_bytes, true, err);
     }
     if (!rc && w->index) {
         char *index = w->index;
         w->index = NULL;
-        rc = fm_exportplan_add_file(p, FM_HFWRITER_INDEX, index, w->index_bytes, w->index_bytes,
-                                    false, err);
+        rc = fm_planned_add_file(p, FM_HFWRITER_INDEX, index, w->index_bytes, w->index_bytes, false,
+                                 err);
     }
     return rc;
 }
@@ -463,7 +464,7 @@ static int refuse_twins(const struct fm_exportplan *p, const char *what, const c
 static int plan_weights(struct fm_exportplan *p, struct fm_err *err)
 {
     const struct fm_layout *layout = p->options.layout;
-    int rc = fm_exportplan_rest(p, err);
+    int rc = fm_tensors_rest(p, err);
     for (int m = 0; m < p->from->config.M && !rc; m++)
         rc = layout->experts(p, m, err);
     if (rc)
@@ -502,14 +503,14 @@ int fm_exportplan_member(struct fm_exportplan *p, int index, struct fm_err *err)
     bool fits = /* invariant 5 */
         p->weight_files > 0 && memcmp(p->planned_for, p->widths.stored,
                                       fm_opened_experts(p->from) * sizeof *p->planned_for) == 0;
-    fm_exportplan_forget(p, fits ? p->weight_files : 0);
+    fm_planned_forget(p, fits ? p->weight_files : 0);
     if (!fits && plan_weights(p, err))
         return err->code;
     if (!p->from->foreseen && fm_texts_plan(p, err))
         return err->code;
     if (check_files(p, err))
         return err->code;
-    assert(!FM_DEBUGGING || fm_exportplan_sane(p));
+    assert(!FM_DEBUGGING || fm_planned_sane(p));
     return FM_OK;
 }
 
@@ -520,8 +521,8 @@ int fm_exportplan_same_layers(struct fm_exportplan *p, int index, uint64_t *byte
 {
     assert(p->options.layout->one_width);
     fm_exportplan_widths(p, index);
-    fm_exportplan_forget(p, 0);
-    int rc = fm_exportplan_rest(p, err);
+    fm_planned_forget(p, 0);
+    int rc = fm_tensors_rest(p, err);
     size_t rest = p->tensors;
     if (!rc)
         rc = p->options.layout->experts(p, 0, err);
@@ -533,6 +534,6 @@ int fm_exportplan_same_layers(struct fm_exportplan *p, int index, uint64_t *byte
             rc = fm_fail(err, FM_ECONFIG, "tensor '%s' has no size in whole bytes", t->name);
         *bytes += bits / 8 * (i < rest ? 1 : (uint64_t)p->from->config.M);
     }
-    fm_exportplan_forget(p, 0);
+    fm_planned_forget(p, 0);
     return rc;
 }

@@ -2,11 +2,10 @@
  * State of the verification of an export, shared by lib/verify/verify_export.c, which checks files
  * and names, and lib/verify/verify_weights.c, which checks bytes.
  */
-#ifndef FM_VERIFY_PARTS_H
-#define FM_VERIFY_PARTS_H
+#ifndef FM_VERIFY_WEIGHTS_H
+#define FM_VERIFY_WEIGHTS_H
 
-#include <cjson/cJSON.h>
-
+#include "lib/export/exportplan.h"
 #include "lib/export/piece.h"
 #include "lib/verify/verifier.h"
 
@@ -24,16 +23,6 @@ struct fm_verify_unit {
     const struct fm_planned_block *block; /* NULL: the whole tensor */
 };
 
-/* fm-export.json of the directory, and the export that it describes. */
-struct fm_verify_claim {
-    cJSON *json;
-    char *text;
-    size_t size;
-    const struct fm_layout *layout;
-    int64_t index;
-    double budget;
-};
-
 struct fm_verify_job {
     struct fm_verifier *v;
     struct fm_verify_claim claim;
@@ -49,17 +38,6 @@ struct fm_verify_job {
     struct fm_piece *piece; /* what is computed again */
     int units;
 };
-
-/* Read fm-export.json; FM_EFORMAT if it is malformed, or its schema or layout is unknown.  The
- * other keys are checked with the texts.  Release the claim even after a failure. */
-int fm_verify_claim(struct fm_verify_claim *claim, const struct fm_verifier *v, struct fm_err *err);
-void fm_verify_claim_release(struct fm_verify_claim *claim);
-
-/* Call `other` with the name of each entry of the directory that is not `known`, in order of
- * names.  Files that a hub, fm-bench or lib/publish adds are skipped, and reported as not
- * compared. */
-int fm_verify_others(struct fm_verifier *v, bool (*known)(const void *self, const char *name),
-                     void (*other)(void *self, const char *name), void *self, struct fm_err *err);
 
 /* Check the values of every existing tensor against the bundle's checksums. */
 int fm_verify_weights(struct fm_verify_job *j, struct fm_err *err);
