@@ -106,7 +106,7 @@ struct fm_piece fm_piece_next(const struct fm_exportplan *p, const struct fm_pla
 
 /* ---- the bytes of experts ---- */
 
-static int check_digest(const struct fm_exportplan *p, const struct fm_opened_tensor *from,
+static int check_digest(const struct fm_opened *o, const struct fm_opened_tensor *from,
                         const struct fm_digest *digest, struct fm_err *err)
 {
     if (!from->digest || fm_digest_equal(digest, from->digest))
@@ -114,7 +114,7 @@ static int check_digest(const struct fm_exportplan *p, const struct fm_opened_te
     return fm_fail(err, FM_EFORMAT,
                    "%s: tensor '%s' does not match its checksum; the bundle is damaged (fm-verify "
                    "lists all damage)",
-                   fm_file_path_at(&p->from->bundle.file, from->t.offset), from->t.name);
+                   fm_file_path_at(&o->bundle.file, from->t.offset), from->t.name);
 }
 
 /* Check the digest of segment s of a block's expert, whose bytes are complete. */
@@ -179,14 +179,8 @@ static int read_checked(const void **bytes, const struct fm_exportplan *p,
 static int check_apart(const void *in, const char *name, const void *bytes, size_t size,
                        struct fm_err *err)
 {
-    const struct fm_exportplan *p = in;
     struct fm_digest digest = fm_digest_of(bytes, size);
-    return check_digest(p, fm_opened_find(p->from, name), &digest, err);
-}
-
-static const struct fm_stored *find_stored(const void *in, const char *name)
-{
-    return fm_opened_stored(((const struct fm_exportplan *)in)->from, name);
+    return check_digest(in, fm_opened_find(in, name), &digest, err);
 }
 
 /* Read the planes of the bundle that the piece is made from, unless they have been read. */
@@ -197,9 +191,9 @@ static int read_planes(struct fm_channels *c, const struct fm_exportplan *p,
     const struct fm_packed_expert expert = {.naming = FM_NAMING_STOCK,
                                             .l = p->from->config.moe[b->m],
                                             .e = b->e,
-                                            .find = find_stored,
+                                            .find = fm_opened_stored,
                                             .check = check_apart,
-                                            .in = p,
+                                            .in = p->from,
                                             .path = p->from->bundle.file.path};
     int rc = FM_OK;
     for (int i = 0; i < c->packed->parts && c->count > 0 && !rc; i++) {
@@ -272,7 +266,7 @@ int fm_piece_copy(const struct fm_exportplan *p, const struct fm_opened_tensor *
     fm_scratch_release(mark);
     if (!rc && left == 0) {
         struct fm_digest digest = fm_hasher_done(hasher);
-        rc = check_digest(p, from, &digest, err);
+        rc = check_digest(p->from, from, &digest, err);
     }
     fm_hasher_free(hasher);
     return rc;
@@ -291,6 +285,7 @@ static int read_decoded(const struct fm_exportplan *p, const struct fm_planned_t
                         uint64_t first, uint64_t n, void *dst, struct fm_err *err)
 {
     const struct fm_stored *at = &t->from->at;
+    const struct fm_tensor *const whole[] = {at->tensor, at->scale, at->factor, at->zero};
     const struct fm_reading r = {.at = at, .e = -1};
     uint64_t bits = (uint64_t)fm_stored_bits(at);
     size_t bytes = (size_t)(n * bits / 8);
@@ -300,13 +295,12 @@ static int read_decoded(const struct fm_exportplan *p, const struct fm_planned_t
     struct fm_mark mark = fm_scratch_mark();
     void *raw = fm_scratch(bytes);
     int rc = FM_OK;
-    if (first == 0 && (check_whole(p, at->tensor, err) || check_whole(p, at->scale, err) ||
-                       (at->factor && check_whole(p, at->factor, err)) ||
-                       (at->zero && check_whole(p, at->zero, err))))
-        rc = err->code;
-    else if (fm_reading_bytes(raw, &r, 0, first * bits / 8, bytes, err) ||
-             fm_reading_plane(&scale, &r, 1, err) || fm_reading_factor(&factor, &r, false, err) ||
-             fm_reading_widen(&scales, &r, scale, factor, err))
+    for (int i = 0; i < 4 && first == 0 && !rc; i++)
+        rc = whole[i] ? check_whole(p, whole[i], err) : FM_OK;
+    if (!rc &&
+        (fm_reading_bytes(raw, &r, 0, first * bits / 8, bytes, err) ||
+         fm_reading_plane(&scale, &r, 1, err) || fm_reading_factor(&factor, &r, false, err) ||
+         fm_reading_widen(&scales, &r, scale, factor, err)))
         rc = fm_within(err, "%s", at->file->path);
     if (!rc) {
         scales.first = (int64_t)first;
@@ -325,7 +319,7 @@ static int read_own(const struct fm_exportplan *p, const struct fm_planned_tenso
         return read_decoded(p, t, 0, size / element, dst, err);
     int rc = fm_file_read(&p->from->bundle.file, t->from->t.offset, dst, size, err);
     struct fm_digest digest = fm_digest_of(dst, size);
-    return rc ? rc : check_digest(p, t->from, &digest, err);
+    return rc ? rc : check_digest(p->from, t->from, &digest, err);
 }
 
 struct fm_widened fm_piece_widened(const struct fm_planned_tensor *t)

@@ -68,40 +68,30 @@ bool fm_planned_has_channels(const struct fm_exportplan *p, const struct fm_plan
     return b->plane < 0 || fm_packed_find(fm_packed_at(&p->packed, b->m), of, b->plane);
 }
 
-/* Add a block of a cut after the blocks of the tensor added last. */
-static int add_block(struct fm_exportplan *p, const struct fm_planned_block *like,
-                     struct fm_err *err)
-{
-    assert(p->tensors > 0 && like->e >= 0 && like->e < p->from->config.E);
-    struct fm_planned_tensor *t = &p->tensor[p->tensors - 1];
-    int rc = FM_GROW(p->block, p->block_room, p->blocks ? p->blocks + 1 : most_parts(p),
-                     "the experts of an export", err);
-    if (rc)
-        return rc;
-    struct fm_planned_block *b = &p->block[p->blocks++];
-    *b = *like;
-    if (fm_planned_has_channels(p, b))
-        b->bytes = fm_planned_unit_bytes(p, b, fm_planned_stored(p, b));
-    if (t->blocks++)
-        b->at = b[-1].at + b[-1].bytes;
-    return FM_OK;
-}
-
 int fm_planned_add_experts(struct fm_exportplan *p, int m, const struct fm_tensor *t, int first,
                            int n, enum fm_weight_part part, int plane, struct fm_err *err)
 {
     const struct fm_planned_tensor like = {.t = *t, .m = m, .kind = FM_PLANNED_EXPERTS};
     struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
-    int cuts = fm_expert_cuts(cut, p->from->config.expert, part);
+    int cuts = fm_expert_cuts(cut, p->from->config.expert, part), blocks = n * cuts;
     uint64_t all = fm_tensor_count(t) * (uint64_t)fm_dtype_bits(t->dtype) / 8;
     int rc = fm_planned_add_tensor(p, &like, err);
-    for (int i = 0; i < n * cuts && !rc; i++) {
-        const struct fm_planned_block b = {.m = m,
-                                           .e = first + i / cuts,
-                                           .part = cut[i % cuts].part,
-                                           .plane = plane,
-                                           .bytes = all / (uint64_t)(n * cuts)};
-        rc = add_block(p, &b, err);
+    assert(first >= 0 && n > 0 && first + n <= p->from->config.E);
+    for (int i = 0; i < blocks && !rc; i++) {
+        rc = FM_GROW(p->block, p->block_room, p->blocks ? p->blocks + 1 : most_parts(p),
+                     "the experts of an export", err);
+        if (rc)
+            break;
+        struct fm_planned_block *b = &p->block[p->blocks++];
+        *b = (struct fm_planned_block){.m = m,
+                                       .e = first + i / cuts,
+                                       .part = cut[i % cuts].part,
+                                       .plane = plane,
+                                       .bytes = all / (uint64_t)blocks};
+        if (fm_planned_has_channels(p, b))
+            b->bytes = fm_planned_unit_bytes(p, b, fm_planned_stored(p, b));
+        if (p->tensor[p->tensors - 1].blocks++)
+            b->at = b[-1].at + b[-1].bytes;
     }
     return rc;
 }
