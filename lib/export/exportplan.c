@@ -39,6 +39,7 @@ int fm_exportplan_check(const struct fm_export_options *o, struct fm_err *err)
         {o->quantise, FM_WITH_ROUNDED, "--weights ", o->quantise ? o->quantise->name : "",
          "use another layout"},
         {o->devices > 1, FM_WITH_TP, "--tp", "", "omit it"},
+        {o->keep_extra, FM_WITH_EXTRA, "--keep-extra", "", "use another layout"},
     };
     for (size_t i = 0; i < sizeof use / sizeof *use; i++)
         if (use[i].asked && o->layout->cannot[use[i].what])

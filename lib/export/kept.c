@@ -11,24 +11,18 @@
 #include "lib/stage/ranking.h"
 #include "lib/stage/stage.h"
 
-static const char *criterion(const struct fm_bundle *b)
-{
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(fm_ranking_options(b), "criterion");
-    const char *name = cJSON_GetStringValue(item);
-    return name ? name : "taylor"; /* manifests do not record it */
-}
-
 /* Scores that have different units give shares that cannot be compared. */
 static int check_criterion(const struct fm_bundle *b, const struct fm_bundle *family,
                            struct fm_err *err)
 {
-    if (strcmp(criterion(b), criterion(family)) == 0)
+    const char *own = fm_ranking_criterion(b), *other = fm_ranking_criterion(family);
+    if (strcmp(own, other) == 0)
         return FM_OK;
     return fm_fail(
         err, FM_ECONFIG,
         "'%s' was ranked by %.64s, but the channels of '%s' by %.64s; rank with the same "
         "--criterion",
-        b->file.path, criterion(b), family->file.path, criterion(family));
+        b->file.path, own, family->file.path, other);
 }
 
 static int name_kind(struct fm_kinds *kinds, const char *path, struct fm_err *err)

@@ -4,9 +4,9 @@
  */
 #include "lib/learn/criterion.h"
 
+#include <assert.h>
 #include <string.h>
 
-#include "formats/json/json.h"
 #include "lib/base/names.h"
 #include "lib/base/pool.h"
 #include "lib/stage/ranking.h"
@@ -17,10 +17,10 @@ const struct fm_criterion *const fm_criteria[] = {FM_CRITERION_ROWS(POINT) NULL}
 int fm_criterion_read(const struct fm_criterion **criterion, const struct fm_bundle *stream,
                       struct fm_err *err)
 {
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(fm_ranking_options(stream), "criterion");
-    const char *name = cJSON_IsString(item) ? item->valuestring : "";
+    const char *name = fm_ranking_criterion(stream);
     int i = 0;
-    while (item && fm_criteria[i] && strcmp(name, fm_criteria[i]->name) != 0)
+    assert(strcmp(fm_criteria[0]->name, FM_RANKING_CRITERION) == 0);
+    while (fm_criteria[i] && strcmp(name, fm_criteria[i]->name) != 0)
         i++;
     *criterion = fm_criteria[i];
     return *criterion

@@ -289,6 +289,12 @@ const cJSON *fm_ranking_options(const struct fm_bundle *b)
     return cJSON_GetObjectItemCaseSensitive(fm_stage_history_of(b, "fm-rank"), "options");
 }
 
+const char *fm_ranking_criterion(const struct fm_bundle *b)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(fm_ranking_options(b), "criterion");
+    return !item ? FM_RANKING_CRITERION : cJSON_IsString(item) ? item->valuestring : "";
+}
+
 int fm_ranking_group(int *group, const struct fm_bundle *b, int I, struct fm_err *err)
 {
     const cJSON *value = cJSON_GetObjectItemCaseSensitive(fm_ranking_options(b), "channel_group");
