@@ -224,7 +224,18 @@ static int choose_format(struct fm_exportplan *p, struct fm_err *err)
     return rc ? rc : check_hidden(p->options.quantise, &p->rounded, err);
 }
 
-/* Choose between the codes of the bundle and their values. */
+/*
+ * Choose between the codes of the bundle and their values, and experts rounded to other codes:
+ *
+ *     --weights   experts                                          p->coded
+ *     FORMAT      rounded to it                                    EXPERTS (ours), or ROUNDED
+ *     keep        codes of the bundle                              EXPERTS (ours), or ALL
+ *     bf16        values                                           NONE
+ *     -           codes, if the layout can have those of all       as for keep or bf16
+ *                 layers; else values
+ *
+ * EXPERTS is for our modelling file, which decodes only experts; everything else is values then.
+ */
 static int choose_codes(struct fm_exportplan *p, struct fm_err *err)
 {
     const struct fm_layout *layout = p->options.layout;
@@ -378,6 +389,7 @@ void fm_exportplan_widths(struct fm_exportplan *p, int index)
 void fm_exportplan_served(const struct fm_exportplan *p, int index, uint32_t *widths)
 {
     const uint32_t *mask = fm_masks_widths(&p->from->budgets.masks, index);
+    assert(index >= p->first && index <= p->last);
     for (size_t i = 0; i < fm_opened_experts(p->from); i++)
         widths[i] = p->options.layout->all_members ? round_width(p, mask[i]) : p->widths.kept[i];
 }

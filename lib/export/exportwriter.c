@@ -1,12 +1,16 @@
 /*
  * Writes a planned export.  A file is cut into pieces, and pieces that are made from the same
- * channels of an expert's part form a group.  Threads fill groups from the bundle in parallel.  In
- * a directory each piece is written at its offset, in the order of the bundle, so that the bundle
- * is read sequentially; in a stream they are written in the order of the file, in rounds of one
- * expert per thread.  The digests of a stream's files are computed as the stream is written.  A
- * directory's files are not written in order, so each is read once after it has been written,
- * mostly from the page cache.  fm-export.json, which has the digests of all other files, is written
- * last.
+ * channels of an expert's part form a group.  Threads fill groups from the bundle in parallel.
+ *
+ *     the file     | header | p0: gate of e0 | p1: gate of e1 | ... | p8: up of e0 | p9: ...
+ *     a directory  groups {p0 p8} {p1 p9} ... in the order of the bundle, which is then read
+ *                  sequentially; each piece is written at its offset
+ *     a stream     rounds of one expert per thread {p0 p1} {p2 p3} ... in the order of the file;
+ *                  pieces of a round are kept until all of them are made
+ *
+ * The digests of a stream's files are computed as the stream is written.  A directory's files are
+ * not written in order, so each is read once after it has been written, mostly from the page cache.
+ * fm-export.json, which has the digests of all other files, is written last.
  */
 #include "lib/export/exportwriter.h"
 
@@ -254,7 +258,9 @@ static int stream_pieces(struct filework *f, int pieces, struct fm_err *err)
 
 static struct fm_filetable_entry *entry_of(const struct filework *f)
 {
-    return fm_filetable_find(&f->w->table, f->planned->name);
+    struct fm_filetable_entry *entry = fm_filetable_find(&f->w->table, f->planned->name);
+    assert(entry); /* fm_texts_files listed all files but the last */
+    return entry;
 }
 
 static int begin_file(struct filework *f, struct fm_err *err)
@@ -386,6 +392,7 @@ int fm_exportwriter_write(const struct fm_exportplan *plan, const struct fm_run_
                           struct fm_err *err)
 {
     struct writer w = {.plan = plan, .run = run, .scratch = group_memory(plan, false)};
+    assert(plan->weight_files > 0 && !plan->from->foreseen);
     int rc = fm_texts_files(&w.table, plan, err);
     if (!rc)
         rc = strcmp(run->outputs.path, "-") == 0 ? write_stream(&w, err) : write_directory(&w, err);

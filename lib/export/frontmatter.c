@@ -5,6 +5,7 @@
  */
 #include "lib/export/frontmatter.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -125,6 +126,7 @@ static void add_value(struct list *l, const char *key, struct span value, const 
 bool fm_frontmatter_repeat(char *text, size_t capacity, const char *card, const char *key)
 {
     size_t size = strlen(key), before = strlen(text);
+    assert(before < capacity);
     if (strncmp(card, "\xef\xbb\xbf", 3) == 0)
         card += 3;
     if (!is_fence(take_line(&card)))

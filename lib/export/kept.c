@@ -1,6 +1,7 @@
 /* One ranking is in memory at a time, beside the order of the family's channels. */
 #include "lib/export/kept.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,6 +29,7 @@ static int check_criterion(const struct fm_bundle *b, const struct fm_bundle *fa
 static int name_kind(struct fm_kinds *kinds, const char *path, struct fm_err *err)
 {
     char name[FM_KIND_BYTES];
+    assert(kinds->count < FM_KINDS_MAX);
     fm_inputs_kind(name, path);
     for (int k = 0; k < kinds->count; k++)
         if (strcmp(kinds->name[k], name) == 0)
@@ -108,6 +110,7 @@ void fm_kept_release(struct fm_kept *kept)
 int fm_kept_least(const struct fm_kept *kept, int row)
 {
     int least = 0;
+    assert(row >= 0 && row < kept->rows && kept->kinds.count > 0);
     for (int k = 1; k < kept->kinds.count; k++)
         if (kept->share[row][k] < kept->share[row][least])
             least = k;

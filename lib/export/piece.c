@@ -76,6 +76,7 @@ struct fm_piece fm_piece_next(const struct fm_exportplan *p, const struct fm_pla
                               uint64_t at, uint64_t limit)
 {
     struct fm_piece x = {.tensor = t, .from = at, .size = t->t.size - at};
+    assert(at < t->t.size);
     limit = limit / 16 * 16; /* whole bytes of codes */
     if (t->from)
         x.source = t->from->t.offset;
@@ -84,8 +85,9 @@ struct fm_piece fm_piece_next(const struct fm_exportplan *p, const struct fm_pla
     if (t->kind != FM_PLANNED_EXPERTS)
         return x;
     const struct fm_planned_block *b = &p->block[t->block];
-    while (at >= b->at + b->bytes)
+    while (at >= b->at + b->bytes) /* they fill the tensor: planned.h, invariant 3 */
         b++;
+    assert(b < &p->block[t->block + t->blocks]);
     const struct fm_packed *packed = packed_of(p, b);
     const struct fm_packed_part *part = packed->part; /* its first plane */
     while (part->of != source_of(p, b))
@@ -96,6 +98,7 @@ struct fm_piece fm_piece_next(const struct fm_exportplan *p, const struct fm_pla
         x.first = (uint32_t)((at - b->at) / fm_planned_unit_bytes(p, b, group) * group);
     x.n = step_of(p, b, x.first, limit);
     x.size = b->bytes - (at - b->at);
+    assert(x.size > 0 && (uint64_t)x.first + x.n <= fm_planned_stored(p, b));
     if (fm_planned_has_channels(p, b) && x.first + x.n < fm_planned_stored(p, b))
         x.size = fm_planned_unit_bytes(p, b, x.n);
     if (p->from->volumes.at)
@@ -222,6 +225,8 @@ int fm_piece_take(struct fm_channels *c, const struct fm_exportplan *p, const st
                                   .count = k > x->first ? (end < k ? end : k) - x->first : 0,
                                   .packed = packed_of(p, b),
                                   .dtype = p->from->dtype};
+    assert(p->from->volumes.at);      /* FM_OPENED_WEIGHTS */
+    assert(c->of == source_of(p, b)); /* all pieces of a group */
     if (read_planes(c, p, x, err))
         return err->code;
     if (p->codes || fm_packed_convert(c, fm_packed_at(&p->packed, b->m), p->options.quantise))
@@ -239,6 +244,7 @@ static const void *cut_channels(const struct fm_channels *c, const struct fm_exp
 {
     const struct fm_planned_block *b = x->block;
     uint64_t k = fm_planned_kept(p, b), end = (uint64_t)x->first + x->n;
+    assert(c->of == source_of(p, b));
     if (!fm_planned_has_channels(p, b))
         return b->plane == FM_PLANES ? c->factor : c->plane[1];
     return fm_packed_cut(c, b->part, b->plane, k > x->first ? (end < k ? end : k) - x->first : 0,
@@ -386,6 +392,7 @@ static int fill_narrowed(const struct fm_exportplan *p, const struct fm_planned_
     int expert = t->narrow.expert, rows = t->t.dims - 2; /* the dimension */
     size_t matrices = each * (size_t)(expert < 0 ? p->from->config.E : 1), one = full / matrices;
     size_t items = t->narrow.dimension == rows ? 1 : (size_t)t->t.shape[rows];
+    assert(p->ahead); /* read if the plan narrows experts, unless it was made without a bundle */
     const struct fm_box all = {n, 1, items, one / items / n};
     const struct fm_box box = {p->widths.stored[0] / group, 1, items, all.size};
     const struct fm_form wide = {all.size, 0, all.groups * all.size};

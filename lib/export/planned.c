@@ -106,6 +106,7 @@ int fm_planned_add_file(struct fm_exportplan *p, const char *name, char *header,
         free(header);
         return rc;
     }
+    assert(header_bytes <= bytes && (weights || header_bytes == bytes));
     struct fm_planned_file *f = &p->file[p->files++];
     *f = (struct fm_planned_file){
         .header = header, .header_bytes = header_bytes, .bytes = bytes, .weights = weights};
@@ -130,7 +131,7 @@ void fm_planned_place(struct fm_exportplan *p, const struct fm_tensor *placed, s
 {
     struct fm_planned_tensor *found =
         fm_names_find(p->tensor, p->tensors, sizeof *p->tensor, placed->name);
-    assert(found); /* invariant 4 */
+    assert(found && file == p->files); /* invariant 4; the file that is added next */
     found->t.offset = placed->offset;
     found->t.size = placed->size;
     found->file = file;
@@ -138,6 +139,7 @@ void fm_planned_place(struct fm_exportplan *p, const struct fm_tensor *placed, s
 
 void fm_planned_forget(struct fm_exportplan *p, size_t files)
 {
+    assert(files == 0 || files == p->weight_files);
     for (size_t i = files; i < p->files; i++)
         free(p->file[i].header);
     p->files = p->files < files ? p->files : files;
@@ -269,6 +271,7 @@ int fm_planned_header(const struct fm_exportplan *p, size_t i, const char **head
 
 static size_t expert_of(const struct fm_exportplan *p, const struct fm_planned_block *b)
 {
+    assert(b->m >= 0 && b->m < p->from->config.M && b->e >= 0 && b->e < p->from->config.E);
     return (size_t)b->m * (size_t)p->from->config.E + (size_t)b->e;
 }
 
@@ -306,7 +309,7 @@ uint64_t fm_planned_channels_all(const struct fm_exportplan *p)
 
 uint64_t fm_planned_freed(const struct fm_exportplan *p)
 {
-    uint64_t freed = fm_masks_channels(&p->from->budgets.masks);
+    uint64_t freed = fm_masks_channels(&p->from->budgets.masks); /* I of each expert: invariant 1 */
     for (size_t i = 0; i < fm_opened_experts(p->from); i++)
         freed -= p->widths.kept[i];
     return freed;
@@ -339,6 +342,7 @@ double fm_planned_break_even(const struct fm_exportplan *p, uint64_t source)
 const char *fm_planned_format(const struct fm_exportplan *p, const char **list)
 {
     const struct fm_quantiser *q = p->options.quantise;
+    assert(q);
     bool fused = fm_families_fused(p->from->config.family);
     *list = fused ? q->fused_list : q->list;
     return p->from->config.fused ? NULL : fused ? q->fused : q->config;

@@ -502,6 +502,7 @@ static int add_modeling(struct fm_exportplan *p, struct fm_err *err)
 
 int fm_texts_plan(struct fm_exportplan *p, struct fm_err *err)
 {
+    assert(p->files == p->weight_files); /* texts come after them */
     int rc = fm_trust_begin(p, err);
     if (!rc)
         rc = add_config(p, err);

@@ -5,6 +5,7 @@
  */
 #include "lib/export/trust.h"
 
+#include <assert.h>
 #include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -241,6 +242,7 @@ int fm_trust_begin(struct fm_exportplan *p, struct fm_err *err)
 int fm_trust_carried(struct fm_exportplan *p, const struct fm_member *m, struct fm_err *err)
 {
     const char *name = m->name + strlen(FM_MEMBER_CARRIED);
+    assert(strncmp(m->name, FM_MEMBER_CARRIED, strlen(FM_MEMBER_CARRIED)) == 0);
     if (is_one_of(code, name)) {
         int rc = note_code(p, name, NULL, err);
         return rc || !p->options.allow_code ? rc : add_as_it_is(p, name, m, err);

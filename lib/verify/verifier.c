@@ -164,6 +164,7 @@ int fm_verifier_scan(struct fm_verifier *v, const struct fm_scan *s, struct fm_e
     /* An empty tensor is one empty span. */
     if (!rc && s->size == 0 && s->spans)
         end_span(&st);
+    assert(rc || st.span == s->spans || !fm_taskgroup_going(&v->tasks)); /* they end at `size` */
     fm_scratch_release(mark);
     fm_hasher_free(st.hasher);
     return rc;

@@ -265,6 +265,7 @@ static void check_tensor(struct fm_verify_job *j, size_t i)
 {
     const struct fm_planned_tensor *t = &j->plan.tensor[i];
     const struct fm_verify_shard *s = &j->shard[t->file];
+    assert(j->plan.file[t->file].weights);
     const struct fm_tensor *have = fm_safetensors_find(&s->st, t->t.name);
     bool same = have && fm_tensor_like(have, &t->t);
     fm_verifier_count(j->v, 1, 0);
@@ -356,6 +357,7 @@ static void say_code(const struct fm_verify_job *j)
         enum fm_code_fate fate = c->item[i].fate;
         if (fate != FM_CODE_OURS && fate != FM_CODE_KEPT)
             continue;
+        assert(r->codes < FM_CODES_MAX); /* as in the plan */
         struct fm_verify_code *code = &r->code[r->codes++];
         code->ours = fate == FM_CODE_OURS;
         snprintf(code->name, sizeof code->name, "%s", c->item[i].name);

@@ -3,6 +3,15 @@
  * task checks one block of the plan, which is one expert in one tensor.  Its bytes are moved back
  * to the bundle's form, gate and up rows together, in pieces that fit the cache, and digested there
  * segment by segment.  What is computed from several tensors of the bundle is computed again.
+ *
+ *     the export      gate: c0, c1, c2, c3, c4, blank         up: c0, c1, c2, c3, c4, blank
+ *                                        |  read_channels: fm_move     |
+ *                                        v                             v
+ *     as the bundle   c0: gate, up; c1: gate, up | c2: gate, up; c3: gate, up | c4: gate, up; blank
+ *     segments        0: its digest              | 1: its digest              | 2 has more than c4
+ *
+ * A segment in which the kept channels end has no digest of exactly these: check_inside reads the
+ * whole segment from the bundle.
  */
 #include "lib/verify/verify_weights.h"
 
@@ -138,6 +147,7 @@ static int check_inside(struct place *p, int s, uint32_t k, const struct fm_dige
     const struct fm_verify_job *j = p->j;
     const struct fm_segments *seg = &j->opened.seg;
     uint32_t first = (uint32_t)seg->bound[s];
+    assert(first < k && k < (uint32_t)seg->bound[s + 1]);
     size_t size = bytes_of(p, (uint32_t)seg->bound[s + 1] - first);
     struct fm_mark mark = fm_scratch_mark();
     char *whole = fm_scratch(size);
@@ -324,6 +334,7 @@ static int check_block(struct place *p, uint64_t *bytes, struct fm_err *err)
     p->of = fm_packed_find(packed, cut.of, p->b->plane);
     if (p->b->bytes == 0)
         return FM_OK;
+    assert(p->of); /* fm_piece_moved */
     p->part = (int)(p->of - packed->part);
     *bytes = p->b->bytes * (p->b->part == FM_PART_GATE ? 2 : 1);
     return check_moved(p, err);
@@ -356,6 +367,7 @@ static void check_unit(void *arg, int i)
     struct fm_err err = {0};
     struct fm_mark mark = fm_scratch_mark();
     uint64_t bytes = 0;
+    assert(!u->piece != !u->tensor && (!u->block || u->tensor));
     int rc = FM_OK, items = u->piece ? u->piece->group : 1;
     if (!fm_taskgroup_going(&j->v->tasks))
         return;
@@ -402,6 +414,7 @@ static int plan_units(struct fm_verify_job *j, struct fm_err *err)
                 j->unit[j->units++] = (struct fm_verify_unit){.tensor = t, .block = b};
         }
     }
+    assert(n <= p->blocks && (size_t)j->units + n <= p->tensors + p->blocks); /* the lists' sizes */
     fm_piece_group(j->piece, n);
     for (size_t i = 0; i < n; i++)
         if (j->piece[i].group)
