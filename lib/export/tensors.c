@@ -211,11 +211,23 @@ static bool is_shared(struct fm_tensor *grown, const struct fm_exportplan *p,
     return true;
 }
 
-/* FM_EFORMAT unless a tensor of the bundle, which is untrusted, has that shape. */
-static int check_shape(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
-                       const uint64_t *shape, int dims, struct fm_err *err)
+/* Whether the tensor is codes in the export, or belongs to codes. */
+static bool is_coded(const struct fm_planned_tensor *t, const struct fm_stored *at)
 {
-    if (fm_tensor_shaped(&t->t, shape, dims))
+    return fm_stored_belongs(at) || (fm_stored_is_codes(at) && !t->decoded);
+}
+
+/* Set the shape of a tensor of the bundle according to config.json; FM_EFORMAT if it has another.
+ */
+static int check_shape(struct fm_tensor *plain, const struct fm_exportplan *p,
+                       const struct fm_planned_tensor *t, const struct fm_stored *at,
+                       struct fm_err *err)
+{
+    *plain = (struct fm_tensor){0};
+    plain->dims = fm_weights_shape(plain->shape, &p->from->config, at->weight, at->l, 0);
+    if (is_coded(t, at))
+        fm_stored_shape(plain->shape, &at->scheme, plain, fm_stored_belongs(at));
+    if (fm_tensor_shaped(&t->t, plain->shape, plain->dims))
         return FM_OK;
     return fm_fail(err, FM_EFORMAT,
                    "%s: tensor '%s' does not have the shape that config.json requires",
@@ -227,26 +239,21 @@ static int widen_shared(struct fm_planned_tensor *t, const struct fm_exportplan 
                         const struct fm_stored *at, struct fm_err *err)
 {
     const struct fm_config *c = &p->from->config;
-    const struct fm_weight *w = at->weight;
-    struct fm_tensor plain = {0}, grown;
-    size_t again = 0;
-    int blank = 0;
+    struct fm_tensor plain, grown;
     if (p->widths.shared == c->shared || at->role > FM_STORED_FACTOR ||
-        !is_shared(&grown, p, w, at->l))
+        !is_shared(&grown, p, at->weight, at->l))
         return FM_OK;
-    plain.dims = fm_weights_shape(plain.shape, c, w, at->l, 0);
-    int d = w->part == FM_PART_MLP_DOWN;
+    int d = at->weight->part == FM_PART_MLP_DOWN, blank = 0;
     bool scales = fm_stored_belongs(at);
+    size_t again = scales ? (size_t)fm_dtype_bits(t->t.dtype) / 8 : 0;
     if (scales && fm_tensor_count(&t->from->t) == 1)
         return FM_OK; /* a number for the whole matrix */
-    if (scales || (fm_stored_is_codes(at) && !t->decoded)) {
-        fm_stored_shape(plain.shape, &at->scheme, &plain, scales);
+    if (check_shape(&plain, p, t, at, err))
+        return err->code;
+    if (is_coded(t, at)) {
         fm_stored_shape(grown.shape, &at->scheme, &grown, scales);
-        again = scales ? (size_t)fm_dtype_bits(t->t.dtype) / 8 : 0;
         blank = fm_code_zero(at->scheme.storage->code);
     }
-    if (check_shape(p, t, plain.shape, 2, err))
-        return err->code;
     if (grown.shape[d] == plain.shape[d])
         return FM_OK; /* the last scales are enough */
     t->t.shape[d] = grown.shape[d];
@@ -282,17 +289,14 @@ static int narrow_expert(struct fm_planned_tensor *t, const struct fm_exportplan
                          const struct fm_stored *twin, struct fm_err *err)
 {
     const struct fm_config *c = &p->from->config;
-    struct fm_tensor plain = {0};
+    struct fm_tensor plain;
     bool scales = twin->role == FM_STORED_SCALE;
     const bool both = twin->weight->part == FM_PART_GATE_THEN_UP;
     const char *across = strchr(twin->weight->shape, both ? 'J' : 'I');
     uint64_t groups = (uint64_t)(c->I / p->packed.group);
     if (twin->role > FM_STORED_SCALE || (scales && fm_tensor_count(&t->t) == 1))
         return FM_OK;
-    plain.dims = fm_weights_shape(plain.shape, c, twin->weight, twin->l, 0);
-    if (scales || (fm_stored_is_codes(twin) && !t->decoded))
-        fm_stored_shape(plain.shape, &twin->scheme, &plain, scales);
-    if (check_shape(p, t, plain.shape, plain.dims, err))
+    if (check_shape(&plain, p, t, twin, err))
         return err->code;
     uint64_t *size = &t->t.shape[across - twin->weight->shape];
     if (scales && *size == 1)

@@ -126,16 +126,15 @@ static bool has_modules(const struct fm_exportplan *p, const cJSON *map)
 /* Under stock names: set the architecture of the checkpoint to the name that servers use, where
  * transformers 5 saves class_name followed by ForCausalLM and servers do not accept that, and that
  * of a text part without one to its class. */
-static void set_architecture(struct fm_texts_edit *e, const struct fm_exportplan *p,
-                             const cJSON *config)
+static void set_architecture(struct fm_texts_edit *e, const struct fm_exportplan *p)
 {
     const struct fm_model_family *family = p->from->config.family;
     const char *served = family->served_as;
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, "architectures");
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(e->json, "architectures");
     const char *have = cJSON_GetStringValue(cJSON_GetArrayItem(list, 0));
     struct fm_text saved = {0};
     fm_text_printf(&saved, "%sForCausalLM", family->class_name);
-    bool missing = !list && cJSON_HasObjectItem(config, FM_HFTEXT_WRAPPER);
+    bool missing = !list && cJSON_HasObjectItem(e->json, FM_HFTEXT_WRAPPER);
     if (!saved.failed && (missing || (served && have && strcmp(have, saved.data) == 0)))
         fm_texts_setf(e, "architectures", "[\n    \"%s\"\n  ]", served ? served : saved.data);
     free(saved.data);
@@ -143,21 +142,18 @@ static void set_architecture(struct fm_texts_edit *e, const struct fm_exportplan
 
 void fm_texts_stock(struct fm_texts_edit *e, struct fm_exportplan *p)
 {
-    cJSON *json = NULL;
-    e->rc = fm_json_tree(&json, p->from->config_text, p->from->config_bytes, e->err);
     if (p->options.allow_code &&
-        !has_modules(p, cJSON_GetObjectItemCaseSensitive(json, "auto_map")))
+        !has_modules(p, cJSON_GetObjectItemCaseSensitive(e->json, "auto_map")))
         fm_texts_setf(e, "auto_map", "{}");
-    set_architecture(e, p, json);
+    set_architecture(e, p);
     if (p->from->config.family->width_twin)
         fm_texts_setf(e, p->from->config.family->width_twin, "%d", (int)p->widths.widest);
-    cJSON_Delete(json);
 }
 
 /* Remove the entries of extra layers from a list. */
-static void cut_list(struct fm_texts_edit *e, const cJSON *json, const char *key, int L)
+static void cut_list(struct fm_texts_edit *e, const char *key, int L)
 {
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(json, key), *entry;
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(e->json, key), *entry;
     struct fm_text t = {0};
     int l = 0;
     if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) <= L)
@@ -181,27 +177,24 @@ static void cut_list(struct fm_texts_edit *e, const cJSON *json, const char *key
 static void leave_extra(struct fm_texts_edit *e, const struct fm_exportplan *p)
 {
     const struct fm_extra_form *form = p->from->config.family->extra;
-    cJSON *json = NULL;
     bool said = false;
     if (!form || p->options.keep_extra || e->rc)
         return;
-    e->rc = fm_json_tree(&json, p->from->config_text, p->from->config_bytes, e->err);
     for (const char *const *key = form->count; key && *key && !e->rc; key++) {
-        if (!cJSON_GetObjectItemCaseSensitive(json, *key))
+        if (!cJSON_GetObjectItemCaseSensitive(e->json, *key))
             continue;
         fm_texts_setf(e, *key, "0");
         said = true;
     }
     for (const char *const *key = form->list; key && *key && !e->rc; key++)
-        cut_list(e, json, *key, p->from->config.L);
+        cut_list(e, *key, p->from->config.L);
     for (const char *const *key = form->object; key && *key && !e->rc; key++)
-        if (cJSON_GetObjectItemCaseSensitive(json, *key))
+        if (cJSON_GetObjectItemCaseSensitive(e->json, *key))
             fm_texts_setf(e, *key, "null");
-    if (form->flag && cJSON_GetObjectItemCaseSensitive(json, form->flag))
+    if (form->flag && cJSON_GetObjectItemCaseSensitive(e->json, form->flag))
         fm_texts_setf(e, form->flag, "false");
     if (!said && form->count && p->from->extra.tensors > 0)
         fm_texts_setf(e, form->count[0], "0");
-    cJSON_Delete(json);
 }
 
 /* If the export of a quantised checkpoint has values, or codes that only our modelling file reads,
@@ -209,17 +202,14 @@ static void leave_extra(struct fm_texts_edit *e, const struct fm_exportplan *p)
  * replaces it. */
 static void set_plain(struct fm_texts_edit *e, const struct fm_exportplan *p)
 {
-    cJSON *json = NULL;
     if (!p->from->config.scheme.storage || p->coded == FM_CODED_ALL || e->rc)
         return;
-    e->rc = fm_json_tree(&json, p->from->config_text, p->from->config_bytes, e->err);
-    bool five = cJSON_GetObjectItemCaseSensitive(json, "dtype") != NULL;
-    bool four = cJSON_GetObjectItemCaseSensitive(json, "torch_dtype") != NULL;
+    bool five = cJSON_GetObjectItemCaseSensitive(e->json, "dtype") != NULL;
+    bool four = cJSON_GetObjectItemCaseSensitive(e->json, "torch_dtype") != NULL;
     const char *const key[] = {"dtype", "torch_dtype"}; /* for transformers 5 and 4 */
     for (int i = 0; i < 2; i++)
         if (i == 0 ? five : !five || four)
             fm_texts_setf(e, key[i], "\"%s\"", fm_dtype_torch(p->from->dtype));
-    cJSON_Delete(json);
     if (!e->rc && p->coded != FM_CODED_ROUNDED)
         e->key[e->keys++] = (struct fm_jsonedit){"quantization_config", NULL};
 }
@@ -331,7 +321,8 @@ static int add_config(struct fm_exportplan *p, struct fm_err *err)
     if (!text)
         return err->code;
     memcpy(text, p->from->config_text, size);
-    if (p->options.layout->config)
+    e.rc = fm_json_tree(&e.json, text, size, err);
+    if (!e.rc && p->options.layout->config)
         p->options.layout->config(&e, p);
     leave_extra(&e, p);
     set_plain(&e, p);
@@ -343,6 +334,7 @@ static int add_config(struct fm_exportplan *p, struct fm_err *err)
         e.rc = fm_jsonedit_set(&text, &size, e.key, e.keys, err);
     for (int i = 0; i < e.keys; i++)
         free(e.value[i]);
+    cJSON_Delete(e.json);
     if (!e.rc)
         e.rc = wrap_config(&text, &size, p, err);
     if (!e.rc)

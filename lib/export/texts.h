@@ -4,6 +4,8 @@
 #ifndef FM_TEXTS_H
 #define FM_TEXTS_H
 
+#include <cjson/cJSON.h>
+
 #include "formats/file/text.h"
 #include "formats/json/jsonedit.h"
 #include "lib/export/filetable.h"
@@ -24,6 +26,7 @@ struct fm_texts_edit {
     struct fm_jsonedit key[FM_TEXTS_KEYS_MAX];
     char *value[FM_TEXTS_KEYS_MAX]; /* values that are owned; free() them */
     int keys;
+    cJSON *json; /* the checkpoint's config.json */
     int rc;
     struct fm_err *err;
 };
