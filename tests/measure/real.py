@@ -2,12 +2,14 @@
 """Measure what a cut costs on a model of golden/make/real.py: masks, recovery, formats, and their times.
 
 usage: BUILD=build tests/measure/real.py MODEL TEXT DIR [--sequences N] [--held N] [--criteria NAME,...]
-           [--methods NAME,...] [--budgets STEP:LAST] [--steps N,...] [--formats NAME,...]
+           [--methods NAME,...] [--budgets STEP:LAST] [--learned N] [--steps N[xB],...] [--formats NAME,...]
+           [--experts R,...]
 
 TEXT is the folder with KIND-calib.npy and KIND-test.npy.  The calibration is half Python sources and half
 documentation; losses are of other documents of these two kinds, and of two kinds that are not in the
 calibration: manual pages, and messages in German, French and Spanish.  Percentages are relative to the
-unpruned model.  Masks are made for each of the criteria and methods, the adapter for the last of these.
+unpruned model.  Masks are made for each of the criteria and methods, adapters of N steps of B sequences (4) for the
+last of these, and whole experts are removed by REAP.  learned has N steps of one sequence.
 
 Streams and reports go to DIR; what exists is not made again, so an interrupted run can be resumed and rows
 can be added.  Prints tables in Markdown.  With the defaults everything takes a day on two cores;
@@ -41,6 +43,7 @@ class Study:
             path = self.dir / f"{kind}.npy"
             np.save(path, np.load(a.text / f"{kind}-test.npy")[: a.held // 4])
             self.held.append(f"--eval-tokens={path}")
+        np.save(self.dir / "held.npy", np.concatenate([np.load(x.partition("=")[2]) for x in self.held]))
         self.data = [f"--model={a.model}", f"--tokens={self.calib}", "--seq-len=512", *self.held]
 
     def run(self, name, tool, *words):
@@ -110,6 +113,20 @@ def formats(s, source, full):
         print(f"| {name} | {found['bytes'] / 1e6:.0f} | {cell(known, full[1])} | {cell(other, full[2])} |", flush=True)
 
 
+def experts(s, shares, masks, full):
+    """Whole experts removed by REAP, beside the masks, in the mean of all four kinds."""
+    words = [f"--model={s.a.model}", f"--tokens={s.calib}", f"--eval-tokens={s.dir / 'held.npy'}", "--seq-len=512",
+             f"--budgets={','.join(map(str, shares))}"]  # fmt: skip
+    found = s.run("experts", "fm-bench", "baselines", *words)
+    row = next(x for x in found["rows"] if x["baseline"] == "reap")
+    x, y = [r[0] for r in masks], [(r[1] + r[2]) / 2 for r in masks]
+    full = (full[1] + full[2]) / 2
+    print(f"\nWhole experts removed, all four kinds\n\n| | {' | '.join(f'{b:g}' for b in shares)} |")
+    print("| :-- | " + "--: | " * len(shares))
+    print(f"| REAP | {' | '.join(cell(c['ce'], full) for c in row['cells'])} |")
+    print(f"| masks | {' | '.join(cell(float(np.interp(b, x, y)), full) for b in shares)} |", flush=True)
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("model", type=Path)
@@ -120,7 +137,9 @@ def main():
     p.add_argument("--criteria", default="taylor,activation")
     p.add_argument("--methods", default="uniform,saliency,learned,exchange")
     p.add_argument("--budgets", default="0.1:0.6")
+    p.add_argument("--learned", default="100")
     p.add_argument("--steps", default="20,60")
+    p.add_argument("--experts", default="0.25,0.5")
     p.add_argument("--formats", default="fp8-block,w4a16:32")
     a = p.parse_args()
     s = Study(a)
@@ -136,17 +155,22 @@ def main():
             if criterion in ("energy", "activation") and method in ("saliency", "learned"):
                 continue
             source = f"{method}-{criterion}"
+            words = [f"--steps={a.learned}", "--batch=1"] if method == "learned" else []
             masks = s.stage(source, "fm-train", f"--method={method}", f"--budget-step={step}", f"--until={last}",
-                            f"--measure-step={step}", source=f"ranked-{criterion}")  # fmt: skip
+                            f"--measure-step={step}", *words, source=f"ranked-{criterion}")  # fmt: skip
             full = full or rows_of(masks)[0]
             rows.append((f"{criterion}, {method}", rows_of(masks), masks["wall"]))
     table("Masks, without recovery", budgets, rows, full)
     rows = []
-    for steps in filter(None, a.steps.split(",")):
-        found = s.stage(f"recovered-{steps}", "fm-recover", f"--steps={steps}", "--batch=4", source=source)
-        rows.append((f"{source}, {steps} steps", rows_of(found), found["wall"]))
+    for name in filter(None, a.steps.split(",")):
+        steps, _, batch = name.partition("x")
+        words = [f"--steps={steps}", f"--batch={batch or 4}"]
+        found = s.stage(f"recovered-{name}", "fm-recover", *words, source=source)
+        rows.append((f"{source}, {steps} steps of {512 * int(batch or 4)} tokens", rows_of(found), found["wall"]))
     if rows:
-        table("With an adapter, trained at 0.40 in steps of 2,048 tokens", budgets, rows, full)
+        table("With an adapter, trained at 0.40", budgets, rows, full)
+    if a.experts:
+        experts(s, [float(x) for x in a.experts.split(",")], rows_of(masks), full)
     if a.formats:
         formats(s, source, full)
 
