@@ -44,8 +44,8 @@ for how in "--threads 1" "--threads 3" "--memory 40M" "--state state"; do
     rank glm4 --precision f32 $how -o other >/dev/null 2>&1
     cmp <(order other) <(order glm4.1) && echo "$how: same"
 done
-rank dsv3 --criterion energy --threads 1 -o one >/dev/null 2>&1
-rank dsv3 --criterion energy --threads 2 --memory 40M -o other >/dev/null 2>&1
+rank dsv3 --criterion energy --precision f32 --threads 1 -o one >/dev/null 2>&1
+rank dsv3 --criterion energy --precision f32 --threads 2 --memory 40M -o other >/dev/null 2>&1
 cmp one other && echo "energy: same"
 fm-rank -q --blend glm4.1 --blend glm4.1 -o blended >/dev/null 2>&1 && python3 "$mtp" near blended glm4.1
 fm-rank -q --blend glm4.1 --blend glm4.without -o mixed
