@@ -49,7 +49,6 @@ struct fm_scored;
 struct fm_sparsemix;
 struct fm_limits;
 
-#define FM_LAYERS_MAX 1024
 #define FM_HEAD_DIM_MAX 1024
 
 struct fm_config {

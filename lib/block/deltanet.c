@@ -13,7 +13,6 @@
 #include "lib/block/deltanet.h"
 
 #include <assert.h>
-#include <string.h>
 
 #include "lib/base/mem.h"
 #include "lib/block/pass.h"
@@ -29,14 +28,14 @@ static int read_interval(struct fm_config *c, const cJSON *json, struct fm_err *
     int rc = fm_keys_size_opt(&interval, json, "full_attention_interval", FM_LAYERS_MAX, err);
     for (int l = 0; l < c->L && !rc; l++)
         if ((l + 1) % interval != 0)
-            c->deltanet->linear[l / 64] |= (uint64_t)1 << l % 64;
+            fm_layers_add(&c->deltanet->linear, l);
     return rc;
 }
 
 static int read_types(struct fm_config *c, const cJSON *json, struct fm_err *err)
 {
     return fm_json_value(json, "layer_types")
-               ? fm_keys_layers(c->deltanet->linear, c->L, json, "layer_types", "linear_attention",
+               ? fm_keys_layers(&c->deltanet->linear, c->L, json, "layer_types", "linear_attention",
                                 "full_attention", err)
                : read_interval(c, json, err);
 }
@@ -180,7 +179,7 @@ static const void *weights_z(const struct fm_pass *p)
     const struct fm_deltanet_weights *w = &p->layer->deltanet;
     const struct fm_deltanet *m = p->config->deltanet;
     size_t behind = (size_t)conv_width(m) * (size_t)p->config->H;
-    return m->packed ? fm_pass_projection(p, w->qkv, behind).data : w->z;
+    return m->packed ? fm_pass_rest(p, w->qkv, behind) : w->z;
 }
 
 static const void *weights_a(const struct fm_pass *p)
@@ -188,24 +187,7 @@ static const void *weights_a(const struct fm_pass *p)
     const struct fm_deltanet_weights *w = &p->layer->deltanet;
     const struct fm_deltanet *m = p->config->deltanet;
     size_t behind = (size_t)m->Q * (size_t)p->config->H;
-    return m->packed ? fm_pass_projection(p, w->b, behind).data : w->a;
-}
-
-/* y (N, width) = x W^T. */
-static void project(const struct fm_pass *p, float *y, const float *x, const void *w, int width)
-{
-    int N = fm_pass_rows(p), H = p->config->H;
-    p->ops->gemm(false, true, N, width, H, 1, fm_f32(x), H, fm_pass_projection(p, w, 0), H, 0, y,
-                 width);
-}
-
-/* dx (N, H) = dy W; with `add`, dx += dy W. */
-static void project_back(const struct fm_pass *p, float *dx, const float *dy, const void *w,
-                         int width, bool add)
-{
-    int N = fm_pass_rows(p), H = p->config->H;
-    p->ops->gemm(false, false, N, H, width, 1, fm_f32(dy), width, fm_pass_projection(p, w, 0), H,
-                 add, dx, H);
+    return m->packed ? fm_pass_rest(p, w->b, behind) : w->a;
 }
 
 /* n (N, Q D): o with every head normalised. */
@@ -226,16 +208,16 @@ static void forward(const struct fm_pass *p, float *inner, float *y, const float
     struct fm_mark mark = fm_scratch_mark();
     float *b = fm_scratch_floats((size_t)N * (size_t)m->Q);
     float *n = fm_scratch_floats((size_t)N * (size_t)V);
-    project(p, a->m, x, w->qkv, wide);
-    project(p, a->z, x, weights_z(p), V);
-    project(p, a->a, x, weights_a(p), m->Q);
-    project(p, b, x, w->b, m->Q);
+    fm_pass_project(p, a->m, x, w->qkv, wide, H, false);
+    fm_pass_project(p, a->z, x, weights_z(p), V, H, false);
+    fm_pass_project(p, a->a, x, weights_a(p), m->Q, H, false);
+    fm_pass_project(p, b, x, w->b, m->Q, H, false);
     op->convolve(a->x, a->m, w->conv, true, p->S, p->T, wide, m->W);
     op->delta_gates(a->g, a->beta, a->a, b, w->rate, w->bias, N, m->Q);
     op->delta_rule(a->o, a->x, a->g, a->beta, p->S, p->T, m->G, m->Q, m->C, m->D);
     normalise(p, a, n);
     op->gate(n, n, a->z, true, (int64_t)N * V);
-    op->gemm(false, true, N, H, V, 1, fm_f32(n), V, fm_pass_projection(p, w->out, 0), V, 1, y, H);
+    fm_pass_project(p, y, n, w->out, H, V, true);
     fm_scratch_release(mark);
 }
 
@@ -245,13 +227,12 @@ static void output_back(const struct fm_pass *p, const struct inner *a, float *d
 {
     const struct fm_deltanet *m = p->config->deltanet;
     const struct fm_deltanet_weights *w = &p->layer->deltanet;
-    int N = fm_pass_rows(p), H = p->config->H, V = value_width(m);
+    int N = fm_pass_rows(p), V = value_width(m);
     size_t count = (size_t)N * (size_t)V;
     struct fm_mark mark = fm_scratch_mark();
     float *n = fm_scratch_floats(count), *dn = fm_scratch_floats(count);
     normalise(p, a, n);
-    p->ops->gemm(false, false, N, V, H, 1, fm_f32(dy), H, fm_pass_projection(p, w->out, 0), V, 0,
-                 dn, V);
+    fm_pass_project_back(p, dn, dy, w->out, p->config->H, V, false);
     p->ops->gate_back(dn, dz, dn, n, a->z, true, (int64_t)count);
     p->ops->zero(d_o, count * sizeof *d_o);
     p->ops->norm_back(d_o, dn, a->o, w->norm, NULL, a->rstd, N * m->Q, m->D);
@@ -264,7 +245,7 @@ static void backward(const struct fm_pass *p, float *inner, float *dx, const flo
     const struct fm_deltanet *m = p->config->deltanet;
     const struct fm_deltanet_weights *w = &p->layer->deltanet;
     const struct fm_ops *op = p->ops;
-    int N = fm_pass_rows(p), V = value_width(m), wide = conv_width(m);
+    int N = fm_pass_rows(p), H = p->config->H, V = value_width(m), wide = conv_width(m);
     size_t heads = (size_t)N * (size_t)m->Q, values = (size_t)N * (size_t)V;
     size_t columns = (size_t)N * (size_t)wide;
     struct fm_mark mark = fm_scratch_mark();
@@ -277,10 +258,10 @@ static void backward(const struct fm_pass *p, float *inner, float *dx, const flo
                         m->D);
     op->delta_gates_back(da, db, dg, dbeta, a->a, a->beta, w->rate, w->bias, N, m->Q);
     op->convolve_back(dm, behind, a->m, w->conv, true, p->S, p->T, wide, m->W);
-    project_back(p, dx, dm, w->qkv, wide, false);
-    project_back(p, dx, dz, weights_z(p), V, true);
-    project_back(p, dx, da, weights_a(p), m->Q, true);
-    project_back(p, dx, db, w->b, m->Q, true);
+    fm_pass_project_back(p, dx, dm, w->qkv, wide, H, false);
+    fm_pass_project_back(p, dx, dz, weights_z(p), V, H, true);
+    fm_pass_project_back(p, dx, da, weights_a(p), m->Q, H, true);
+    fm_pass_project_back(p, dx, db, w->b, m->Q, H, true);
     fm_scratch_release(mark);
 }
 

@@ -17,19 +17,9 @@
 
 #define EXACT_MAX (((int64_t)1 << 53) - 1)
 
-static void set_full(struct fm_gqa *g, int l)
-{
-    g->full[l / 8] |= (uint8_t)(1 << l % 8);
-}
-
-static bool is_full(const struct fm_gqa *g, int l)
-{
-    return g->full[l / 8] >> l % 8 & 1;
-}
-
 int fm_gqa_window(const struct fm_config *c, int l)
 {
-    return is_full(c->gqa, l) ? 0 : c->gqa->window;
+    return fm_gqa_full(c, l) ? 0 : c->gqa->window;
 }
 
 int fm_gqa_heads(const struct fm_config *c, int l)
@@ -42,12 +32,7 @@ int fm_gqa_groups(const struct fm_config *c, int l)
     const struct fm_gqa *g = c->gqa;
     if (g->window_groups == 0)
         return c->G;
-    return is_full(g, l) ? g->full_groups : g->window_groups;
-}
-
-bool fm_gqa_full(const struct fm_config *c, int l)
-{
-    return is_full(c->gqa, l);
+    return fm_layers_has(&g->full, l) ? g->full_groups : g->window_groups;
 }
 
 int fm_gqa_width(const struct fm_config *c, int l)
@@ -55,7 +40,7 @@ int fm_gqa_width(const struct fm_config *c, int l)
     const struct fm_gqa *g = c->gqa;
     if (g->window_width == 0)
         return c->C;
-    return is_full(g, l) ? g->full_width : g->window_width;
+    return fm_layers_has(&g->full, l) ? g->full_width : g->window_width;
 }
 
 int fm_gqa_value(const struct fm_config *c, int l)
@@ -77,7 +62,7 @@ void fm_gqa_differ(struct fm_config *c, int full_width, int full_groups)
 /* Whether the values of layer l are its keys. */
 static bool is_shared(const struct fm_config *c, int l)
 {
-    return c->gqa->shared && is_full(c->gqa, l);
+    return c->gqa->shared && fm_gqa_full(c, l);
 }
 
 void fm_gqa_take_apart(int32_t *order, int groups, const int *width, int parts)
@@ -91,20 +76,15 @@ void fm_gqa_take_apart(int32_t *order, int groups, const int *width, int parts)
                 *order++ = g * all + before + i;
 }
 
-bool fm_gqa_indexed(const struct fm_config *c, int l)
-{
-    return c->gqa->indexed[l / 8] >> l % 8 & 1;
-}
-
 /* Read layer_types: full_attention, and sliding_attention if the family has both kinds of layers.
  */
 static int read_layer_types(struct fm_gqa *g, const struct fm_config *c,
                             const struct fm_gqa_options *o, const cJSON *json, struct fm_err *err)
 {
-    const cJSON *types = fm_json_value(json, "layer_types"), *type;
-    int l = 0;
-    if (types && !cJSON_IsArray(types))
-        return fm_fail(err, FM_EFORMAT, "key 'layer_types' is not an array");
+    const cJSON *types, *type;
+    int l = 0, rc = fm_keys_array(&types, json, "layer_types", err);
+    if (rc)
+        return rc;
     cJSON_ArrayForEach(type, types)
     {
         const char *name = cJSON_IsString(type) ? type->valuestring : "?";
@@ -114,19 +94,18 @@ static int read_layer_types(struct fm_gqa *g, const struct fm_config *c,
                            "layer_types '%.64s' is not supported; supported: full_attention%s",
                            name, o->alternates ? ", sliding_attention" : "");
         if (o->alternates && full && l < c->L)
-            set_full(g, l);
+            fm_layers_add(&g->full, l);
         l++;
     }
     if (o->alternates && l > 0 && l != c->L)
         return fm_fail(err, FM_EFORMAT, "layer_types has %d entries for %d layers", l, c->L);
     int every = o->every ? o->every : 2;
-    int rc = o->every_key && l == 0
-                 ? fm_keys_size_opt(&every, json, o->every_key, FM_LAYERS_MAX, err)
-                 : FM_OK;
+    if (o->every_key && l == 0)
+        rc = fm_keys_size_opt(&every, json, o->every_key, FM_LAYERS_MAX, err);
     for (int i = every - 1; !rc && o->alternates && l == 0 && i < c->L; i += every)
-        set_full(g, i);
+        fm_layers_add(&g->full, i);
     if (!rc && l == 0 && o->first_full)
-        set_full(g, 0);
+        fm_layers_add(&g->full, 0);
     return rc;
 }
 
@@ -135,7 +114,7 @@ static int check_window(const struct fm_gqa *g, const struct fm_config *c, int64
                         struct fm_err *err)
 {
     for (int l = 0; l < c->L && window == 0; l++)
-        if (!is_full(g, l))
+        if (!fm_layers_has(&g->full, l))
             return fm_fail(
                 err, FM_ECONFIG,
                 "sliding_window is null or 0 but layer %d is sliding_attention, which programs "
@@ -144,39 +123,13 @@ static int check_window(const struct fm_gqa *g, const struct fm_config *c, int64
     return FM_OK;
 }
 
-/* Find a list with an entry for each layer; *list is unchanged if there is no such key. */
-static int find_list(const cJSON **list, const cJSON *json, const char *key, int L,
-                     struct fm_err *err)
-{
-    const cJSON *value = fm_json_value(json, key);
-    if (!value)
-        return FM_OK;
-    if (!cJSON_IsArray(value))
-        return fm_fail(err, FM_EFORMAT, "key '%s' is not an array", key);
-    *list = value;
-    int n = cJSON_GetArraySize(value);
-    return n == L ? FM_OK : fm_fail(err, FM_EFORMAT, "%s has %d entries for %d layers", key, n, L);
-}
-
 /* Check a list that marks the layers with a window; transformers does not read this list. */
 static int check_pattern(const struct fm_gqa *g, const struct fm_config *c, const char *key,
                          const cJSON *json, struct fm_err *err)
 {
-    const cJSON *list = NULL, *entry;
-    int l = 0, rc = find_list(&list, json, key, c->L, err);
-    if (rc)
-        return rc;
-    cJSON_ArrayForEach(entry, list)
-    {
-        int windowed = !is_full(g, l);
-        if (!cJSON_IsNumber(entry) || entry->valuedouble != windowed)
-            return fm_fail(err, FM_ECONFIG,
-                           "%s of layer %d is not %d, which contradicts layer_types or its "
-                           "default; programs differ in which they read",
-                           key, l, windowed);
-        l++;
-    }
-    return FM_OK;
+    const cJSON *list;
+    int rc = fm_keys_list(&list, json, key, c->L, err);
+    return rc ? rc : fm_keys_agree(list, &g->full, false, "layer_types", err);
 }
 
 /* Read the number of positions before the query's own; sliding_window may or may not include the
@@ -274,8 +227,8 @@ static int read_heads(struct fm_config *c, const cJSON *json, struct fm_err *err
 static int read_layer_heads(struct fm_config *c, const char *key, const cJSON *json,
                             struct fm_err *err)
 {
-    const cJSON *list = NULL, *entry;
-    int l = 0, rc = find_list(&list, json, key, c->L, err);
+    const cJSON *list, *entry;
+    int l = 0, rc = fm_keys_list(&list, json, key, c->L, err);
     if (rc || !list)
         return rc;
     c->Q = 1;
@@ -379,14 +332,7 @@ static int read(struct fm_config *c, const void *options, const struct fm_keys *
         (o->heads_key && read_layer_heads(c, o->heads_key, keys->json, err)) ||
         read_values(g, o, keys->json, err))
         return err->code;
-    g->sinks = o->sinks;
-    g->window_sinks = o->window_sinks;
-    g->gated = o->gated;
-    g->gate_apart = o->gate_apart;
-    g->gate_heads = o->gate_heads;
-    g->gate_softplus = o->gate_softplus;
-    g->unrotated = o->unrotated;
-    g->value_norm = o->value_norm;
+    g->options = o;
     g->divisor = o->divisor;
     bool normed = !o->qk_norm_key;
     if (o->qk_norm_key && fm_json_opt_bool(keys->json, o->qk_norm_key, &normed, err))
@@ -444,10 +390,10 @@ static uint64_t size_of(const struct fm_config *c, int l, char letter)
 static unsigned has(const struct fm_config *c, int l)
 {
     const struct fm_gqa *g = c->gqa;
-    bool sinks = g->sinks && !(g->window_sinks && is_full(g, l));
+    bool sinks = g->options->sinks && !(g->options->window_sinks && fm_gqa_full(c, l));
     return (g->qkv_bias ? FM_GQA_QKV_BIAS : 0) | (g->o_bias ? FM_GQA_O_BIAS : 0) |
            (g->qk_norm != FM_QK_NORM_NONE ? FM_GQA_QK_NORM : 0) | (sinks ? FM_GQA_SINKS : 0) |
-           (fm_gqa_indexed(c, l) ? FM_GQA_INDEXER : 0) |
+           (fm_layers_has(&g->indexed, l) ? FM_GQA_INDEXER : 0) |
            (g->chunks ? FM_GQA_FUSED
                       : FM_GQA_APART | (is_shared(c, l) ? 0u : (unsigned)FM_GQA_VALUES));
 }
@@ -489,7 +435,7 @@ struct inner {
 /* Width of the gate, per token. */
 static int gate_width(const struct fm_config *c, int l)
 {
-    return fm_gqa_heads(c, l) * (c->gqa->gate_heads ? 1 : fm_gqa_value(c, l));
+    return fm_gqa_heads(c, l) * (c->gqa->options->gate_heads ? 1 : fm_gqa_value(c, l));
 }
 
 /* Allocate the arrays from an arena; a counting arena only adds up their sizes. */
@@ -500,7 +446,7 @@ static struct inner take(const struct fm_config *c, int l, int N, struct fm_aren
     size_t qd = n * (size_t)size_of(c, l, 'o'), gd = n * (size_t)size_of(c, l, 'u');
     size_t q_rows = each_head(c) ? n * (size_t)fm_gqa_heads(c, l) : n;
     size_t k_rows = each_head(c) ? n * (size_t)fm_gqa_groups(c, l) : n;
-    bool norm = g->qk_norm != FM_QK_NORM_NONE, raw = g->clip > 0 || g->value_norm;
+    bool norm = g->qk_norm != FM_QK_NORM_NONE, raw = g->clip > 0 || g->options->value_norm;
     struct inner a = {
         .q = fm_arena_alloc(arena, qc),
         .k = fm_arena_alloc(arena, gc),
@@ -510,9 +456,9 @@ static struct inner take(const struct fm_config *c, int l, int N, struct fm_aren
         .v_raw = fm_arena_alloc_if(raw && !is_shared(c, l), arena, gd),
         .q_rstd = fm_arena_alloc_if(norm, arena, q_rows),
         .k_rstd = fm_arena_alloc_if(norm, arena, k_rows),
-        .v_rstd = fm_arena_alloc_if(g->value_norm, arena, n * (size_t)fm_gqa_groups(c, l)),
+        .v_rstd = fm_arena_alloc_if(g->options->value_norm, arena, n * (size_t)fm_gqa_groups(c, l)),
         .o = fm_arena_alloc(arena, qd),
-        .gate = fm_arena_alloc_if(g->gated, arena, n * (size_t)gate_width(c, l)),
+        .gate = fm_arena_alloc_if(g->options->gated, arena, n * (size_t)gate_width(c, l)),
     };
     a.v_raw = is_shared(c, l) ? a.k_raw : a.v_raw;
     return a;
@@ -536,35 +482,28 @@ static int norm_width(const struct fm_config *c, int l, int heads)
     return each_head(c) ? C : heads * C;
 }
 
-/* The weights of q, and those of k and v, which follow them if they have no field. */
-static struct fm_in queries_of(const struct fm_pass *p)
-{
-    return fm_pass_projection(p, p->layer->gqa.q, 0);
-}
-
-static struct fm_in keys_of(const struct fm_pass *p)
+/* The weights of k and v, which follow those of q if they have no field. */
+static const void *keys_of(const struct fm_pass *p)
 {
     const struct fm_gqa_weights *w = &p->layer->gqa;
     size_t before = size_of(p->config, p->l, 'q') * (size_t)p->config->H;
-    return w->k ? fm_pass_projection(p, w->k, 0) : fm_pass_projection(p, w->q, before);
+    return w->k ? w->k : fm_pass_rest(p, w->q, before);
 }
 
-static struct fm_in values_of(const struct fm_pass *p)
+static const void *values_of(const struct fm_pass *p)
 {
     const struct fm_gqa_weights *w = &p->layer->gqa;
     size_t rows = size_of(p->config, p->l, 'q') + size_of(p->config, p->l, 'g');
-    return w->v ? fm_pass_projection(p, w->v, 0)
-                : fm_pass_projection(p, w->q, rows * (size_t)p->config->H);
+    return w->v ? w->v : fm_pass_rest(p, w->q, rows * (size_t)p->config->H);
 }
 
 /* y (N, width) = x W^T, plus the bias if there is one. */
-static void project(const struct fm_pass *p, float *y, const float *x, struct fm_in w,
+static void project(const struct fm_pass *p, float *y, const float *x, const void *w,
                     const float *bias, int width)
 {
-    int N = fm_pass_rows(p), H = p->config->H;
-    p->ops->gemm(false, true, N, width, H, 1, fm_f32(x), H, w, H, 0, y, width);
+    fm_pass_project(p, y, x, w, width, p->config->H, false);
     if (bias)
-        p->ops->add_rows(y, bias, N, width);
+        p->ops->add_rows(y, bias, fm_pass_rows(p), width);
 }
 
 /* Rotate y (N, heads C): sign 1 forward, -1 backward. */
@@ -572,9 +511,9 @@ static void rotate(const struct fm_pass *p, float *y, int heads, float sign)
 {
     const struct fm_gqa *g = p->config->gqa;
     const struct fm_rope *r =
-        g->window_rope.R > 0 && !is_full(g, p->l) ? &g->window_rope : &g->rope;
+        g->window_rope.R > 0 && !fm_gqa_full(p->config, p->l) ? &g->window_rope : &g->rope;
     size_t first = r == &g->rope ? 0 : (size_t)p->positions * (size_t)(g->rope.R / 2);
-    if (g->unrotated && is_full(g, p->l))
+    if (g->options->unrotated && fm_gqa_full(p->config, p->l))
         return;
     p->ops->rope(y, p->cos + first, p->sin + first, fm_pass_rows(p), p->T, heads,
                  fm_gqa_width(p->config, p->l), r->R, r->pairs, sign);
@@ -582,7 +521,7 @@ static void rotate(const struct fm_pass *p, float *y, int heads, float sign)
 
 /* Compute q or k: project (into raw if there is a norm), normalise, clamp, rotate. */
 static void turn(const struct fm_pass *p, float *y, float *raw, float *rstd, const float *x,
-                 struct fm_in w, const float *bias, const float *norm, int heads)
+                 const void *w, const float *bias, const float *norm, int heads)
 {
     const struct fm_config *c = p->config;
     float clip = c->gqa->clip;
@@ -597,12 +536,12 @@ static void turn(const struct fm_pass *p, float *y, float *raw, float *rstd, con
 }
 
 /* The weights of the gate: its own tensor, or its rows of w->q. */
-static struct fm_in gate_weights(const struct fm_pass *p)
+static const void *gate_weights(const struct fm_pass *p)
 {
     const struct fm_config *c = p->config;
-    if (c->gqa->gate_apart)
-        return fm_pass_projection(p, p->layer->gqa.gate, 0);
-    return fm_pass_projection(p, p->layer->gqa.q, size_of(c, p->l, 'q') * (size_t)c->H);
+    return c->gqa->options->gate_apart
+               ? p->layer->gqa.gate
+               : fm_pass_rest(p, p->layer->gqa.q, size_of(c, p->l, 'q') * (size_t)c->H);
 }
 
 /* gated (N, Q D) = every head of o times its gate; return the gates (N, Q), in scratch. */
@@ -611,7 +550,7 @@ static float *gate_heads(const struct fm_pass *p, const struct inner *a, float *
     int D = fm_gqa_value(p->config, p->l), rows = fm_pass_rows(p) * fm_gqa_heads(p->config, p->l);
     float *s = fm_scratch_floats((size_t)rows);
     p->ops->copy(gated, a->o, (size_t)rows * (size_t)D * sizeof *gated);
-    p->ops->gate_rows(gated, s, a->gate, p->config->gqa->gate_softplus, rows, D);
+    p->ops->gate_rows(gated, s, a->gate, p->config->gqa->options->gate_softplus, rows, D);
     return s;
 }
 
@@ -626,14 +565,13 @@ static void give_output(const struct fm_pass *p, const struct inner *a, float *y
     if (a->gate) {
         float *gated = fm_scratch_floats((size_t)N * (size_t)QD);
         project(p, a->gate, x, gate_weights(p), NULL, gate_width(c, p->l));
-        if (c->gqa->gate_heads)
+        if (c->gqa->options->gate_heads)
             gate_heads(p, a, gated);
         else
             p->ops->gate(gated, a->o, a->gate, false, (int64_t)N * QD);
         o = gated;
     }
-    p->ops->gemm(false, true, N, H, QD, 1, fm_f32(o), QD, fm_pass_projection(p, w->o, 0), QD, 1, y,
-                 H);
+    fm_pass_project(p, y, o, w->o, H, QD, true);
     if (w->o_bias)
         p->ops->add_rows(y, w->o_bias, N, H);
     fm_scratch_release(mark);
@@ -672,7 +610,7 @@ static void find_values(const struct fm_pass *p, const struct inner *a, const fl
     struct fm_mark mark = fm_scratch_mark();
     if (!is_shared(c, p->l))
         project(p, a->v_raw ? a->v_raw : a->v, x, values_of(p), w->v_bias, G * D);
-    if (c->gqa->value_norm)
+    if (c->gqa->options->value_norm)
         c->norm->forward(p->ops, a->v, a->v_rstd, a->v_raw, ones(p, D), NULL, N * G, D, c->eps);
     else if (a->v_raw)
         p->ops->copy(a->v, a->v_raw, count * sizeof *a->v);
@@ -692,7 +630,7 @@ static void find_values_back(const struct fm_pass *p, const struct inner *a, flo
     scale_values(p, dv, G * D);
     if (c->gqa->clip > 0)
         p->ops->clamp_back(dv, a->v_raw, c->gqa->clip, (int64_t)count);
-    if (c->gqa->value_norm) {
+    if (c->gqa->options->value_norm) {
         float *dy = fm_scratch_floats(count);
         p->ops->copy(dy, dv, count * sizeof *dy);
         p->ops->zero(dv, count * sizeof *dv);
@@ -707,7 +645,7 @@ static void forward(const struct fm_pass *p, float *inner, float *y, const float
     const struct fm_gqa_weights *w = &p->layer->gqa;
     const struct inner all = take(c, p->l, fm_pass_rows(p), FM_ARENA_IN(inner)), *a = &all;
     int Q = fm_gqa_heads(c, p->l), G = fm_gqa_groups(c, p->l);
-    turn(p, a->q, a->q_raw, a->q_rstd, x, queries_of(p), w->q_bias, w->q_norm, Q);
+    turn(p, a->q, a->q_raw, a->q_rstd, x, w->q, w->q_bias, w->q_norm, Q);
     turn(p, a->k, a->k_raw, a->k_rstd, x, keys_of(p), w->k_bias, w->k_norm, G);
     find_values(p, a, x);
     p->ops->attention(a->o, a->q, a->k, a->v, w->sinks, p->S, p->T, Q, G, fm_gqa_width(c, p->l),
@@ -745,19 +683,18 @@ static void turn_back(const struct fm_pass *p, float *dy, const float *raw, cons
 static void gate_back(const struct fm_pass *p, const struct inner *a, float *dx, float *d_o)
 {
     const struct fm_config *c = p->config;
-    int N = fm_pass_rows(p), H = c->H, QD = (int)size_of(c, p->l, 'o');
-    int width = gate_width(c, p->l);
+    int N = fm_pass_rows(p), QD = (int)size_of(c, p->l, 'o'), width = gate_width(c, p->l);
     struct fm_mark mark = fm_scratch_mark();
     float *dgate = fm_scratch_floats((size_t)N * (size_t)width);
-    if (c->gqa->gate_heads) {
+    if (c->gqa->options->gate_heads) {
         float *gated = fm_scratch_floats((size_t)N * (size_t)QD);
         const float *s = gate_heads(p, a, gated);
-        p->ops->gate_rows_back(d_o, dgate, gated, s, c->gqa->gate_softplus, N * width,
+        p->ops->gate_rows_back(d_o, dgate, gated, s, c->gqa->options->gate_softplus, N * width,
                                fm_gqa_value(c, p->l));
     } else {
         p->ops->gate_back(d_o, dgate, d_o, a->o, a->gate, false, (int64_t)N * QD);
     }
-    p->ops->gemm(false, false, N, H, width, 1, fm_f32(dgate), width, gate_weights(p), H, 0, dx, H);
+    fm_pass_project_back(p, dx, dgate, gate_weights(p), width, c->H, false);
     fm_scratch_release(mark);
 }
 
@@ -774,8 +711,7 @@ static void backward(const struct fm_pass *p, float *inner, float *dx, const flo
     struct fm_mark mark = fm_scratch_mark();
     float *d_o = fm_scratch_floats(n * (size_t)QD), *dq = fm_scratch_floats(n * (size_t)QC);
     float *dk = fm_scratch_floats(n * (size_t)GC), *dv = fm_scratch_floats(n * (size_t)GD);
-    op->gemm(false, false, N, QD, H, 1, fm_f32(dy), H, fm_pass_projection(p, w->o, 0), QD, 0, d_o,
-             QD);
+    fm_pass_project_back(p, d_o, dy, w->o, H, QD, false);
     if (a->gate)
         gate_back(p, a, dx, d_o);
     op->attention_back(dq, dk, dv, d_o, a->o, a->q, a->k, a->v, w->sinks, p->S, p->T, Q, G, C, D,
@@ -785,10 +721,10 @@ static void backward(const struct fm_pass *p, float *inner, float *dx, const flo
     find_values_back(p, a, dv);
     if (is_shared(c, p->l))
         op->add(dk, dv, (int64_t)N * GD);
-    op->gemm(false, false, N, H, QC, 1, fm_f32(dq), QC, queries_of(p), H, a->gate != NULL, dx, H);
-    op->gemm(false, false, N, H, GC, 1, fm_f32(dk), GC, keys_of(p), H, 1, dx, H);
+    fm_pass_project_back(p, dx, dq, w->q, QC, H, a->gate != NULL);
+    fm_pass_project_back(p, dx, dk, keys_of(p), GC, H, true);
     if (!is_shared(c, p->l))
-        op->gemm(false, false, N, H, GD, 1, fm_f32(dv), GD, values_of(p), H, 1, dx, H);
+        fm_pass_project_back(p, dx, dv, values_of(p), GD, H, true);
     fm_scratch_release(mark);
 }
 
@@ -800,7 +736,7 @@ static struct fm_flops flops(const struct fm_config *c, int l, int T)
 {
     double C = fm_gqa_width(c, l), D = fm_gqa_value(c, l);
     double Q = fm_gqa_heads(c, l), G = fm_gqa_groups(c, l), shared = is_shared(c, l) ? G * D : 0;
-    double rows = (Q + G) * (C + D) - shared + (c->gqa->gated ? gate_width(c, l) : 0);
+    double rows = (Q + G) * (C + D) - shared + (c->gqa->options->gated ? gate_width(c, l) : 0);
     return (struct fm_flops){.products = 2 * c->H * rows, .others = Q * (C + D) * T};
 }
 
@@ -811,8 +747,8 @@ static uint64_t scratch(const struct fm_config *c)
 {
     uint64_t heads = (uint64_t)(c->Q + c->G), keys = heads * (uint64_t)c->C;
     uint64_t D = (uint64_t)(c->gqa->D ? c->gqa->D : c->C), values = heads * D;
-    uint64_t gate = c->gqa->gated ? 3 * (uint64_t)c->Q * D : 0;
-    uint64_t norm = c->gqa->value_norm ? 2 * (uint64_t)c->G * D : 0;
+    uint64_t gate = c->gqa->options->gated ? 3 * (uint64_t)c->Q * D : 0;
+    uint64_t norm = c->gqa->options->value_norm ? 2 * (uint64_t)c->G * D : 0;
     norm += c->gqa->qk_norm == FM_QK_NORM_NONE ? 0 : 2 * keys;
     return 2 * (keys + values) + norm + gate;
 }

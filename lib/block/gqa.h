@@ -71,9 +71,9 @@ struct fm_gqa_options {
 
 /* Values read from config.json. */
 struct fm_gqa {
-    int window;                     /* sliding window, 0: none */
-    bool sinks, window_sinks;       /* as in the options */
-    uint16_t heads[FM_LAYERS_MAX];  /* query heads of each layer; 0: config->Q */
+    const struct fm_gqa_options *options; /* of the family */
+    int window;                           /* sliding window, 0: none */
+    uint16_t heads[FM_LAYERS_MAX];        /* query heads of each layer; 0: config->Q */
     int window_groups, full_groups; /* key heads of layers with a window, and without; 0: config->G
                                        in both */
     int window_width, full_width;   /* the same for the width of heads; 0: config->C in both */
@@ -83,17 +83,15 @@ struct fm_gqa {
     float clip;                     /* clamp q, k, v to +-clip; 0: no clamping */
     bool qkv_bias, o_bias;          /* as in the options */
     int chunks;                     /* of the tensor that has q, k and v; 0: they are apart */
-    bool gated, gate_apart, gate_heads, gate_softplus;
-    bool unrotated;
-    bool shared, value_norm; /* shared: as shared_key says */
+    bool shared;                    /* as shared_key says */
     enum fm_qk_norm qk_norm;
-    struct fm_rope rope;                /* of layers without a window, and of the others if
-                                           window_rope.R is 0 */
-    struct fm_rope window_rope;         /* of layers with a window */
-    uint8_t full[FM_LAYERS_MAX / 8];    /* bit l % 8 of byte l / 8: layer l has no window */
-    int index_heads, index_width;       /* of a sparse indexer, which chooses all keys in sequences
-                                           up to config->T_exact; its tensors are only copied */
-    uint8_t indexed[FM_LAYERS_MAX / 8]; /* bits as in `full`: layer l has an indexer */
+    struct fm_rope rope;          /* of layers without a window, and of the others if
+                                     window_rope.R is 0 */
+    struct fm_rope window_rope;   /* of layers with a window */
+    struct fm_layers full;        /* the layers without a window */
+    int index_heads, index_width; /* of a sparse indexer, which chooses all keys in sequences
+                                     up to config->T_exact; its tensors are only copied */
+    struct fm_layers indexed;     /* the layers that have an indexer */
 };
 
 extern const struct fm_attention fm_gqa;
@@ -102,7 +100,10 @@ extern const struct fm_attention fm_gqa;
 int fm_gqa_window(const struct fm_config *config, int l);
 
 /* Whether layer l has no window. */
-bool fm_gqa_full(const struct fm_config *config, int l);
+static inline bool fm_gqa_full(const struct fm_config *config, int l)
+{
+    return fm_layers_has(&config->gqa->full, l);
+}
 
 /* Query heads and key heads of layer l, and the widths of a head and of its values. */
 int fm_gqa_heads(const struct fm_config *config, int l);
@@ -117,9 +118,6 @@ void fm_gqa_differ(struct fm_config *config, int full_width, int full_groups);
 /* Rows of a file in `groups` groups, each with parts of width[0], width[1], ... rows, as `order` of
  * struct fm_attention for a field that has the parts one after another. */
 void fm_gqa_take_apart(int32_t *order, int groups, const int *width, int parts);
-
-/* Whether layer l has a sparse indexer. */
-bool fm_gqa_indexed(const struct fm_config *config, int l);
 
 enum {
     FM_GQA_QKV_BIAS = FM_OWN,
@@ -137,12 +135,10 @@ enum {
  * times w. */
 /* clang-format off */
 #define FM_GQA_WEIGHT(n, f, shape, when)                                                           \
-    {FM_SAME(n), FM_PART_ATTENTION,                                                                \
-     FM_LAYER_FIELD(gqa.f), shape, when}
+    FM_LAYER_WEIGHT(n, FM_PART_ATTENTION, gqa.f, shape, when)
 #define FM_GQA_MATRIX(n, f, shape) FM_GQA_MATRIX_IF(n, f, shape, FM_ALWAYS)
 #define FM_GQA_MATRIX_IF(n, f, shape, when)                                                        \
-    {FM_SAME(n), FM_PART_PROJECTION,                                                               \
-     FM_LAYER_FIELD(gqa.f), shape, when}
+    FM_LAYER_WEIGHT(n, FM_PART_PROJECTION, gqa.f, shape, when)
 #define FM_GQA_WEIGHTS(prefix)                                                                     \
     FM_GQA_MATRIX_IF(prefix "q_proj.weight", q, "qH", FM_GQA_APART),                               \
     FM_GQA_WEIGHT(prefix "q_proj.bias", q_bias, "q", FM_GQA_QKV_BIAS),                             \
@@ -155,8 +151,7 @@ enum {
     FM_GQA_WEIGHT(prefix "q_norm.weight", q_norm, "a", FM_GQA_QK_NORM),                            \
     FM_GQA_WEIGHT(prefix "k_norm.weight", k_norm, "b", FM_GQA_QK_NORM)
 #define FM_GQA_FUSED_WEIGHT(prefix)                                                                \
-    {FM_SAME(prefix "qkv_proj.weight"), FM_PART_HEADS,                                             \
-     FM_LAYER_FIELD(gqa.q), "fH", FM_GQA_FUSED}
+    FM_LAYER_WEIGHT(prefix "qkv_proj.weight", FM_PART_HEADS, gqa.q, "fH", FM_GQA_FUSED)
 #define FM_GQA_HEAD_GATE_WEIGHT(prefix)                                                            \
     FM_GQA_MATRIX(prefix "g_proj.weight", gate, "hH")
 #define FM_GQA_GATE_WEIGHT(prefix)                                                                 \

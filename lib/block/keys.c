@@ -25,7 +25,42 @@ int fm_keys_size_opt(int *size, const cJSON *object, const char *key, int limit,
     return fm_json_value(object, key) ? fm_keys_size(size, object, key, limit, err) : FM_OK;
 }
 
-int fm_keys_layers(uint64_t *bits, int layers, const cJSON *object, const char *key,
+int fm_keys_array(const cJSON **list, const cJSON *object, const char *key, struct fm_err *err)
+{
+    *list = fm_json_value(object, key);
+    return !*list || cJSON_IsArray(*list)
+               ? FM_OK
+               : fm_fail(err, FM_EFORMAT, "key '%s' is not an array", key);
+}
+
+int fm_keys_list(const cJSON **list, const cJSON *object, const char *key, int L,
+                 struct fm_err *err)
+{
+    int rc = fm_keys_array(list, object, key, err), n = cJSON_GetArraySize(*list);
+    return rc || !*list || n == L
+               ? rc
+               : fm_fail(err, FM_EFORMAT, "%s has %d entries for %d layers", key, n, L);
+}
+
+int fm_keys_agree(const cJSON *list, const struct fm_layers *layers, bool in, const char *key,
+                  struct fm_err *err)
+{
+    const cJSON *entry;
+    int l = 0;
+    cJSON_ArrayForEach(entry, list)
+    {
+        int want = fm_layers_has(layers, l) == in;
+        if (!cJSON_IsNumber(entry) || entry->valuedouble != want)
+            return fm_fail(err, FM_ECONFIG,
+                           "%s of layer %d is not %d, which contradicts %s or its default; "
+                           "programs differ in which they read",
+                           list->string, l, want, key);
+        l++;
+    }
+    return FM_OK;
+}
+
+int fm_keys_layers(struct fm_layers *layers, int L, const cJSON *object, const char *key,
                    const char *first, const char *second, struct fm_err *err)
 {
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(object, key), *type;
@@ -37,12 +72,12 @@ int fm_keys_layers(uint64_t *bits, int layers, const cJSON *object, const char *
         if (!is_first && strcmp(name, second) != 0)
             return fm_fail(err, FM_ECONFIG, "%s '%.64s' is not supported; supported: %s, %s", key,
                            name, first, second);
-        if (is_first && l < layers)
-            bits[l / 64] |= (uint64_t)1 << l % 64;
+        if (is_first && l < L)
+            fm_layers_add(layers, l);
         l++;
     }
-    if (!cJSON_IsArray(list) || l != layers)
-        return fm_fail(err, FM_EFORMAT, "%s has %d entries for %d layers", key, l, layers);
+    if (!cJSON_IsArray(list) || l != L)
+        return fm_fail(err, FM_EFORMAT, "%s has %d entries for %d layers", key, l, L);
     return FM_OK;
 }
 

@@ -13,6 +13,7 @@ struct fm_keys {
     const char *family;
 };
 
+#define FM_LAYERS_MAX 1024
 #define FM_EXPERTS_MAX 1024
 #define FM_CHANNELS_MAX (1 << 20)
 #define FM_HIDDEN_MAX (1 << 17)
@@ -29,10 +30,35 @@ int fm_keys_size(int *size, const cJSON *object, const char *key, int limit, str
 int fm_keys_size_opt(int *size, const cJSON *object, const char *key, int limit,
                      struct fm_err *err);
 
-/* Read a list that has one of two words for each layer, and set bit l of `bits` for each layer l
- * that has the first word. */
-int fm_keys_layers(uint64_t *bits, int layers, const cJSON *object, const char *key,
+/* A set of layers; one of zeros is empty. */
+struct fm_layers {
+    uint64_t bits[FM_LAYERS_MAX / 64];
+};
+
+static inline bool fm_layers_has(const struct fm_layers *layers, int l)
+{
+    return layers->bits[l / 64] >> l % 64 & 1;
+}
+
+static inline void fm_layers_add(struct fm_layers *layers, int l)
+{
+    layers->bits[l / 64] |= (uint64_t)1 << l % 64;
+}
+
+/* Find a list of any length, or one with an entry for each of L layers; NULL if the key is absent
+ * or null. */
+int fm_keys_array(const cJSON **list, const cJSON *object, const char *key, struct fm_err *err);
+int fm_keys_list(const cJSON **list, const cJSON *object, const char *key, int L,
+                 struct fm_err *err);
+
+/* Read a list that has one of two words for each layer, and add each layer with the first one. */
+int fm_keys_layers(struct fm_layers *layers, int L, const cJSON *object, const char *key,
                    const char *first, const char *second, struct fm_err *err);
+
+/* FM_ECONFIG unless a list of fm_keys_list (NULL is fine) has 1 for the layers of the set if `in`,
+ * else for all others, and 0 elsewhere.  `key` is what the set was read from. */
+int fm_keys_agree(const cJSON *list, const struct fm_layers *layers, bool in, const char *key,
+                  struct fm_err *err);
 
 /* A key that must have this value if it is present and not null; lists end with a row without a
  * key. */

@@ -10,24 +10,18 @@
 static int read_limits(float *limit, int layers, const cJSON *json, const char *key,
                        struct fm_err *err)
 {
-    const cJSON *list = fm_json_value(json, key), *entry;
-    int l = 0;
-    if (!list)
-        return FM_OK;
-    if (!cJSON_IsArray(list))
-        return fm_fail(err, FM_EFORMAT, "key '%s' is not an array", key);
+    const cJSON *list, *entry;
+    int l = 0, rc = fm_keys_list(&list, json, key, layers, err);
+    if (rc)
+        return rc;
     cJSON_ArrayForEach(entry, list)
     {
         double value = cJSON_IsNull(entry) ? 0 : cJSON_IsNumber(entry) ? entry->valuedouble : -1;
         if (!(value >= 0 && value <= FLT_MAX))
             return fm_fail(err, FM_EFORMAT, "%s of layer %d is not a number from 0 on", key, l);
-        if (l < layers)
-            limit[l] = (float)value;
-        l++;
+        limit[l++] = (float)value;
     }
-    return l == layers
-               ? FM_OK
-               : fm_fail(err, FM_EFORMAT, "%s has %d entries for %d layers", key, l, layers);
+    return FM_OK;
 }
 
 static int read(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)

@@ -50,25 +50,21 @@ static int read_heads(struct fm_config *c, const cJSON *json, struct fm_err *err
     return FM_OK;
 }
 
-bool fm_mla_indexed(const struct fm_config *c, int l)
-{
-    return c->mla->indexed[l / 8] >> l % 8 & 1;
-}
-
 /* Set which layers have their own indexer, from one of several keys.  Keys that disagree are
  * refused, because programs differ in which of them they read. */
 static int set_indexed(struct fm_mla *m, const bool *full, int L, const char *key,
                        const char **said, struct fm_err *err)
 {
-    uint8_t bits[FM_LAYERS_MAX / 8] = {0};
+    struct fm_layers own = {{0}};
     for (int l = 0; l < L; l++)
-        bits[l / 8] |= (uint8_t)((full[l] ? 1 : 0) << l % 8);
+        if (full[l])
+            fm_layers_add(&own, l);
     if (L > 0 && !full[0])
         return fm_fail(err, FM_EFORMAT, "%s: layer 0 cannot share the indices of an earlier layer",
                        key);
-    if (*said && memcmp(m->indexed, bits, sizeof bits) != 0)
+    if (*said && memcmp(&m->indexed, &own, sizeof own) != 0)
         return fm_fail(err, FM_ECONFIG, "%s and %s give indexers to different layers", *said, key);
-    memcpy(m->indexed, bits, sizeof bits);
+    m->indexed = own;
     *said = key;
     return FM_OK;
 }
@@ -165,7 +161,7 @@ static int read_indexer(struct fm_config *c, const struct fm_mla_options *o, con
     }
     if (o->shares_indices)
         return read_shared(m, c, json, err);
-    memset(m->indexed, 0xff, sizeof m->indexed);
+    memset(&m->indexed, 0xff, sizeof m->indexed);
     return FM_OK;
 }
 
@@ -253,7 +249,7 @@ static unsigned has(const struct fm_config *c, int l)
 {
     const struct fm_mla *m = c->mla;
     return (m->q_rank > 0 ? FM_MLA_Q_RANK : FM_MLA_Q_PLAIN) | (m->bias ? FM_MLA_BIAS : 0) |
-           (fm_mla_indexed(c, l) ? FM_MLA_INDEXER : 0);
+           (fm_layers_has(&m->indexed, l) ? FM_MLA_INDEXER : 0);
 }
 
 /* ---- forward and backward ---- */
@@ -306,23 +302,13 @@ static void count_inner(const struct fm_config *c, int l, int N, struct fm_arena
     take(c, N, count);
 }
 
-/* y (N, width) = x W^T, x (N, terms), plus the bias if there is one. */
+/* y (N, width) = x W^T, x (N, H), plus the bias if there is one. */
 static void project(const struct fm_pass *p, float *y, const float *x, const void *w,
-                    const float *bias, int width, int terms)
+                    const float *bias, int width)
 {
-    int N = fm_pass_rows(p);
-    p->ops->gemm(false, true, N, width, terms, 1, fm_f32(x), terms, fm_pass_projection(p, w, 0),
-                 terms, 0, y, width);
+    fm_pass_project(p, y, x, w, width, p->config->H, false);
     if (bias)
-        p->ops->add_rows(y, bias, N, width);
-}
-
-/* dx (N, terms) = dy W, dy (N, width); with `add`, dx += dy W. */
-static void project_back(const struct fm_pass *p, float *dx, const float *dy, const void *w,
-                         int width, int terms, bool add)
-{
-    p->ops->gemm(false, false, fm_pass_rows(p), terms, width, 1, fm_f32(dy), width,
-                 fm_pass_projection(p, w, 0), terms, add, dx, terms);
+        p->ops->add_rows(y, bias, fm_pass_rows(p), width);
 }
 
 /* Rotate the last R elements of each head of x (N, heads, width): sign 1 forward, -1 backward. */
@@ -341,11 +327,11 @@ static void find_queries(const struct fm_pass *p, const struct inner *a, const f
     struct fm_mark mark = fm_scratch_mark();
     if (rank > 0) {
         float *latent = fm_scratch_floats((size_t)N * (size_t)rank);
-        project(p, a->q_a, x, w->q_a, w->q_a_bias, rank, c->H);
+        project(p, a->q_a, x, w->q_a, w->q_a_bias, rank);
         p->ops->norm(fm_to_f32(latent), a->q_rstd, a->q_a, w->q_norm, NULL, N, rank, LATENT_EPS);
-        project(p, a->q, latent, w->q_b, NULL, QC, rank);
+        fm_pass_project(p, a->q, latent, w->q_b, QC, rank, false);
     } else {
-        project(p, a->q, x, w->q, NULL, QC, c->H);
+        project(p, a->q, x, w->q, NULL, QC);
     }
     rotate(p, a->q, c->Q, c->C, 1);
     fm_scratch_release(mark);
@@ -361,12 +347,12 @@ static void find_keys(const struct fm_pass *p, const struct inner *a, const floa
     struct fm_mark mark = fm_scratch_mark();
     float *latent = fm_scratch_floats(n * (size_t)rank), *r = fm_scratch_floats(n * (size_t)m->R);
     float *kv = fm_scratch_floats(n * (size_t)width);
-    project(p, a->c, x, w->kv_a, w->kv_a_bias, rank, c->H);
-    project(p, r, x, fm_pass_projection(p, w->kv_a, below).data,
-            w->kv_a_bias ? w->kv_a_bias + rank : NULL, m->R, c->H);
+    project(p, a->c, x, w->kv_a, w->kv_a_bias, rank);
+    project(p, r, x, fm_pass_rest(p, w->kv_a, below), w->kv_a_bias ? w->kv_a_bias + rank : NULL,
+            m->R);
     rotate(p, r, 1, m->R, 1);
     p->ops->norm(fm_to_f32(latent), a->c_rstd, a->c, w->c_norm, NULL, N, rank, LATENT_EPS);
-    project(p, kv, latent, w->kv_b, NULL, width, rank);
+    fm_pass_project(p, kv, latent, w->kv_b, width, rank, false);
     p->ops->join_keys(a->k, a->v, kv, r, N, c->Q, m->A, m->R, m->D);
     fm_scratch_release(mark);
 }
@@ -376,14 +362,13 @@ static void forward(const struct fm_pass *p, float *inner, float *y, const float
     const struct fm_config *c = p->config;
     const struct fm_mla_weights *w = &p->layer->mla;
     const struct inner all = take(c, fm_pass_rows(p), FM_ARENA_IN(inner)), *a = &all;
-    int N = fm_pass_rows(p), D = c->mla->D, QD = c->Q * D;
+    int D = c->mla->D;
     find_queries(p, a, x);
     find_keys(p, a, x);
     p->ops->attention(a->o, a->q, a->k, a->v, NULL, p->S, p->T, c->Q, c->Q, c->C, D, root(c), 0);
-    p->ops->gemm(false, true, N, c->H, QD, 1, fm_f32(a->o), QD, fm_pass_projection(p, w->o, 0), QD,
-                 1, y, c->H);
+    fm_pass_project(p, y, a->o, w->o, c->H, c->Q * D, true);
     if (w->o_bias)
-        p->ops->add_rows(y, w->o_bias, N, c->H);
+        p->ops->add_rows(y, w->o_bias, fm_pass_rows(p), c->H);
 }
 
 /* A latent (N, rank) and its norm, for the gradient that passes through them: down (rank, H)
@@ -403,10 +388,10 @@ static void latent_back(const struct fm_pass *p, const struct latent *z, float *
     size_t n = (size_t)N * (size_t)z->rank;
     struct fm_mark mark = fm_scratch_mark();
     float *behind = fm_scratch_floats(n), *before = fm_scratch_floats(n);
-    project_back(p, behind, dy, z->up, z->width, z->rank, false);
+    fm_pass_project_back(p, behind, dy, z->up, z->width, z->rank, false);
     p->ops->zero(before, n * sizeof *before);
     p->ops->norm_back(before, behind, z->value, z->norm, NULL, z->rstd, N, z->rank);
-    project_back(p, dx, before, z->down, z->rank, p->config->H, true);
+    fm_pass_project_back(p, dx, before, z->down, z->rank, p->config->H, true);
     fm_scratch_release(mark);
 }
 
@@ -418,7 +403,7 @@ static void queries_back(const struct fm_pass *p, const struct inner *a, float *
     int QC = c->Q * c->C;
     rotate(p, dq, c->Q, c->C, -1);
     if (c->mla->q_rank == 0) {
-        project_back(p, dx, dq, w->q, QC, c->H, false);
+        fm_pass_project_back(p, dx, dq, w->q, QC, c->H, false);
         return;
     }
     const struct latent z = {.down = w->q_a,
@@ -453,8 +438,8 @@ static void keys_back(const struct fm_pass *p, const struct inner *a, float *dx,
     p->ops->join_keys_back(dkv, dr, dk, dv, N, c->Q, m->A, m->R, m->D);
     rotate(p, dr, 1, m->R, -1);
     latent_back(p, &z, dx, dkv);
-    project_back(p, dx, dr, fm_pass_projection(p, w->kv_a, (size_t)m->c_rank * (size_t)c->H).data,
-                 m->R, c->H, true);
+    fm_pass_project_back(p, dx, dr, fm_pass_rest(p, w->kv_a, (size_t)m->c_rank * (size_t)c->H),
+                         m->R, c->H, true);
     fm_scratch_release(mark);
 }
 
@@ -468,7 +453,7 @@ static void backward(const struct fm_pass *p, float *inner, float *dx, const flo
     struct fm_mark mark = fm_scratch_mark();
     float *d_o = fm_scratch_floats(qd), *dq = fm_scratch_floats(qc);
     float *dk = fm_scratch_floats(qc), *dv = fm_scratch_floats(qd);
-    project_back(p, d_o, dy, w->o, c->H, c->Q * D, false);
+    fm_pass_project_back(p, d_o, dy, w->o, c->H, c->Q * D, false);
     p->ops->attention_back(dq, dk, dv, d_o, a->o, a->q, a->k, a->v, NULL, p->S, p->T, c->Q, c->Q,
                            c->C, D, root(c), 0);
     queries_back(p, a, dx, dq);

@@ -47,12 +47,9 @@ struct fm_mla {
     int q_rank, c_rank; /* q_lora_rank (0: queries have no latent), kv_lora_rank */
     bool bias;          /* q_a, kv_a and o have biases */
     struct fm_rope rope;
-    int index_heads, index_width;       /* index_n_heads, index_head_dim; 0: no indexer */
-    uint8_t indexed[FM_LAYERS_MAX / 8]; /* bit l % 8 of byte l / 8: layer l has its own indexer */
+    int index_heads, index_width; /* index_n_heads, index_head_dim; 0: no indexer */
+    struct fm_layers indexed;     /* the layers with their own indexer */
 };
-
-/* Whether layer l has its own indexer. */
-bool fm_mla_indexed(const struct fm_config *config, int l);
 
 extern const struct fm_attention fm_mla;
 
@@ -67,11 +64,9 @@ enum {
  * n = heads, w = their width, i = n w. */
 /* clang-format off */
 #define FM_MLA_WEIGHT(n, f, shape, when)                                                           \
-    {FM_SAME(n), FM_PART_ATTENTION,                                                                \
-     FM_LAYER_FIELD(mla.f), shape, when}
+    FM_LAYER_WEIGHT(n, FM_PART_ATTENTION, mla.f, shape, when)
 #define FM_MLA_MATRIX(n, f, shape, when)                                                           \
-    {FM_SAME(n), FM_PART_PROJECTION,                                                               \
-     FM_LAYER_FIELD(mla.f), shape, when}
+    FM_LAYER_WEIGHT(n, FM_PART_PROJECTION, mla.f, shape, when)
 #define FM_MLA_WEIGHTS(prefix)                                                                     \
     FM_MLA_MATRIX(prefix "q_proj.weight", q, "qH", FM_MLA_Q_PLAIN),                                \
     FM_MLA_MATRIX(prefix "q_a_proj.weight", q_a, "rH", FM_MLA_Q_RANK),                             \

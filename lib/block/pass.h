@@ -39,12 +39,31 @@ static inline int fm_pass_rows(const struct fm_pass *pass)
     return pass->S * pass->T;
 }
 
-/* A projection of the attention, starting at element `first`. */
-static inline struct fm_in fm_pass_projection(const struct fm_pass *pass, const void *w,
-                                              size_t first)
+/* A projection of the attention; fm_pass_rest is what it has from element `first` on. */
+static inline struct fm_in fm_pass_projection(const struct fm_pass *pass, const void *w)
 {
-    enum fm_dtype dtype = pass->layer->narrow ? FM_BF16 : FM_F32;
-    return fm_element((struct fm_in){w, dtype, NULL}, first);
+    return (struct fm_in){w, pass->layer->narrow ? FM_BF16 : FM_F32, NULL};
+}
+
+static inline const void *fm_pass_rest(const struct fm_pass *pass, const void *w, size_t first)
+{
+    return fm_element(fm_pass_projection(pass, w), first).data;
+}
+
+/* y (N, width) = x (N, terms) W^T, W a projection (width, terms); with `add`, y += x W^T. */
+static inline void fm_pass_project(const struct fm_pass *pass, float *y, const float *x,
+                                   const void *w, int width, int terms, bool add)
+{
+    pass->ops->gemm(false, true, fm_pass_rows(pass), width, terms, 1, fm_f32(x), terms,
+                    fm_pass_projection(pass, w), terms, add, y, width);
+}
+
+/* dx (N, terms) = dy (N, width) W; with `add`, dx += dy W. */
+static inline void fm_pass_project_back(const struct fm_pass *pass, float *dx, const float *dy,
+                                        const void *w, int width, int terms, bool add)
+{
+    pass->ops->gemm(false, false, fm_pass_rows(pass), terms, width, 1, fm_f32(dy), width,
+                    fm_pass_projection(pass, w), terms, add, dx, terms);
 }
 
 /* An array that only products read, in scratch. */

@@ -9,8 +9,6 @@
  */
 #include "lib/block/shortconv.h"
 
-#include <string.h>
-
 #include "lib/base/mem.h"
 #include "lib/block/pass.h"
 
@@ -27,7 +25,7 @@ static int read(struct fm_config *c, const void *options, const struct fm_keys *
         return err->code;
     s->W = 3;
     if (fm_gqa.read(c, &o->full, keys, err) ||
-        fm_keys_layers(s->conv, c->L, keys->json, "layer_types", "conv", "full_attention", err))
+        fm_keys_layers(&s->conv, c->L, keys->json, "layer_types", "conv", "full_attention", err))
         return err->code;
     return fm_keys_size_opt(&s->W, keys->json, "conv_L_cache", FILTER_MAX, err);
 }
@@ -75,64 +73,48 @@ static void count_inner(const struct fm_config *c, int l, int N, struct fm_arena
 }
 
 /* Rows [part H, (part + 1) H) of W_in. */
-static struct fm_in part_of(const struct fm_pass *p, int part)
+static const void *part_of(const struct fm_pass *p, int part)
 {
     size_t H = (size_t)p->config->H;
-    return fm_pass_projection(p, p->layer->shortconv.in, (size_t)part * H * H);
-}
-
-/* y (N, H) = a part of W_in times x. */
-static void project(const struct fm_pass *p, float *y, const float *x, int part)
-{
-    int N = fm_pass_rows(p), H = p->config->H;
-    p->ops->gemm(false, true, N, H, H, 1, fm_f32(x), H, part_of(p, part), H, 0, y, H);
-}
-
-/* dx (N, H) = dy times a part of W_in; with `add`, this is added to dx. */
-static void project_back(const struct fm_pass *p, float *dx, const float *dy, int part, bool add)
-{
-    int N = fm_pass_rows(p), H = p->config->H;
-    p->ops->gemm(false, false, N, H, H, 1, fm_f32(dy), H, part_of(p, part), H, add, dx, H);
+    return fm_pass_rest(p, p->layer->shortconv.in, (size_t)part * H * H);
 }
 
 static void forward(const struct fm_pass *p, float *inner, float *y, const float *x)
 {
     const struct inner a = take(p->config, fm_pass_rows(p), FM_ARENA_IN(inner));
-    int N = fm_pass_rows(p), H = p->config->H;
-    int64_t count = (int64_t)N * H;
+    int H = p->config->H;
+    int64_t count = (int64_t)fm_pass_rows(p) * H;
     struct fm_mark mark = fm_scratch_mark();
     float *g = fm_scratch_floats((size_t)count);
-    project(p, a.b, x, 0);
-    project(p, a.c, x, 1);
-    project(p, a.u, x, 2);
+    fm_pass_project(p, a.b, x, part_of(p, 0), H, H, false);
+    fm_pass_project(p, a.c, x, part_of(p, 1), H, H, false);
+    fm_pass_project(p, a.u, x, part_of(p, 2), H, H, false);
     p->ops->multiply(g, a.b, a.u, count);
     p->ops->convolve(a.a, g, p->layer->shortconv.conv, false, p->S, p->T, H,
                      p->config->shortconv->W);
     p->ops->multiply(g, a.c, a.a, count);
-    p->ops->gemm(false, true, N, H, H, 1, fm_f32(g), H,
-                 fm_pass_projection(p, p->layer->shortconv.out, 0), H, 1, y, H);
+    fm_pass_project(p, y, g, p->layer->shortconv.out, H, H, true);
     fm_scratch_release(mark);
 }
 
 static void backward(const struct fm_pass *p, float *inner, float *dx, const float *dy)
 {
     const struct inner a = take(p->config, fm_pass_rows(p), FM_ARENA_IN(inner));
-    int N = fm_pass_rows(p), H = p->config->H;
-    int64_t count = (int64_t)N * H;
+    int H = p->config->H;
+    int64_t count = (int64_t)fm_pass_rows(p) * H;
     struct fm_mark mark = fm_scratch_mark();
     float *dg = fm_scratch_floats((size_t)count), *d = fm_scratch_floats((size_t)count);
     float *dm = fm_scratch_floats((size_t)count);
-    p->ops->gemm(false, false, N, H, H, 1, fm_f32(dy), H,
-                 fm_pass_projection(p, p->layer->shortconv.out, 0), H, 0, dg, H);
+    fm_pass_project_back(p, dg, dy, p->layer->shortconv.out, H, H, false);
     p->ops->multiply(d, dg, a.a, count);
-    project_back(p, dx, d, 1, false);
+    fm_pass_project_back(p, dx, d, part_of(p, 1), H, H, false);
     p->ops->multiply(dg, dg, a.c, count);
     p->ops->convolve_back(dm, dg, NULL, p->layer->shortconv.conv, false, p->S, p->T, H,
                           p->config->shortconv->W);
     p->ops->multiply(d, dm, a.u, count);
-    project_back(p, dx, d, 0, true);
+    fm_pass_project_back(p, dx, d, part_of(p, 0), H, H, true);
     p->ops->multiply(d, dm, a.b, count);
-    project_back(p, dx, d, 2, true);
+    fm_pass_project_back(p, dx, d, part_of(p, 2), H, H, true);
     fm_scratch_release(mark);
 }
 

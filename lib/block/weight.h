@@ -82,4 +82,10 @@ struct fm_weight {
     }
 #define FM_LAYER_FIELD(f) offsetof(struct fm_layer, f)
 
+/* A row for a field of struct fm_layer, with the same name in all directories. */
+#define FM_LAYER_WEIGHT(n, part, f, shape, when)                                                   \
+    {                                                                                              \
+        FM_SAME(n), part, FM_LAYER_FIELD(f), shape, when                                           \
+    }
+
 #endif

@@ -44,7 +44,7 @@ TEST(layers_alternate_as_config_json_says)
     struct fm_config c = must(PLAIN, false);
     const struct fm_deltanet *m = c.deltanet;
     assert_true(m->G == 2 && m->Q == 6 && m->C == 5 && m->D == 3 && m->W == 4);
-    assert_true(c.Q == 4 && c.G == 2 && c.C == 8 && c.gqa->rope.R == 2 && c.gqa->gated);
+    assert_true(c.Q == 4 && c.G == 2 && c.C == 8 && c.gqa->rope.R == 2 && c.gqa->options->gated);
     for (int l = 0; l < L; l++)
         assert_true(fm_deltanet_layer(&c, l) == (l != 3)); /* every fourth */
     c = must(PLAIN ",full_attention_interval:2", false);

@@ -106,13 +106,13 @@ TEST(gpt_oss_with_other_values_is_refused)
     struct fm_config c = must(GPT_OSS, NULL);
     assert_true(c.alpha == 1.702f && c.limit == 7);
     for (int l = 0; l < 4; l++) /* layers 0 and 2 have windows */
-        assert_int_equal(c.gqa->full[0] >> l & 1, l % 2);
+        assert_int_equal(fm_gqa_full(&c, l), l % 2);
     assert_int_equal(c.gqa->window, 8);
     c = must(GPT_OSS, "swiglu_limit:5.5,swiglu_alpha:1,layer_types:['full_attention',"
                       "'full_attention','sliding_attention','full_attention']");
     assert_true(c.alpha == 1 && c.limit == 5.5f);
     for (int l = 0; l < 4; l++)
-        assert_int_equal(c.gqa->full[0] >> l & 1, l != 2);
+        assert_int_equal(fm_gqa_full(&c, l), l != 2);
     must(GPT_OSS, "layer_types:null,swiglu_limit:null");
     refused(GPT_OSS, "swiglu_limit:-1", FM_EFORMAT, "key 'swiglu_limit' is -1");
     refused(GPT_OSS, "swiglu_limit:1e39", FM_EFORMAT, "key 'swiglu_limit' is 1e+39");

@@ -276,7 +276,8 @@ enum gate { NO_GATE, SIGMOID, SOFTPLUS, GATES };
 
 static void open_block(struct block *b, int l, enum gate gate)
 {
-    struct fm_gqa_options form = options;
+    static struct fm_gqa_options form; /* the config borrows it */
+    form = options;
     bool gated = gate != NO_GATE;
     form.gated = form.gate_apart = form.gate_heads = gated;
     form.gate_softplus = gate == SOFTPLUS;

@@ -286,8 +286,8 @@ TEST(an_indexers_tensors_are_of_the_layers_that_have_one)
     }
     c = must(GLM5, "index_topk_freq:4,index_skip_topk_offset:3");
     for (int l = 0; l < 78; l++) { /* 0, 1, 2, 6, 10, ... */
-        assert_int_equal(fm_mla_indexed(&c, l), l < 2 || l % 4 == 2);
-        assert_true(fm_mla_indexed(&glm, l));
+        assert_int_equal(fm_layers_has(&c.mla->indexed, l), l < 2 || l % 4 == 2);
+        assert_true(fm_layers_has(&glm.mla->indexed, l));
     }
     int l;
     assert_true(fm_weights_is_off(&c, "model.layers.3.self_attn.indexer.wk.weight", &l));
@@ -300,10 +300,10 @@ TEST(keys_that_say_which_layers_share_indices_must_agree)
         "num_attention_heads:2,q_lora_rank:4,qk_nope_head_dim:4,v_head_dim:4,n_routed_experts:"
         "16," LATENT INDEXER "1";
     struct fm_config c = must(glm, "index_topk_pattern:'FFSS'");
-    assert_int_equal(c.mla->indexed[0], 3);
+    assert_int_equal(c.mla->indexed.bits[0], 3);
     c = must(glm, "indexer_types:['full','full','shared','shared'],index_topk_freq:4,"
                   "index_skip_topk_offset:2");
-    assert_int_equal(c.mla->indexed[0], 3);
+    assert_int_equal(c.mla->indexed.bits[0], 3);
     refused(glm, "index_topk_pattern:'FFSS',index_topk_freq:2,index_skip_topk_offset:2", FM_ECONFIG,
             "index_topk_pattern and index_topk_freq give indexers to different layers");
     refused(glm, "index_topk_freq:4", FM_ECONFIG,
@@ -352,7 +352,7 @@ TEST(an_indexer_needs_the_latent_of_queries)
 TEST(exaones_layers_without_a_window_have_no_positions)
 {
     struct fm_config c = must(EXAONE, "sliding_window:8");
-    assert_true(c.gqa->unrotated);
+    assert_true(c.gqa->options->unrotated);
     for (int l = 0; l < 4; l++)
         assert_int_equal(fm_gqa_window(&c, l), l == 3 ? 0 : 8);
     c = must(EXAONE, "sliding_window:8,sliding_window_pattern:2");
@@ -464,7 +464,7 @@ TEST(trinitys_router_is_what_vllm_reads)
 TEST(trinity_turns_heads_in_layers_with_a_window_only)
 {
     struct fm_config c = must(AFMOE, "sliding_window:8,global_attn_every_n_layers:2");
-    assert_true(c.gqa->unrotated && c.gqa->gate_apart);
+    assert_true(c.gqa->options->unrotated && c.gqa->options->gate_apart);
     for (int l = 0; l < 4; l++)
         assert_int_equal(fm_gqa_window(&c, l), l % 2 ? 0 : 8);
     assert_true(has(&c, FM_NAMING_STOCK, "model.layers.0.self_attn.gate_proj.weight"));
@@ -478,7 +478,8 @@ TEST(steps_lists_have_an_entry_for_each_layer)
     assert_true(c.M == 3 && c.moe[0] == 1 && c.dense == 11264 && c.shared == 1280 && c.K == 8);
     assert_true(fm_gqa_heads(&c, 0) == 64 && fm_gqa_heads(&c, 1) == 96 && c.Q == 96 && c.G == 8);
     assert_true(fm_gqa_window(&c, 0) == 0 && fm_gqa_window(&c, 2) == 512);
-    assert_true(c.gqa->gate_heads && !c.gqa->gate_softplus && c.scored->rule.scale == 3);
+    assert_true(c.gqa->options->gate_heads && !c.gqa->options->gate_softplus &&
+                c.scored->rule.scale == 3);
     assert_true(c.gqa->rope.theta == 5e6 && c.gqa->rope.R == 64 && c.gqa->rope.factor[31] == 2);
     assert_true(c.gqa->window_rope.theta == 1e4 && c.gqa->window_rope.factor[31] == 1);
     assert_true(c.limits->expert[2] == 7 && c.limits->expert[3] == 0 && c.limits->mlp[3] == 16);
@@ -600,7 +601,8 @@ TEST(each_type_of_lagunas_layers_has_a_rotation)
 TEST(lagunas_gate_is_a_softplus_for_each_head)
 {
     struct fm_config c = must(LAGUNA, "gating:true,gating_types:['per-head',null]");
-    assert_true(c.gqa->gated && c.gqa->gate_apart && c.gqa->gate_heads && c.gqa->gate_softplus);
+    assert_true(c.gqa->options->gated && c.gqa->options->gate_apart && c.gqa->options->gate_heads &&
+                c.gqa->options->gate_softplus);
     assert_true(has(&c, FM_NAMING_STOCK, "model.layers.0.self_attn.g_proj.weight"));
     refused(LAGUNA, "gating:'per-element'", FM_ECONFIG,
             "gating 'per-element' is not supported for laguna; supported: per-head");
@@ -871,7 +873,7 @@ TEST(m3s_sequences_end_where_blocks_of_keys_would_be_chosen)
     c = must(M3_KEYS M3_TYPES, M3_INDEX("268435456", "268435456"));
     assert_true(c.T_exact == 524288 && !c.exact);
     c = must(M3_KEYS, NULL); /* without a list no layer has an indexer */
-    assert_true(c.T_exact == 524288 && !c.exact && !fm_gqa_indexed(&c, 1));
+    assert_true(c.T_exact == 524288 && !c.exact && !fm_layers_has(&c.gqa->indexed, 1));
     refused(M3_KEYS M3_TYPES, NULL, FM_EFORMAT, "key 'index_n_heads' is missing");
     refused(M3_KEYS M3_TYPES, M3_INDEX("0", "5"), FM_EFORMAT, "index_block_size");
     refused(M3_KEYS M3_TYPES, M3_INDEX("4", "-1"), FM_EFORMAT, "index_topk_blocks");
@@ -1123,7 +1125,7 @@ TEST(gemma_4_has_its_size)
     assert_int_equal(fm_config_params(&c, NULL) / 100000000, 252);
     assert_int_equal(fm_config_params_active(&c, NULL) / 100000000, 38);
     assert_true(c.M == 30 && c.K == 8 && c.shared == 2112 && c.dense == 0 && c.tied && c.fused);
-    assert_true(c.apart && c.softcap == 30 && c.gqa->divisor == 1 && c.gqa->value_norm);
+    assert_true(c.apart && c.softcap == 30 && c.gqa->divisor == 1 && c.gqa->options->value_norm);
     assert_true(c.embed_scale == (float)sqrt(2816) && c.router == &fm_softmax_scaled);
     for (int l = 0; l < 30; l++) {
         bool full = l % 6 == 5;

@@ -5,8 +5,6 @@
  */
 #include "lib/family/models/deepseek.h"
 
-#include <string.h>
-
 #include "lib/family/family.h"
 
 /* Read a number from 0 to `limit`; absent or null: *count is not changed. */
@@ -18,22 +16,17 @@ static int read_count(int *count, const cJSON *json, const char *key, int limit,
     return rc;
 }
 
-static bool is_said(const cJSON *json, const char *key)
-{
-    return fm_json_value(json, key) != NULL;
-}
-
 /* Read mlp_layer_types, "dense" or "sparse" for each layer. */
 static int read_list(struct fm_config *c, const cJSON *json, struct fm_err *err)
 {
-    uint64_t dense[FM_LAYERS_MAX / 64] = {0};
+    struct fm_layers dense = {{0}};
     if (!cJSON_IsArray(cJSON_GetObjectItemCaseSensitive(json, "mlp_layer_types")))
         return fm_fail(err, FM_EFORMAT, "key 'mlp_layer_types' is not an array");
-    if (fm_keys_layers(dense, c->L, json, "mlp_layer_types", "dense", "sparse", err))
+    if (fm_keys_layers(&dense, c->L, json, "mlp_layer_types", "dense", "sparse", err))
         return err->code;
     c->M = 0;
     for (int l = 0; l < c->L; l++)
-        if (!(dense[l / 64] >> l % 64 & 1))
+        if (!fm_layers_has(&dense, l))
             c->moe[c->M++] = (int16_t)l;
     if (c->M == 0)
         return fm_fail(err, FM_ECONFIG, "no layer is a mixture of experts (mlp_layer_types)");
@@ -58,14 +51,14 @@ static int read_dense(struct fm_config *c, const struct fm_deepseek_layers *o,
                       const struct fm_keys *keys, struct fm_err *err)
 {
     const char *key = o->dense_key ? o->dense_key : "first_k_dense_replace";
-    bool listed = o->listed && is_said(keys->json, "mlp_layer_types");
+    bool listed = o->listed && fm_json_value(keys->json, "mlp_layer_types");
     int dense = o->dense;
     int rc = read_count(&dense, keys->json, key, FM_LAYERS_MAX, err);
     if (!rc)
         rc = listed ? read_list(c, keys->json, err) : take_first(c, dense, key, err);
     if (rc)
         return rc;
-    if (listed && is_said(keys->json, key) && (c->moe[0] != dense || c->M != c->L - dense))
+    if (listed && fm_json_value(keys->json, key) && (c->moe[0] != dense || c->M != c->L - dense))
         return fm_fail(
             err, FM_ECONFIG,
             "mlp_layer_types and %s %d name different layers; programs differ in which they "
@@ -88,23 +81,15 @@ static const struct fm_keys_only every[] = {{"moe_layer_freq", "1"}, {NULL, NULL
 /* As a list, moe_layer_freq has 1 for each layer with experts and 0 for the others. */
 static int check_every(const struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
 {
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(keys->json, "moe_layer_freq"), *entry;
-    int l = 0;
-    if (!cJSON_IsArray(list))
+    const char *key = every->key;
+    const cJSON *list;
+    struct fm_layers moe = {{0}};
+    if (!cJSON_IsArray(fm_json_value(keys->json, key)))
         return fm_keys_only(keys, every, err);
-    cJSON_ArrayForEach(entry, list)
-    {
-        int moe = l < c->L && fm_config_moe(c, l) >= 0;
-        if (!cJSON_IsNumber(entry) || entry->valuedouble != moe)
-            return fm_fail(err, FM_ECONFIG,
-                           "moe_layer_freq of layer %d is not %d, which contradicts "
-                           "mlp_layer_types or its default; programs differ in which they read",
-                           l, moe);
-        l++;
-    }
-    return l == c->L
-               ? FM_OK
-               : fm_fail(err, FM_EFORMAT, "moe_layer_freq has %d entries for %d layers", l, c->L);
+    for (int m = 0; m < c->M; m++)
+        fm_layers_add(&moe, c->moe[m]);
+    int rc = fm_keys_list(&list, keys->json, key, c->L, err);
+    return rc ? rc : fm_keys_agree(list, &moe, true, "mlp_layer_types", err);
 }
 
 int fm_deepseek_layers(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)

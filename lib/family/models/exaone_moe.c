@@ -23,10 +23,10 @@ static const struct fm_weight weights[] = {
 /* Check the model's own list of layers with experts, which transformers does not read. */
 static int check_list(const struct fm_config *c, const cJSON *json, struct fm_err *err)
 {
-    const cJSON *list = fm_json_value(json, "is_moe_layer"), *entry;
-    int l = 0;
-    if (list && !cJSON_IsArray(list))
-        return fm_fail(err, FM_EFORMAT, "key 'is_moe_layer' is not an array");
+    const cJSON *list, *entry;
+    int l = 0, rc = fm_keys_array(&list, json, "is_moe_layer", err);
+    if (rc)
+        return rc;
     cJSON_ArrayForEach(entry, list)
     {
         bool moe = l < c->L && fm_config_moe(c, l) >= 0;
@@ -100,8 +100,7 @@ static const struct fm_gqa_options attention = {.window = true,
 static const struct fm_scored_options router = FM_DEEPSEEK_V3_ROUTER(2.5);
 
 static const char *const extra_names[] = {"mtp.", NULL};
-static const char *const extra_counts[] = {"num_nextn_predict_layers", NULL};
-static const struct fm_extra_form extra = {.name = extra_names, .count = extra_counts};
+static const struct fm_extra_form extra = {.name = extra_names, .count = fm_extra_nextn_counts};
 
 const struct fm_model_family fm_exaone_moe = {
     .name = "exaone_moe",

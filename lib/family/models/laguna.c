@@ -38,10 +38,10 @@ static int check_gate(const cJSON *value, const char *key, struct fm_err *err)
 
 static int check_gates(const cJSON *json, struct fm_err *err)
 {
-    const cJSON *list = fm_json_value(json, "gating_types"), *entry;
-    int rc = check_gate(cJSON_GetObjectItemCaseSensitive(json, "gating"), "gating", err);
-    if (!rc && list && !cJSON_IsArray(list))
-        rc = fm_fail(err, FM_EFORMAT, "key 'gating_types' is not an array");
+    const cJSON *list = NULL, *entry;
+    int rc = check_gate(fm_json_value(json, "gating"), "gating", err);
+    if (!rc)
+        rc = fm_keys_array(&list, json, "gating_types", err);
     cJSON_ArrayForEach(entry, list)
     {
         if (!rc)

@@ -26,11 +26,13 @@ static const struct fm_weight weights[] = {
 /* clang-format on */
 
 /* Refuse the lightning attention of older models, for which attn_type_list has 0. */
-static int refuse_attention_types(const struct fm_keys *keys, struct fm_err *err)
+static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
 {
-    const cJSON *list = fm_json_value(keys->json, "attn_type_list"), *type;
-    if (list && !cJSON_IsArray(list))
-        return fm_fail(err, FM_EFORMAT, "key 'attn_type_list' is not an array");
+    (void)c;
+    const cJSON *list, *type;
+    int rc = fm_keys_array(&list, keys->json, "attn_type_list", err);
+    if (rc)
+        return rc;
     cJSON_ArrayForEach(type, list)
     {
         if (!cJSON_IsNumber(type) || type->valuedouble != 1)
@@ -40,12 +42,6 @@ static int refuse_attention_types(const struct fm_keys *keys, struct fm_err *err
                            keys->family);
     }
     return FM_OK;
-}
-
-static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
-{
-    (void)c;
-    return refuse_attention_types(keys, err);
 }
 
 /* Switches that transformers does not read. */

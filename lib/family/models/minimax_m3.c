@@ -72,11 +72,11 @@ struct marks {
 
 static int read_marks(struct marks *m, const cJSON *object, int L, struct fm_err *err)
 {
-    const cJSON *list = fm_json_value(object, m->key), *entry;
-    int l = 0;
+    const cJSON *list, *entry;
+    int l = 0, rc = fm_keys_array(&list, object, m->key, err);
+    if (rc)
+        return rc;
     m->said = list != NULL;
-    if (m->said && !cJSON_IsArray(list))
-        return fm_fail(err, FM_EFORMAT, "key '%s' is not an array", m->key);
     cJSON_ArrayForEach(entry, list)
     {
         const char *text = cJSON_GetStringValue(entry);
@@ -224,7 +224,8 @@ static int read_indexer(struct fm_config *c, const struct fm_keys *keys, struct 
         rc = read_both(&indexed, json, &freq, sparse, c->L, err);
     for (int l = 0; l < c->L && !rc; l++) {
         any |= indexed.layer[l];
-        c->gqa->indexed[l / 8] |= (uint8_t)(indexed.layer[l] << l % 8);
+        if (indexed.layer[l])
+            fm_layers_add(&c->gqa->indexed, l);
     }
     if (rc || !any)
         return rc;

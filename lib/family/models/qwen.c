@@ -10,9 +10,10 @@
 /* Set dense (FM_LAYERS_MAX) for the layers in mlp_only_layers. */
 static int read_list(bool *dense, const struct fm_config *c, const cJSON *json, struct fm_err *err)
 {
-    const cJSON *list = fm_json_value(json, "mlp_only_layers"), *entry;
-    if (list && !cJSON_IsArray(list))
-        return fm_fail(err, FM_EFORMAT, "key 'mlp_only_layers' is not an array");
+    const cJSON *list, *entry;
+    int rc = fm_keys_array(&list, json, "mlp_only_layers", err);
+    if (rc)
+        return rc;
     cJSON_ArrayForEach(entry, list)
     {
         int l = cJSON_IsNumber(entry) ? entry->valueint : -1;
