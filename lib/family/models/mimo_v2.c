@@ -177,10 +177,9 @@ static const struct fm_keys_only only[] = {{"add_swa_attention_sink_bias", "true
 
 static const char *const extra_names[] = {"model.mtp.", "visual.", "audio_encoder.",
                                           "speech_embeddings.", NULL};
-static const char *const extra_counts[] = {"num_nextn_predict_layers", NULL};
 static const char *const extra_objects[] = {"vision_config", "audio_config", NULL};
 static const struct fm_extra_form extra = {
-    .name = extra_names, .parts = 14, .count = extra_counts, .object = extra_objects};
+    .name = extra_names, .parts = 14, .count = fm_extra_nextn_counts, .object = extra_objects};
 
 const struct fm_model_family fm_mimo_v2 = {
     .name = "mimo_v2",

@@ -108,8 +108,7 @@ static const struct fm_keys_only only[] = {{"add_swa_attention_sink_bias", "true
                                            {NULL, NULL}};
 
 static const char *const extra_names[] = {"model.mtp.", NULL};
-static const char *const extra_counts[] = {"num_nextn_predict_layers", NULL};
-static const struct fm_extra_form extra = {.name = extra_names, .count = extra_counts};
+static const struct fm_extra_form extra = {.name = extra_names, .count = fm_extra_nextn_counts};
 
 const struct fm_model_family fm_mimo_v2_flash = {
     .name = "mimo_v2_flash",

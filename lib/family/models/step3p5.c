@@ -353,13 +353,7 @@ static const struct fm_gqa_options attention = {.window = true,
 static const struct fm_scored_options router = {
     .sigmoid = true, .renormalised = true, .scale_key = "moe_router_scaling_factor", .scale = 1};
 
-static const char *const extra_names[] = {FM_EXTRA_BEHIND, NULL};
-static const char *const extra_counts[] = {"num_nextn_predict_layers", NULL};
-static const struct fm_extra_form extra = {.name = extra_names,
-                                           .mark = FM_EXTRA_BEHIND_MARK,
-                                           .behind = true,
-                                           .count = extra_counts,
-                                           .list = lists};
+static const struct fm_extra_form extra = {FM_EXTRA_NEXTN_FORM, .list = lists};
 
 /* transformers reads only the last two of these. */
 static const struct fm_keys_only only[] = {{"use_head_wise_attn_gate", "true"},
