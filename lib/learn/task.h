@@ -3,8 +3,7 @@
  * Each is a visitor of lib/engine's sweep, and a loop around the sweep whose state can be saved and
  * resumed.  Layers are computed in lib/engine, and members are read and written in lib/stage.  In
  * reading order: this header, runner; criterion, rank, blend; quality, train, trainer; maskgrad
- * (for methods, lib/methods); recover, recoverer, tune, rows; estimate and forecast (the cost of a
- * run).
+ * (for methods, lib/methods); recover, recoverer, tune; estimate and forecast (the cost of a run).
  *
  * Shared by rank, train and recover: opening a run's inputs and checking that they fit together,
  * drawing sequences, and measuring masks.

@@ -13,9 +13,9 @@
  * nearer B is to W.  Channels that no mask keeps, and experts that lose nothing or have no rows,
  * are copied.
  *
- * lib/learn/rows.h has the rows g h of a layer, in memory or in a file.  Experts are solved one
- * after another, with several ranks as many at once, each by one rank; the operations give the same
- * bytes for any number of threads.
+ * The rows g h of a layer are in memory or in a file.  Experts are solved one after another, with
+ * several ranks as many at once, each by one rank; the operations give the same bytes for any
+ * number of threads.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -23,8 +23,9 @@
 #include "formats/json/json.h"
 #include "lib/base/mem.h"
 #include "lib/base/pool.h"
+#include "lib/learn/criterion.h"
 #include "lib/learn/recoverer.h"
-#include "lib/learn/rows.h"
+#include "lib/state/store.h"
 
 #define RIDGE 1
 
@@ -34,6 +35,250 @@ static const struct {
     double weight;
 } family[FM_LORAFILE_SERVED] = {{{0, 1}, 8}, {{2, 10}, 4}, {{4, 10}, 2}, {{6, 10}, 1}};
 
+/* ---- the rows of the experts of one layer ---- */
+
+/*
+ * Rows are inner activations of the full model, each multiplied by the router's weight.  A visitor
+ * of the forward sweep adds them, micro-batch by micro-batch; then each expert's rows are taken in
+ * order of micro-batch, in chunks whose sizes depend only on the number of rows.
+ *
+ *     record of micro-batch b:   [rows of e2 | rows of e0 | rows of e1 | unused ]
+ *     place[b][e] = { first row, number of rows }, in the order in which threads added them
+ *
+ * A row's position in a record depends on the threads, so records are never read as a whole: rows
+ * of an expert are taken in order of micro-batch, and in a micro-batch in order of token.  Records
+ * that exceed the run's memory go to a temporary file.
+ *
+ * Ranks: each stores the rows of its own micro-batches.  Of the experts [first, first + ranks) the
+ * r-th belongs to rank r, which receives all rows of it.  A reduction (lib/engine/reduction.h)
+ * would send the second moments of every micro-batch instead, I / rows times as much.
+ */
+#define CHUNK 512
+
+struct rows {
+    const struct fm_sweep *sweep;
+    int E, batches;        /* experts; micro-batches of this rank, at most */
+    size_t I, piece;       /* channels; rows of a message */
+    struct fm_store store; /* one record for each micro-batch: (rows, I) */
+    struct place {
+        size_t at;
+        int n;
+    } * place;           /* (batches, E) rows in the record of a micro-batch */
+    atomic_size_t *used; /* (batches) */
+    atomic_int failed;   /* the code of the first error; its text is in `err` */
+    struct fm_err err;
+    int64_t *own, *all; /* (E), (ranks, E): rows of an expert */
+    float *chunk;       /* (CHUNK, I) */
+    int filled;
+    float *out, *in;                  /* (ranks, piece, I), (piece, I) */
+    struct fm_wire_part *send, *recv; /* (ranks) */
+};
+
+#define MESSAGE_BYTES ((size_t)32 << 20) /* to all other ranks */
+
+static struct fm_comm *comm_of(const struct rows *r)
+{
+    return fm_sweep_comm(r->sweep);
+}
+
+/* Rows of one message to each rank. */
+static size_t piece_of(struct fm_comm *comm, size_t I)
+{
+    size_t n = MESSAGE_BYTES / ((size_t)fm_comm_size(comm) * I * sizeof(float));
+    return n < 1 ? 1 : n < CHUNK ? n : CHUNK;
+}
+
+/* Bytes of a record, and the number of records, for a sweep of `batches` micro-batches of T tokens;
+ * and what is needed in addition. */
+static uint64_t record_bytes(const struct fm_config *c, int T)
+{
+    return (uint64_t)T * (uint64_t)c->K * (uint64_t)c->I * sizeof(float) + FM_ALIGN;
+}
+
+static int count_records(struct fm_comm *comm, int batches, int T, int cut)
+{
+    int first, most, together = fm_sweep_together(batches, T, cut);
+    fm_comm_share(comm, 0, fm_sweep_leaves(batches, T, cut), &first, &most);
+    return most * together < batches ? most * together : batches;
+}
+
+static uint64_t bytes_beside(const struct fm_config *c, struct fm_comm *comm)
+{
+    uint64_t messages = (uint64_t)fm_comm_size(comm) + 1;
+    uint64_t rows = CHUNK + messages * piece_of(comm, (size_t)c->I);
+    return rows * (uint64_t)c->I * sizeof(float);
+}
+
+static int take_rows_memory(struct rows *r, struct fm_err *err)
+{
+    size_t batches = (size_t)r->batches, E = (size_t)r->E, row = r->I * sizeof(float);
+    size_t ranks = (size_t)fm_comm_size(comm_of(r));
+    r->place = fm_alloc(batches * E, sizeof *r->place, "rows", err);
+    r->used = fm_alloc(batches, sizeof *r->used, "rows", err);
+    r->own = fm_alloc(E, sizeof *r->own, "rows", err);
+    r->all = fm_alloc(ranks * E, sizeof *r->all, "rows", err);
+    r->chunk = fm_alloc_large(CHUNK * row, "rows", err);
+    r->out = fm_alloc_large(ranks * r->piece * row, "a message", err);
+    r->in = fm_alloc_large(r->piece * row, "a message", err);
+    r->send = fm_alloc(ranks, sizeof *r->send, "messages", err);
+    r->recv = fm_alloc(ranks, sizeof *r->recv, "messages", err);
+    return r->place && r->used && r->own && r->all && r->chunk && r->out && r->in && r->send &&
+                   r->recv
+               ? FM_OK
+               : err->code;
+}
+
+static int init_rows(struct rows *r, const struct fm_sweep *sweep, const struct fm_ops *ops,
+                     const struct fm_config *c, int T, uint64_t memory, struct fm_err *err)
+{
+    *r = (struct rows){.sweep = sweep,
+                       .E = c->E,
+                       .batches = fm_sweep_own_most(sweep),
+                       .I = (size_t)c->I,
+                       .piece = piece_of(fm_sweep_comm(sweep), (size_t)c->I),
+                       .store = {.fd = -1}};
+    int rc = take_rows_memory(r, err);
+    return rc ? rc
+              : fm_store_init(&r->store, ops, (size_t)record_bytes(c, T), (size_t)r->batches,
+                              memory, err);
+}
+
+static void release_rows(struct rows *r)
+{
+    fm_store_release(&r->store);
+    free(r->place);
+    free(r->used);
+    free(r->own);
+    free(r->all);
+    free(r->chunk);
+    free(r->out);
+    free(r->in);
+    free(r->send);
+    free(r->recv);
+    *r = (struct rows){.store = {.fd = -1}};
+}
+
+static void begin_rows(struct rows *r)
+{
+    memset(r->place, 0, (size_t)r->batches * (size_t)r->E * sizeof *r->place);
+    for (int b = 0; b < r->batches; b++)
+        atomic_store(&r->used[b], 0);
+}
+
+/* The first micro-batch of this rank. */
+static int first_own(const struct rows *r)
+{
+    int first = 0;
+    for (int k = 0; k < fm_comm_rank(comm_of(r)); k++)
+        first += fm_sweep_own(r->sweep, k);
+    return first;
+}
+
+/* Add the rows of a view of the forward; threads may add different views at once. */
+static void add_rows(struct rows *r, const struct fm_expert_view *v)
+{
+    size_t I = r->I, n = (size_t)v->n, batch = (size_t)(v->batch - first_own(r));
+    size_t at = atomic_fetch_add(&r->used[batch], n), row = I * sizeof(float);
+    struct fm_mark mark = fm_scratch_mark();
+    const float *h = fm_criterion_inner(v, (int)I);
+    float *spare = batch < r->store.resident ? NULL : fm_scratch_floats(n * I);
+    float *to = spare ? spare : (float *)fm_store_place(&r->store, batch, NULL) + at * I;
+    for (size_t i = 0; i < n; i++)
+        for (size_t j = 0; j < I; j++)
+            to[i * I + j] = v->weight[i] * h[i * I + j];
+    struct fm_err err = {0};
+    int none = FM_OK, rc = fm_store_put(&r->store, batch, at * row, n * row, to, &err);
+    if (rc && atomic_compare_exchange_strong(&r->failed, &none, rc))
+        r->err = err;
+    r->place[batch * (size_t)r->E + (size_t)v->expert] = (struct place){at, v->n};
+    fm_scratch_release(mark);
+}
+
+/* All are added.  FM_EIO if one was not written.  All ranks must call it. */
+static int end_rows(struct rows *r, struct fm_err *err)
+{
+    if (atomic_load(&r->failed)) {
+        *err = r->err;
+        return err->code;
+    }
+    memset(r->own, 0, (size_t)r->E * sizeof *r->own);
+    for (int i = 0; i < r->batches * r->E; i++)
+        r->own[i % r->E] += r->place[i].n;
+    return fm_comm_collect(comm_of(r), r->all, r->own, (size_t)r->E * sizeof *r->own, err);
+}
+
+static int64_t count_of(const struct rows *r, int rank, int expert)
+{
+    return expert < r->E ? r->all[(size_t)rank * (size_t)r->E + (size_t)expert] : 0;
+}
+
+/* After that: rows of an expert, of all ranks. */
+static int64_t count_rows(const struct rows *r, int expert)
+{
+    int64_t n = 0;
+    for (int k = 0; k < fm_comm_size(comm_of(r)); k++)
+        n += count_of(r, k, expert);
+    return n;
+}
+
+/* Rows of the `done`-th message of an expert from a rank. */
+static size_t message_rows(const struct rows *r, int rank, int expert, size_t done)
+{
+    size_t n = (size_t)count_of(r, rank, expert);
+    return n <= done ? 0 : n - done < r->piece ? n - done : r->piece;
+}
+
+/* Copy rows [from, from + n) of this rank's rows of an expert. */
+static int copy_rows(const struct rows *r, float *to, int expert, size_t from, size_t n,
+                     struct fm_err *err)
+{
+    size_t I = r->I, row = I * sizeof(float);
+    for (int b = 0; n > 0; b++) {
+        const struct place *p = &r->place[(size_t)b * (size_t)r->E + (size_t)expert];
+        size_t has = (size_t)p->n;
+        if (from >= has) {
+            from -= has;
+            continue;
+        }
+        size_t some = has - from < n ? has - from : n;
+        void *data;
+        int rc =
+            fm_store_get(&r->store, (size_t)b, (p->at + from) * row, some * row, &data, to, err);
+        if (rc)
+            return rc;
+        if (data != to)
+            memcpy(to, data, some * row);
+        to += some * I;
+        n -= some;
+        from = 0;
+    }
+    return FM_OK;
+}
+
+/* Send the done-th message of a rank to the owners of the experts; *rows is the one for this rank.
+ */
+static int send_piece(struct rows *r, int from, int first, size_t done, const float **rows,
+                      struct fm_err *err)
+{
+    struct fm_comm *comm = comm_of(r);
+    int ranks = fm_comm_size(comm), me = fm_comm_rank(comm);
+    size_t row = r->I * sizeof(float);
+    *rows = r->in;
+    for (int k = 0; k < ranks; k++) {
+        float *out = r->out + (size_t)k * r->piece * r->I;
+        size_t n = from == me ? message_rows(r, me, first + k, done) : 0;
+        if (n > 0 && copy_rows(r, out, first + k, done, n, err))
+            return err->code;
+        r->send[k] = (struct fm_wire_part){out, k == me ? 0 : n * row};
+        n = k == from && k != me ? message_rows(r, from, first + me, done) : 0;
+        r->recv[k] = (struct fm_wire_part){r->in, n * row};
+        *rows = k == me && from == me ? out : *rows;
+    }
+    return comm ? fm_comm_exchange(comm, r->send, r->recv, err) : FM_OK;
+}
+
+/* ---- the run ---- */
+
 /* `own` of a run. */
 struct solver {
     struct fm_recoverer *r;
@@ -42,8 +287,7 @@ struct solver {
     const struct fm_config *config;
     const struct fm_ops *ops;
     struct fm_comm *comm;
-    struct fm_rows rows;
-    struct fm_wire_part *send, *recv; /* (ranks) */
+    struct rows rows;
     /* Of one expert. */
     double *v, *matrix, *x;      /* (I + 1), (I, I), (I, H) */
     float *moments, *w, *change; /* (I, I), (I, H), (I, H) */
@@ -86,7 +330,7 @@ static int begin_layer(void *self, int m, struct fm_err *err)
 {
     (void)m, (void)err;
     struct solver *s = self;
-    fm_rows_begin(&s->rows);
+    begin_rows(&s->rows);
     return FM_OK;
 }
 
@@ -94,16 +338,62 @@ static void take_rows(void *self, const struct fm_expert_view *v)
 {
     struct solver *s = self;
     if (v->layer >= s->r->runner.taken)
-        fm_rows_add(&s->rows, v);
+        add_rows(&s->rows, v);
 }
 
-static void add_moments(void *self, const float *rows, int n)
+/* Add rows (n, I) to the moments of the expert. */
+static void add_moments(struct solver *s, const float *rows, int n)
 {
-    struct solver *s = self;
     int I = s->config->I;
     s->ops->f32->gemm(true, false, I, I, n, 1, fm_f32(rows), I, fm_f32(rows), I, s->summed,
                       s->moments, I);
     s->summed = true;
+}
+
+static void end_chunk(struct solver *s)
+{
+    if (s->rows.filled > 0)
+        add_moments(s, s->rows.chunk, s->rows.filled);
+    s->rows.filled = 0;
+}
+
+static void append(struct solver *s, const float *rows, size_t n)
+{
+    struct rows *r = &s->rows;
+    while (n > 0) {
+        size_t room = CHUNK - (size_t)r->filled, some = n < room ? n : room;
+        memcpy(r->chunk + (size_t)r->filled * r->I, rows, some * r->I * sizeof *rows);
+        r->filled += (int)some;
+        rows += some * r->I;
+        n -= some;
+        if (r->filled == CHUNK)
+            end_chunk(s);
+    }
+}
+
+/* Sum the moments of expert first + this rank, if there is such an expert, chunk by chunk.  All
+ * ranks must call it. */
+static int sum_moments(struct solver *s, int first, struct fm_err *err)
+{
+    struct rows *r = &s->rows;
+    int ranks = fm_comm_size(s->comm), me = fm_comm_rank(s->comm);
+    const float *rows;
+    s->summed = false;
+    for (int from = 0; from < ranks; from++) {
+        size_t most = 0;
+        for (int k = 0; k < ranks; k++) {
+            size_t n = (size_t)count_of(r, from, first + k);
+            most = n > most ? n : most;
+        }
+        for (size_t done = 0; done < most; done += r->piece) {
+            int rc = send_piece(r, from, first, done, &rows, err);
+            if (rc)
+                return rc;
+            append(s, rows, message_rows(r, from, first + me, done));
+        }
+    }
+    end_chunk(s);
+    return FM_OK;
 }
 
 /* Set v for expert e of layer m; return the number of channels that a mask keeps, 0 if each mask
@@ -172,7 +462,7 @@ static int set_expert(const struct solver *s, int m, int e, struct fm_err *err)
     if (rc)
         return rc;
     struct fm_in from = fm_element(layer->down, (size_t)layer->row0[e] * (size_t)a->H);
-    int64_t n = fm_rows_count(&s->rows, e);
+    int64_t n = count_rows(&s->rows, e);
     int k = weigh(s, m, e);
     fm_dtype_to_f32(s->w, from.data, from.dtype, count);
     if (k > 0 && n > 0)
@@ -197,21 +487,20 @@ static int spread(const struct solver *s, int m, int first, struct fm_err *err)
         return FM_OK;
     for (int r = 0; r < ranks; r++) {
         bool theirs = r != me && first + r < E;
-        s->send[r] = (struct fm_wire_part){mine ? fm_adapter_down(a, m, first + me) : NULL,
-                                           mine && r != me ? bytes : 0};
-        s->recv[r] = (struct fm_wire_part){theirs ? fm_adapter_down(a, m, first + r) : NULL,
-                                           theirs ? bytes : 0};
+        s->rows.send[r] = (struct fm_wire_part){mine ? fm_adapter_down(a, m, first + me) : NULL,
+                                                mine && r != me ? bytes : 0};
+        s->rows.recv[r] = (struct fm_wire_part){theirs ? fm_adapter_down(a, m, first + r) : NULL,
+                                                theirs ? bytes : 0};
     }
-    return fm_comm_exchange(s->comm, s->send, s->recv, err);
+    return fm_comm_exchange(s->comm, s->rows.send, s->rows.recv, err);
 }
 
 static int solve_layer(struct solver *s, int m, struct fm_err *err)
 {
-    int ranks = fm_comm_size(s->comm), E = s->config->E, rc = fm_rows_end(&s->rows, err);
+    int ranks = fm_comm_size(s->comm), E = s->config->E, rc = end_rows(&s->rows, err);
     for (int first = 0; !rc && first < E; first += ranks) {
         int own = first + fm_comm_rank(s->comm);
-        s->summed = false;
-        rc = fm_rows_send(&s->rows, first, add_moments, s, err);
+        rc = sum_moments(s, first, err);
         if (!rc && own < E)
             rc = set_expert(s, m, own, err);
         if (!rc)
@@ -232,7 +521,7 @@ static int end_layer(void *self, int m, struct fm_err *err)
         return rc;
     struct fm_recover_served *served = &s->r->served;
     for (int e = 0; e < s->config->E; e++) {
-        int64_t n = fm_rows_count(&s->rows, e);
+        int64_t n = count_rows(&s->rows, e);
         served->least = n < served->least ? n : served->least;
         served->most = n > served->most ? n : served->most;
     }
@@ -243,18 +532,13 @@ static int end_layer(void *self, int m, struct fm_err *err)
 static int take_memory(struct solver *s, struct fm_err *err)
 {
     size_t I = (size_t)s->config->I, H = (size_t)s->config->H;
-    size_t ranks = (size_t)fm_comm_size(s->comm);
-    s->send = fm_alloc(ranks, sizeof *s->send, "messages", err);
-    s->recv = fm_alloc(ranks, sizeof *s->recv, "messages", err);
     s->v = fm_alloc(I + 1, sizeof *s->v, "weights of masks", err);
     s->moments = fm_alloc_large(I * I * sizeof(float), "moments", err);
     s->matrix = fm_alloc_large(I * I * sizeof(double), "equations", err);
     s->w = fm_alloc_large(I * H * sizeof(float), "a projection", err);
     s->change = fm_alloc_large(I * H * sizeof(float), "a projection", err);
     s->x = fm_alloc_large(I * H * sizeof(double), "a projection", err);
-    return s->send && s->recv && s->v && s->moments && s->matrix && s->w && s->change && s->x
-               ? FM_OK
-               : err->code;
+    return s->v && s->moments && s->matrix && s->w && s->change && s->x ? FM_OK : err->code;
 }
 
 static struct fm_recovery_memory memory(const struct fm_recoverer *r)
@@ -263,11 +547,11 @@ static struct fm_recovery_memory memory(const struct fm_recoverer *r)
     const struct fm_config *c = task->config;
     struct fm_comm *comm = task->run->machine.comm;
     uint64_t I = (uint64_t)c->I, H = (uint64_t)c->H, all = fm_recoverer_size(r).all;
-    uint64_t fixed = I * I * 12 + I * H * 16 + fm_rows_beside(c, comm);
+    uint64_t fixed = I * I * 12 + I * H * 16 + bytes_beside(c, comm);
     return (struct fm_recovery_memory){
         .fixed = all + (all > fixed ? all : fixed), /* at the end, also as a member */
-        .record = fm_rows_record(c, task->calib.T),
-        .records = (uint64_t)fm_rows_records(comm, task->calib.count, task->calib.T, task->cut)};
+        .record = record_bytes(c, task->calib.T),
+        .records = (uint64_t)count_records(comm, task->calib.count, task->calib.T, task->cut)};
 }
 
 /* The sweep, and the products: moments, right-hand sides and equations. */
@@ -337,13 +621,11 @@ static int step(struct fm_recoverer *r, struct fm_err *err)
     if (!rc)
         rc = fm_task_sweep(&sweep, task, task->calib.count, task->calib.T, 1, task->memory, err);
     if (!rc)
-        rc = fm_rows_init(&s->rows, sweep, task->ops, task->config, task->calib.T, r->memory, err);
+        rc = init_rows(&s->rows, sweep, task->ops, task->config, task->calib.T, r->memory, err);
     rc = fm_comm_agree(s->comm, rc, err);
     if (!rc)
         rc = sweep_once(s, sweep, err);
-    fm_rows_release(&s->rows);
-    free(s->send);
-    free(s->recv);
+    release_rows(&s->rows);
     free(s->v);
     free(s->moments);
     free(s->matrix);
