@@ -17,33 +17,19 @@ static int init(struct fm_adapter *a, const struct fm_config *c, const struct fm
     return fm_adapter_init(a, c->M, c->E, c->H, o->rank, (float)o->alpha, widths, err);
 }
 
-/* dA (r, H) += s (dy B)^T x and dB (k, r) += s dy^T (x A^T), for y = x (W + s B A)^T with
- * x (n, H) and dy (n, k): gate and up. */
-static void add_gradient(const struct fm_ops *ops, float *dA, float *dB, const float *A,
-                         const float *B, struct fm_in x, struct fm_in dy, int n, int k, int H,
+/* For y (n, out) = x (W + s B A)^T with x (n, in), A (r, in) and B (out, r): dA += s (dy B)^T x and
+ * dB += s dy^T (x A^T).  Rows of x are ldx apart, rows of A and dA lda.  `value` and `grad` are A,
+ * B and dA, dB. */
+static void add_gradient(const struct fm_ops *ops, float *const *grad, const float *const *value,
+                         struct fm_in x, int ldx, int lda, int in, struct fm_in dy, int out, int n,
                          int r, float s)
 {
     struct fm_mark mark = fm_scratch_mark();
     float *t = fm_scratch((size_t)n * (size_t)r * sizeof *t);
-    ops->gemm(false, true, n, r, H, 1, x, H, fm_f32(A), H, 0, t, r);
-    ops->gemm(true, false, k, r, n, s, dy, k, fm_f32(t), r, 1, dB, r);
-    ops->gemm(false, false, n, r, k, 1, dy, k, fm_f32(B), r, 0, t, r);
-    ops->gemm(true, false, r, H, n, s, fm_f32(t), r, x, H, 1, dA, H);
-    fm_scratch_release(mark);
-}
-
-/* The gradients for down: y = h (W + s (B A))^T with A (r, k) and B (H, r); only kk channels of h
- * (n, full) are read. */
-static void add_gradient_down(const struct fm_ops *ops, float *dA, float *dB, const float *A,
-                              const float *B, const struct fm_expert_view *v, int kk, int k, int H,
-                              int r, float s)
-{
-    struct fm_mark mark = fm_scratch_mark();
-    float *t = fm_scratch((size_t)v->n * (size_t)r * sizeof *t);
-    ops->gemm(false, true, v->n, r, kk, 1, v->h, v->full, fm_f32(A), k, 0, t, r);
-    ops->gemm(true, false, H, r, v->n, s, v->dy, H, fm_f32(t), r, 1, dB, r);
-    ops->gemm(false, false, v->n, r, H, 1, v->dy, H, fm_f32(B), r, 0, t, r);
-    ops->gemm(true, false, r, kk, v->n, s, fm_f32(t), r, v->h, v->full, 1, dA, k);
+    ops->gemm(false, true, n, r, in, 1, x, ldx, fm_f32(value[0]), lda, 0, t, r);
+    ops->gemm(true, false, out, r, n, s, dy, out, fm_f32(t), r, 1, grad[1], r);
+    ops->gemm(false, false, n, r, out, 1, dy, out, fm_f32(value[1]), r, 0, t, r);
+    ops->gemm(true, false, r, in, n, s, fm_f32(t), r, x, ldx, 1, grad[0], lda);
     fm_scratch_release(mark);
 }
 
@@ -68,12 +54,13 @@ static void add_expert(const struct fm_adapter *a, const struct fm_ops *ops, flo
         value[p] = fm_adapter_part(a, a->values, v->layer, v->expert, (enum fm_lora)p);
         grad[p] = gradient + (value[p] - expert);
     }
-    add_gradient(ops, grad[FM_GATE_A], grad[FM_GATE_B], value[FM_GATE_A], value[FM_GATE_B], v->x,
-                 fm_written(dgate), v->n, kk, H, r, s);
-    add_gradient(ops, grad[FM_UP_A], grad[FM_UP_B], value[FM_UP_A], value[FM_UP_B], v->x,
-                 fm_written(dup), v->n, kk, H, r, s);
-    add_gradient_down(ops, grad[FM_DOWN_A], grad[FM_DOWN_B], value[FM_DOWN_A], value[FM_DOWN_B], v,
-                      kk, k, H, r, s);
+    add_gradient(ops, grad + FM_GATE_A, value + FM_GATE_A, v->x, H, H, H, fm_written(dgate), kk,
+                 v->n, r, s);
+    add_gradient(ops, grad + FM_UP_A, value + FM_UP_A, v->x, H, H, H, fm_written(dup), kk, v->n, r,
+                 s);
+    /* Of h (n, full), only the channels that the lane and the adapter both have. */
+    add_gradient(ops, grad + FM_DOWN_A, value + FM_DOWN_A, v->h, v->full, k, kk, v->dy, H, v->n, r,
+                 s);
     fm_scratch_release(mark);
 }
 
