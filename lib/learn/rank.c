@@ -34,6 +34,18 @@
     ((uint64_t)64                                                                                  \
      << 30) /* limit on the bytes of boundaries, so that the spill file fits on common disks */
 
+struct scorer;
+
+/* The layers of the ranking to which one sweep adds: `self` of its visitor. */
+struct sums {
+    struct scorer *s;
+    int first, layers; /* in the ranking */
+    int lowest;        /* the first one's number m in the sweep */
+    bool whole; /* the reduction is of all of them: ranks exchange scores once per group; else it is
+                   of the current layer */
+    struct fm_reduction reduction;
+};
+
 /* The run: sums over the batches so far, in the ranking's scores, and the slots of those being
  * scored. */
 struct scorer {
@@ -43,15 +55,14 @@ struct scorer {
     struct fm_rank_report *report;
     struct fm_ranking ranking;
     const struct fm_criterion *criterion;
-    int batches;                   /* of the run */
-    int group;                     /* batches of one step */
-    uint64_t disk;                 /* bytes of the stream, at most */
-    struct fm_sweep *sweep;        /* of a group */
-    double *slot;                  /* (slots, layer_size) */
-    struct fm_reduction reduction; /* of the current layer, or of all layers */
-    bool whole;     /* the reduction is of all layers: ranks exchange scores once per group */
-    double *before; /* (M, layer_size) the sums at the start of the group */
-    int32_t *ids;   /* of the group */
+    int batches;                /* of the run */
+    int group;                  /* batches of one step */
+    uint64_t disk;              /* bytes of the stream, at most */
+    struct fm_sweep *sweep;     /* of a group */
+    double *slot;               /* (slots, layer_size) */
+    struct sums sums;           /* of the model's layers */
+    double *before;             /* (layers, layer_size) all sums at the start of the group */
+    int32_t *ids;               /* of the group */
     struct fm_batch *batch;     /* of the group */
     struct fm_measure *measure; /* of the group */
     double ce;                  /* sum over batches of the mean loss */
@@ -60,7 +71,7 @@ struct scorer {
     struct fm_model_joint joint;
     struct fm_sweep_draft ahead;
     struct fm_sweep *ahead_sweep;
-    struct fm_reduction ahead_reduction;
+    struct sums ahead_sums;
     int32_t *ahead_ids; /* of the group, without each sequence's first */
     double ahead_ce;
 };
@@ -85,7 +96,8 @@ static size_t layer_size(const struct scorer *s)
 
 static void score_expert(void *self, const struct fm_expert_view *v)
 {
-    struct scorer *s = self;
+    const struct sums *p = self;
+    const struct scorer *s = p->s;
     size_t I = (size_t)s->ranking.I, e = (size_t)v->expert;
     double *slot = s->slot + (size_t)v->slot * layer_size(s);
     assert(v->width == (int)I && v->cap == (int)I);
@@ -99,34 +111,41 @@ static size_t layers_of(const struct scorer *s)
 }
 
 /* Number of values in one reduction. */
-static size_t reduction_size(const struct scorer *s)
+static size_t reduction_size(const struct sums *p)
 {
-    return s->whole ? (size_t)s->ranking.M * layer_size(s) : layer_size(s);
+    return p->whole ? (size_t)p->layers * layer_size(p->s) : layer_size(p->s);
 }
 
-/* Whether m is the layer that a sweep visits last or, if `last` is false, first. */
-static bool is_end(const struct scorer *s, int m, bool last)
+/* The layer in the ranking with which the reduction begins while the sweep is at m. */
+static int reduced_from(const struct sums *p, int m)
 {
-    return m == (s->criterion->backward == last ? 0 : s->ranking.M - 1);
+    assert(m >= p->lowest && m < p->lowest + p->layers);
+    return p->first + (p->whole ? 0 : m - p->lowest);
+}
+
+/* Whether m is the layer that the sweep visits last or, if `last` is false, first. */
+static bool is_end(const struct sums *p, int m, bool last)
+{
+    return m == p->lowest + (p->s->criterion->backward == last ? 0 : p->layers - 1);
 }
 
 static int begin_layer(void *self, int m, struct fm_err *err)
 {
     (void)err;
-    struct scorer *s = self;
-    double *sums = s->ranking.scores + (s->whole ? 0 : (size_t)m * layer_size(s));
-    if (!s->whole || is_end(s, m, false))
-        memcpy(s->reduction.sum, sums, reduction_size(s) * sizeof *sums);
-    fm_reduction_layer(&s->reduction);
+    struct sums *p = self;
+    const double *scores = p->s->ranking.scores + (size_t)reduced_from(p, m) * layer_size(p->s);
+    if (!p->whole || is_end(p, m, false))
+        memcpy(p->reduction.sum, scores, reduction_size(p) * sizeof *scores);
+    fm_reduction_layer(&p->reduction);
     return FM_OK;
 }
 
 static void add_batch(void *self, int m, int batch, int lane, int slot)
 {
     (void)batch, (void)lane;
-    struct scorer *s = self;
-    size_t n = layer_size(s);
-    fm_reduction_add(&s->reduction, s->slot + (size_t)slot * n, s->whole ? (size_t)m * n : 0, n);
+    struct sums *p = self;
+    size_t n = layer_size(p->s), at = p->whole ? (size_t)(m - p->lowest) * n : 0;
+    fm_reduction_add(&p->reduction, p->s->slot + (size_t)slot * n, at, n);
 }
 
 /* Check that n sums, of the layers from m on, are finite. */
@@ -149,72 +168,34 @@ static int check_sums(const struct scorer *s, int m, const double *sums, size_t 
 
 static int end_layer(void *self, int m, struct fm_err *err)
 {
-    struct scorer *s = self;
-    size_t n = reduction_size(s);
-    if (s->whole && !is_end(s, m, true))
+    struct sums *p = self;
+    size_t n = reduction_size(p);
+    if (p->whole && !is_end(p, m, true))
         return FM_OK;
-    m = s->whole ? 0 : m;
-    double *sums = s->ranking.scores + (size_t)m * layer_size(s);
-    int rc = fm_reduction_end(&s->reduction, n, err);
+    int from = reduced_from(p, m), rc = fm_reduction_end(&p->reduction, n, err);
     if (rc)
         return rc;
-    memcpy(sums, s->reduction.sum, n * sizeof *sums);
-    return check_sums(s, m, sums, n, err);
+    double *scores = p->s->ranking.scores + (size_t)from * layer_size(p->s);
+    memcpy(scores, p->reduction.sum, n * sizeof *scores);
+    return check_sums(p->s, from, scores, n, err);
 }
 
-/* ---- the layer for multi-token prediction: the last of the ranking ---- */
-
-static double *ahead_sums(const struct scorer *s)
-{
-    return s->ranking.scores + (size_t)s->ranking.M * layer_size(s);
-}
-
-static int begin_ahead(void *self, int m, struct fm_err *err)
-{
-    (void)m, (void)err;
-    struct scorer *s = self;
-    memcpy(s->ahead_reduction.sum, ahead_sums(s), layer_size(s) * sizeof(double));
-    fm_reduction_layer(&s->ahead_reduction);
-    return FM_OK;
-}
-
-static void add_ahead(void *self, int m, int batch, int lane, int slot)
-{
-    (void)m, (void)batch, (void)lane;
-    struct scorer *s = self;
-    size_t n = layer_size(s);
-    fm_reduction_add(&s->ahead_reduction, s->slot + (size_t)slot * n, 0, n);
-}
-
-static int end_ahead(void *self, int m, struct fm_err *err)
-{
-    (void)m;
-    struct scorer *s = self;
-    size_t n = layer_size(s);
-    int rc = fm_reduction_end(&s->ahead_reduction, n, err);
-    if (rc)
-        return rc;
-    memcpy(ahead_sums(s), s->ahead_reduction.sum, n * sizeof(double));
-    return check_sums(s, s->ranking.M, ahead_sums(s), n, err);
-}
-
-/* Score the layer on the group of n batches that was just swept; counts (M, E) is scratch. */
+/* Score the layer for multi-token prediction, the last of the ranking, on the group of n batches
+ * that was just swept; counts (M, E) is scratch. */
 static int score_ahead(struct scorer *s, int n, const struct fm_lane *lane,
                        const struct fm_visitor *like, int64_t *counts, struct fm_err *err)
 {
     struct fm_visitor visitor = *like;
     int batch = s->task.batch, T = s->task.calib.T, E = s->ranking.E;
-    int m = fm_config_moe(s->task.config, fm_extra_twin_layer(s->task.config));
+    int m = s->ahead_sums.lowest;
     size_t sequences = (size_t)n * (size_t)batch, ids = (size_t)T - 1;
-    visitor.layer_begin = begin_ahead;
-    visitor.commit = add_ahead;
-    visitor.layer_end = end_ahead;
+    visitor.self = &s->ahead_sums;
     for (size_t i = 0; i < sequences; i++)
         memcpy(s->ahead_ids + i * ids, s->ids + i * (size_t)T + 1, ids * sizeof *s->ids);
     for (int i = 0; i < n; i++)
         s->batch[i] =
             (struct fm_batch){s->ahead_ids + (size_t)i * (size_t)batch * ids, batch, T - 1};
-    fm_reduction_begin(&s->ahead_reduction, 1);
+    fm_reduction_begin(&s->ahead_sums.reduction, 1);
     if (fm_sweep_run(s->ahead_sweep, s->batch, n, lane, 1, &visitor, s->measure, counts, err))
         return fm_within(err, "layer for multi-token prediction");
     for (int i = 0; i < n; i++)
@@ -239,18 +220,21 @@ static size_t list_state(void *self, struct fm_journal_item *item)
 }
 
 /* Gather the sums of all slices on rank 0. */
+static int gather_sums(const struct sums *p, struct fm_err *err)
+{
+    size_t layer = layer_size(p->s), n = reduction_size(p), all = (size_t)p->layers * layer;
+    double *scores = p->s->ranking.scores + (size_t)p->first * layer;
+    int rc = FM_OK;
+    for (size_t at = 0; !rc && at < all; at += n)
+        rc = fm_comm_gather(p->s->task.run->machine.comm, scores + at, sizeof *scores, n, err);
+    return rc;
+}
+
 static int gather(void *self, struct fm_err *err)
 {
     struct scorer *s = self;
-    size_t n = reduction_size(s), all = (size_t)s->ranking.M * layer_size(s);
-    int rc = FM_OK;
-    for (size_t at = 0; !rc && at < all; at += n)
-        rc = fm_comm_gather(s->task.run->machine.comm, s->ranking.scores + at, sizeof(double), n,
-                            err);
-    if (!rc && s->ranking.ahead)
-        rc = fm_comm_gather(s->task.run->machine.comm, ahead_sums(s), sizeof(double), layer_size(s),
-                            err);
-    return rc;
+    int rc = gather_sums(&s->sums, err);
+    return rc || !s->ranking.ahead ? rc : gather_sums(&s->ahead_sums, err);
 }
 
 /* Batches that one process computes per pass over the weights. */
@@ -260,6 +244,7 @@ static int group_of(const struct fm_task *task, int batches)
                    (uint64_t)task->calib.T * (uint64_t)task->config->H * sizeof(float);
     uint64_t fit = GROUP_BYTES / one, group = fit < GROUP_BATCHES ? fit : GROUP_BATCHES;
     group = group < 1 ? 1 : group;
+    assert(batches >= 1); /* count_batches */
     return group > (uint64_t)batches ? batches : (int)group;
 }
 
@@ -282,6 +267,7 @@ static int score_group(void *self, bool *done, struct fm_err *err)
     const struct fm_calib *calib = &s->task.calib;
     int batch = s->task.batch, next = (int)s->runner.taken;
     int n = s->batches - next < s->group ? s->batches - next : s->group;
+    assert(next >= 0 && n > 0); /* the runner ends at s->batches, and check_taken was called */
     size_t X = (size_t)s->ranking.M * (size_t)s->ranking.E, ids = (size_t)batch * (size_t)calib->T;
     s->task.units = n;
     for (int i = 0; i < n; i++)
@@ -290,7 +276,7 @@ static int score_group(void *self, bool *done, struct fm_err *err)
     struct fm_lane lane = {.backward = backward, .teacher = -1, .ce = 1};
     /* In float32, and with biases, the scores of each batch are added separately. */
     bool spans = backward && s->task.ops->operand != FM_F32 && !s->task.config->expert->bias;
-    struct fm_visitor visitor = {.self = s,
+    struct fm_visitor visitor = {.self = &s->sums,
                                  .forward = !backward,
                                  .spans = spans,
                                  .layer_begin = begin_layer,
@@ -303,7 +289,7 @@ static int score_group(void *self, bool *done, struct fm_err *err)
         free(counts);
         return rc;
     }
-    fm_reduction_begin(&s->reduction, 1);
+    fm_reduction_begin(&s->sums.reduction, 1);
     size_t sums = layers_of(s) * layer_size(s) * sizeof *s->ranking.scores;
     memcpy(s->before, s->ranking.scores, sums);
     const double ce = s->ce;
@@ -361,8 +347,8 @@ static int take_sums(struct scorer *s, struct fm_err *err)
     s->before = s->slot ? fm_alloc(layers_of(s), layer, "scores", err) : NULL;
     if (s->slot)
         ops->zero(s->slot, slots);
-    return s->before ? fm_reduction_init(&s->reduction, s->sweep, ops, FM_F64, 1, reduction_size(s),
-                                         1, err)
+    return s->before ? fm_reduction_init(&s->sums.reduction, s->sweep, ops, FM_F64, 1,
+                                         reduction_size(&s->sums), 1, err)
                      : err->code;
 }
 
@@ -406,8 +392,8 @@ static int take_ahead(struct scorer *s, struct fm_err *err)
         fm_sweep_new(&s->ahead_sweep, s->draft, task->ops, s->group, rows, task->calib.T, 1,
                      &options, err) ||
         fm_model_joint(&s->joint, s->draft, err) ||
-        fm_reduction_init(&s->ahead_reduction, s->ahead_sweep, task->ops, FM_F64, 1, layer_size(s),
-                          1, err))
+        fm_reduction_init(&s->ahead_sums.reduction, s->ahead_sweep, task->ops, FM_F64, 1,
+                          layer_size(s), 1, err))
         return err->code;
     return FM_OK;
 }
@@ -441,7 +427,9 @@ static int begin(void *self, struct fm_err *err)
     if (kept_bytes(&kept, s, err))
         return err->code;
     task->memory -= kept;
-    s->whole = kept > 0;
+    s->sums = (struct sums){.s = s, .layers = c->M, .whole = kept > 0};
+    s->ahead_sums = (struct sums){
+        .s = s, .first = c->M, .layers = 1, .lowest = fm_config_moe(c, fm_extra_twin_layer(c))};
     if (fm_task_sweep(&s->sweep, task, s->group, task->batch * task->calib.T, 1, task->memory,
                       err) ||
         take_sums(s, err) || take_group(s, err))
@@ -462,6 +450,7 @@ static int finish_scores(struct scorer *s, struct fm_err *err)
 {
     struct fm_ranking *r = &s->ranking;
     size_t n = layers_of(s) * layer_size(s);
+    assert(s->runner.taken == s->batches); /* scores are means over all batches */
     for (size_t i = 0; s->criterion->score && i < n; i++)
         r->scores[i] = s->criterion->score(r->scores[i], s->batches);
     if (s->options->order == FM_ORDER_SCORE)
@@ -885,13 +874,13 @@ int fm_rank(const struct fm_run_options *run, const struct fm_rank_options *opti
                        .criterion = options->criterion};
     int rc = fm_runner_run(&s.runner, run, dry, err);
     fm_sweep_free(s.ahead_sweep);
-    fm_reduction_release(&s.ahead_reduction);
+    fm_reduction_release(&s.ahead_sums.reduction);
     fm_model_joint_release(&s.joint);
     fm_model_close(s.draft);
     free(s.ahead_ids);
     fm_sweep_free(s.sweep);
     free(s.slot);
-    fm_reduction_release(&s.reduction);
+    fm_reduction_release(&s.sums.reduction);
     free(s.before);
     free(s.ids);
     free(s.batch);
