@@ -465,6 +465,7 @@ void fm_layer_forward(const struct fm_pass *p, float *y, const float *x, int64_t
 {
     size_t count = (size_t)(p->S * p->T) * (size_t)p->config->H;
     assert(!visitor || where);
+    assert(p->parts > 0 && p->S % p->parts == 0); /* micro-batches of one shape */
     struct fm_mark host = fm_scratch_mark(), mark = fm_scratch_mark();
     struct inner a = inner_of(p);
     if (y != x)
@@ -575,6 +576,7 @@ static struct span next_span(const struct experts *x, int e, int part)
     struct span s = {part, p->parts};
     if (p->ops->operand == FM_F32)
         return s;
+    assert(part >= 0 && part < p->parts);
     int first = part_row(p, x->inner, e, part);
     for (s.end = part + 1; s.end < p->parts; s.end++)
         if (part_row(p, x->inner, e, s.end + 1) - first > SPAN_ROWS)
@@ -601,7 +603,7 @@ static void backward_expert(void *arg, int i)
 static void show_router(const struct fm_pass *p, const struct inner *a, const float *dlogits,
                         const struct fm_visitor *visitor, const struct fm_expert_view *where)
 {
-    size_t n = (size_t)(fm_pass_rows(p) / p->parts);
+    size_t n = (size_t)(fm_pass_rows(p) / p->parts); /* rows of a micro-batch */
     for (size_t i = 0; i < (size_t)p->parts; i++)
         visitor->router(visitor->self, &(struct fm_router_view){
                                            .layer = where[i].layer,

@@ -103,6 +103,7 @@ static int check_finite(const struct fm_sweeping *r, const float *x, int block, 
         return rc;
     const struct fm_block *k = &r->sweep->block[block];
     size_t one = boundary_count(r, k->first), n = (size_t)k->count * one;
+    assert(k->count > 0 && k->first + k->count <= r->batches);
     size_t bad = fm_dtype_nonfinite(x, FM_F32, n);
     if (bad == n)
         return FM_OK;
@@ -237,6 +238,7 @@ static void forward_task(void *arg, int i)
 /* Turn of batch b and the nth lane with a gradient: its place in the order of commits. */
 static int turn_of(const struct fm_sweeping *r, int b, int nth)
 {
+    assert(b >= 0 && b < r->batches && nth >= 0 && nth < r->backs);
     return b * r->backs + nth;
 }
 
@@ -347,6 +349,7 @@ static void backward_task(void *arg, int i)
 static int enter_layer(struct fm_sweeping *r, int l, int next, struct fm_err *err)
 {
     struct fm_sweep *s = r->sweep;
+    assert(l >= s->first && l < s->end);
     r->l = l;
     r->m = fm_config_moe(s->config, l);
     if (FM_DEBUGGING)

@@ -5,6 +5,7 @@
  */
 #include "lib/learn/trainer.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -277,8 +278,10 @@ static int take_figures(void *self, const int *number, const struct fm_quality *
                         struct fm_err *err)
 {
     struct fm_trainer *t = self;
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n; i++) {
+        assert(number[i] >= 0 && number[i] < t->masks.count);
         t->masks.mask[number[i]].quality = quality[i];
+    }
     return fm_runner_due(&t->runner, err);
 }
 
@@ -340,6 +343,7 @@ static void report_reach(struct fm_trainer *t)
     const struct fm_masks *f = &t->masks;
     char until_text[FM_DECIMAL_TEXT];
     fm_decimal_print(until_text, &o->until);
+    assert(f->count > 0);
     uint64_t end = f->mask[f->count - 1].removed, came = end;
     if (t->method->removed)
         came = t->method->removed(t, f);
@@ -577,6 +581,7 @@ static void forecast_reach(double *reach, double *beyond, const struct fm_traine
     bool skips = t->method->trains, shaped = t->method->shapes;
     bool together = !shaped || o->granularity == FM_PER_MODEL;
     uint64_t I = (uint64_t)c->I;
+    assert(actions->count > 0 && actions->width[actions->count - 1] == I);
     uint32_t most = skips ? actions->width[actions->count - 1] - actions->width[0] : 0;
     int end = 0;
     for (int a = 1; a < actions->count; a++) {

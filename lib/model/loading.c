@@ -138,6 +138,7 @@ static int take_slot(const struct fm_model *m, struct fm_layer_slot *s, int l, s
 {
     size_t E = (size_t)m->config.E;
     size_t bytes = l < m->pinned ? block_bytes(m, l) : (size_t)fm_model_layer_bytes(m);
+    assert(!s->block); /* a slot is allocated once */
     s->block = fm_alloc_large(bytes, "a layer", err);
     s->row0 = fm_alloc(E, sizeof *s->row0, "a layer", err);
     s->cap = fm_alloc(E, sizeof *s->cap, "a layer", err);
@@ -236,6 +237,7 @@ static bool is_rounded(const struct fm_model *m, const struct fm_model_tensor *p
  * FM_ECONFIG if it is not the wanted sum. */
 static int note_sum(struct fm_model *m, int l, const struct fm_digest *sum, struct fm_err *err)
 {
+    assert(l >= 0 && l <= m->config.L); /* L: the tensors outside the layers */
     if (m->summed[l])
         return FM_OK;
     m->sums.sum[l] = *sum;
@@ -268,6 +270,7 @@ static void end_task(void *arg, int i)
     size_t bytes = left < FM_READING_PIECE ? left : FM_READING_PIECE;
     size_t first = 8 * at / (size_t)bits, n = 8 * bytes / (size_t)bits;
     struct fm_err err = {0};
+    assert(at < t->size && 8 * at % (size_t)bits == 0); /* a piece has whole values */
     struct fm_mark mark = fm_scratch_mark();
     struct fm_scales scales = v->scales;
     scales.first = (int64_t)first;
@@ -409,6 +412,7 @@ int fm_model_nonlayer(struct fm_model *m, const struct fm_nonlayer **nonlayer, s
 {
     int before = fm_pool_label(FM_POOL_READING), rc = load_ends(m, err);
     fm_pool_label(before);
+    assert(rc || m->nonlayer.norm); /* every family has it */
     *nonlayer = &m->nonlayer;
     if (!rc && m->config.tied)
         m->nonlayer.lm_head = m->nonlayer.embed;
@@ -454,6 +458,7 @@ static bool find_piece(struct piece *x, const struct conversion *v, int i)
 {
     const struct fm_config *c = &v->m->config;
     const struct fm_model_tensor *p = &v->layer->place[i / v->pieces];
+    assert(i >= 0 && (size_t)(i / v->pieces) < v->layer->places);
     *x = (struct piece){.tensor = p, .e = p->expert, .n = (size_t)fm_stored_count(&p->at)};
     if (!is_fused(p))
         return i % v->pieces == 0;
@@ -493,7 +498,7 @@ static void convert_field(const struct conversion *v, const struct piece *x, str
     int rows = heads ? (int)x->tensor->at.tensor->shape[0] : 1;
     int32_t *order = heads ? fm_scratch((size_t)rows * sizeof *order) : NULL;
     int64_t width = (int64_t)(x->n / (size_t)rows);
-    assert(fm_weights_is_field(w));
+    assert(fm_weights_is_field(w) && x->n % (size_t)rows == 0);
     void *at = *(void *const *)((const char *)&v->slot->layer + w->field);
     struct fm_out to = {at, field_as(v->m, w)};
     if (heads)
@@ -542,6 +547,7 @@ static struct fm_in rest_of(struct fm_in x, size_t i, struct fm_scales *scales)
     *scales = *x.scales;
     scales->first += (int64_t)i;
     size_t bytes = i * (size_t)fm_code_bits(scales->code) / 8;
+    assert(i * (size_t)fm_code_bits(scales->code) % 8 == 0); /* cuts end between bytes */
     return (struct fm_in){(const char *)x.data + bytes, x.dtype, scales};
 }
 
@@ -554,6 +560,7 @@ static void convert_channels(const struct conversion *v, const struct piece *x, 
     const struct fm_layer_slot *y = v->slot;
     const int32_t *order = order_of(v, x);
     bool mlp = x->e < 0;
+    assert(x->e < c->E);
     int n = mlp ? fm_config_mlp(c, v->l) : y->cap[x->e];
     size_t left = x->n, before = mlp ? 0 : (size_t)y->row0[x->e];
     struct fm_scales scales;
@@ -580,6 +587,7 @@ static void convert_channels(const struct conversion *v, const struct piece *x, 
 /* The reading of a tensor of the layer, or of expert e's share of it. */
 static struct fm_reading reading_of(struct conversion *v, const struct fm_model_tensor *p, int e)
 {
+    assert(p >= v->layer->place && p < v->layer->place + v->layer->places);
     return (struct fm_reading){.at = &p->at,
                                .e = is_fused(p) ? e : -1,
                                .E = v->m->config.E,

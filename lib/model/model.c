@@ -45,6 +45,7 @@ static int read_caps(struct fm_model *m, const cJSON *json, struct fm_err *err)
             *cap++ = (uint32_t)k;
         }
     }
+    assert(cap == m->caps + (size_t)c->M * (size_t)c->E); /* by the checks of both lengths */
     return FM_OK;
 }
 
@@ -247,6 +248,7 @@ static void count_bytes(const struct fm_model *m, int l, struct fm_layer_tensors
             bytes += (uint64_t)fm_tensor_count(p->at.tensor) * 8 * sizeof(float) /
                      (uint64_t)fm_storage_bits(packed_of(m, l)->scheme.storage) *
                      (uint64_t)fm_dtype_bits(p->at.tensor->dtype) / 8;
+        assert(p->at.tensor && p->at.file); /* find_place */
         if (p->at.scale)
             bytes += fm_tensor_count(p->at.scale) * sizeof(float);
         if (m->through && fused)
@@ -601,7 +603,9 @@ void fm_model_round(struct fm_model *m, enum fm_model_rounding rounding)
 void fm_model_narrow(struct fm_model *m, const uint32_t *widths, enum fm_model_rounding all,
                      const struct fm_quantiser *through, const struct fm_packed *as)
 {
-    assert(m->tensors.bundle.file.path);
+    assert(m->tensors.bundle.file.path && (!through || as));
+    for (int i = 0; i < m->config.M * m->config.E; i++)
+        assert(widths[i] <= (uint32_t)m->config.I);
     memcpy(m->caps, widths, (size_t)m->config.M * (size_t)m->config.E * sizeof *m->caps);
     m->all = all;
     m->through = through;
@@ -720,6 +724,7 @@ int fm_model_joint(struct fm_model_joint *j, const struct fm_model *m, struct fm
 {
     const struct fm_extra_draft *d = m->config.family->extra->draft;
     size_t H = (size_t)m->config.H;
+    assert(m->draft); /* fm_model_open_draft checked these tensors */
     *j = (struct fm_model_joint){0};
     float *all = fm_alloc_large((size_t)fm_model_joint_bytes(&m->config), d->proj, err);
     if (!all)
@@ -775,6 +780,7 @@ const struct fm_extra *fm_model_extra(const struct fm_model *m)
 uint64_t fm_model_layers_bytes(const struct fm_model *m, int begin, int end)
 {
     uint64_t bytes = 0;
+    assert(begin >= 0 && begin <= end && end <= m->config.L);
     for (int l = begin; l < end; l++)
         for (size_t i = 0; i < m->layer[l].places; i++)
             bytes += place_bytes(&m->layer[l].place[i].at);

@@ -43,6 +43,7 @@ static void shape_rows(struct fm_packed_part *part, const struct fm_packed *p,
 {
     uint64_t across = fm_scheme_across((uint64_t)c->H, plane->block_columns);
     int element = fm_dtype_bits(part->dtype);
+    assert(p->group % plane->block_rows == 0); /* a block does not cross channel groups */
     part->items = (uint64_t)(p->group / plane->block_rows);
     part->item = (size_t)(across * (uint64_t)bits + 7) / 8;
     part->dims = 3;
@@ -57,6 +58,7 @@ static void shape_columns(struct fm_packed_part *part, const struct fm_packed *p
                           const struct fm_config *c, const struct fm_plane *plane, int bits)
 {
     int element = fm_dtype_bits(part->dtype);
+    assert(p->group % plane->block_columns == 0 && p->group / plane->block_columns * bits % 8 == 0);
     part->items = fm_scheme_across((uint64_t)c->H, plane->block_rows);
     part->item = (size_t)(p->group / plane->block_columns) * (size_t)bits / 8;
     part->dims = 4;
@@ -124,6 +126,7 @@ static bool add_layer(struct fm_packed_layers *layers, const struct fm_packed *f
         i++;
     if (i == FM_PACKED_FORMS_MAX)
         return false;
+    assert(layers->M < FM_LAYERS_MAX);
     layers->form[i] = *form;
     layers->forms = i < layers->forms ? layers->forms : i + 1;
     layers->of[layers->M++] = (uint8_t)i;
@@ -396,6 +399,7 @@ struct fm_packed_part fm_packed_flat(const struct fm_packed *p, const struct fm_
                                      uint64_t channels)
 {
     struct fm_packed_part flat = *part;
+    assert(channels % (uint64_t)p->group == 0); /* invariant 1, below */
     uint64_t rows = part->of == FM_PART_DOWN_T ? 1 : (uint64_t)part->rows * part->items;
     flat.dims--;
     for (int d = 0; d < flat.dims; d++)
@@ -681,6 +685,7 @@ static void decode(struct fm_channels *c)
     uint64_t some = SOME / H / group * group;
     size_t row = (size_t)H * (size_t)matrices * (size_t)fm_dtype_bits(c->dtype) / 8;
     char *rows = fm_scratch((size_t)c->count * row);
+    assert(c->count % group == 0); /* so every step has whole groups */
     some = some > group ? some : group;
     for (uint64_t at = 0; at < c->count; at += n) {
         n = c->count - at < some ? c->count - at : some;
@@ -772,6 +777,7 @@ const void *fm_packed_cut(const struct fm_channels *c, enum fm_weight_part part,
     const struct fm_packed_forms f =
         fm_packed_forms(c->config, c->packed, plane, c->dtype, &cut, kept, stored);
     const char *from = c->plane[plane > 0];
+    assert(from || kept == 0);
     if (fm_packed_same(&f) && kept == stored)
         return from;
     char *to = fm_scratch(f.file_bytes);
