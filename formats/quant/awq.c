@@ -2,9 +2,9 @@
  * AWQ as AutoAWQ's GEMM kernels read it: four-bit integers with a zero point for each group, packed
  * along the rows of the matrix.  Its tensors are presented in the usual order:
  *
- *     X.qweight I32 (K, N / 8)          I32 (N, K / 8)  eight codes per word, the first in its low
- * bits X.scales (K / group, N)           (N, K / group) X.qzeros I32 (K / group, N / 8)   U8 (N, K
- * / group)
+ *     X.qweight I32 (K, N / 8)          I32 (N, K / 8), the first of a word's codes in its low bits
+ *     X.scales (K / group, N)           (N, K / group)
+ *     X.qzeros I32 (K / group, N / 8)   U8 (N, K / group)
  *
  * A value is (code - zero point) x scale.  This format is only read: no bundle keeps its codes, and
  * no export is rounded to it.  modules_to_not_convert is not needed, because the names of tensors

@@ -87,7 +87,7 @@ static void add_class(cJSON *text, const cJSON *config)
     fm_json_add_string(fm_json_add_array(text, "architectures"), NULL, own);
 }
 
-/* The keys that the wrapper sets for all of its parts.  Programs differ in which they read if (the)
+/* The keys that the wrapper sets for all of its parts.  Programs differ in which they read if the
  * text part has another value of the first ones; but the wrapper's classes in transformers save
  * TIED_KEY as true by default, and use an output head that the checkpoint has. */
 #define EQUAL_KEYS 3

@@ -3,11 +3,11 @@
  * steps, none of which changes the result:
  *
  *   1. simplify   An axis whose steps are as long as an item on both sides becomes part of the
- * item: rows of a matrix, and whole experts that are copied.  Two axes that together have equal
- * steps on both sides become one.
+ *                 item: rows of a matrix, and whole experts that are copied.  Two axes that
+ *                 together have equal steps on both sides become one.
  *
- *                     to    | r0 i0 i1 i2 | r1 i0 i1 i2 |      items of size 1 -> one item of size
- * 6 from  | r0 i0 i1 i2 | r1 i0 i1 i2 |
+ *                     to    | r0 i0 i1 i2 | r1 i0 i1 i2 |   2 rows of 3 items of size 1:
+ *                     from  | r0 i0 i1 i2 | r1 i0 i1 i2 |   one item of size 6
  *
  *   2. turn       If neighbours along one axis touch in the source, and neighbours along another
  *                 one touch in the destination, the move is a transposition.  It is done in square
