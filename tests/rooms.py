@@ -60,7 +60,7 @@ ROOMS = {
             " kernels/ops lib/masks lib/run lib/block lib/family lib/model lib/engine",
     "lib/learn": "lib/base formats/file formats/json formats/quant formats/tensor formats/bundle"
             " lib/comm lib/state lib/masks lib/run lib/block lib/model lib/engine lib/data lib/stage",
-    "lib/methods": "lib/base formats/json lib/masks lib/learn",
+    "lib/methods": "lib/base formats/json lib/state lib/masks lib/learn",
     "lib/export": "lib/base formats/file formats/json formats/quant formats/tensor formats/bundle"
             " formats/sign formats/runtime lib/masks lib/run lib/block lib/move lib/family lib/model"
             " lib/stage",
