@@ -1,5 +1,7 @@
-/* The loss of each token of a GGUF file in llama.cpp.  A library for llamajudge.py, which loads it after
- * llama.cpp itself: the functions of llama.h are found in what is loaded. */
+/*
+ * The loss of each token of a GGUF file in llama.cpp.  A library for llamajudge.py, which loads it
+ * after llama.cpp itself and so finds the functions that are called here.
+ */
 #include <llama.h>
 #include <math.h>
 #include <stdlib.h>
@@ -52,7 +54,8 @@ int judge(const char *path, const int *tokens, int n, int T, int threads, float 
         if (llama_decode(context, batch))
             return 1;
         for (int i = 0; i + 1 < T; ++i)
-            *losses++ = (float)loss_of(llama_get_logits_ith(context, i), vocabulary, tokens[s * T + i + 1]);
+            *losses++ =
+                (float)loss_of(llama_get_logits_ith(context, i), vocabulary, tokens[s * T + i + 1]);
     }
     return 0;
 }
