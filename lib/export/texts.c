@@ -53,17 +53,22 @@ void fm_texts_cap(struct fm_text *t, const struct fm_export_options *o)
 
 /* ---- config.json ---- */
 
+/* Set a key to a text that e now owns, or, for NULL, remove the key. */
+static void add_key(struct fm_texts_edit *e, const char *key, char *value)
+{
+    assert(e->keys < FM_TEXTS_KEYS_MAX);
+    e->value[e->keys] = value;
+    e->key[e->keys++] = (struct fm_jsonedit){key, value};
+}
+
 void fm_texts_set(struct fm_texts_edit *e, const char *key, struct fm_text *value)
 {
     if (!e->rc && value->failed)
         e->rc = fm_fail(e->err, FM_ENOMEM, "no memory");
-    if (!e->rc) {
-        assert(e->keys < FM_TEXTS_KEYS_MAX);
-        e->value[e->keys] = value->data;
-        e->key[e->keys++] = (struct fm_jsonedit){key, value->data};
-    } else {
+    if (!e->rc)
+        add_key(e, key, value->data);
+    else
         free(value->data);
-    }
     *value = (struct fm_text){0};
 }
 
@@ -211,7 +216,7 @@ static void set_plain(struct fm_texts_edit *e, const struct fm_exportplan *p)
         if (i == 0 ? five : !five || four)
             fm_texts_setf(e, key[i], "\"%s\"", fm_dtype_torch(p->from->dtype));
     if (!e->rc && p->coded != FM_CODED_ROUNDED)
-        e->key[e->keys++] = (struct fm_jsonedit){"quantization_config", NULL};
+        add_key(e, "quantization_config", NULL);
 }
 
 /* True if a server could take the tensor for a quantised matrix.  Then `length` is the length of

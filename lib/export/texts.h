@@ -19,7 +19,7 @@ int fm_texts_files(struct fm_filetable *t, const struct fm_exportplan *p, struct
 
 /* ---- config.json ---- */
 
-#define FM_TEXTS_KEYS_MAX 16
+#define FM_TEXTS_KEYS_MAX 32 /* an elastic export of a family with six lists sets 19 */
 
 /* The keys to set, in order, with their values; and the first error. */
 struct fm_texts_edit {

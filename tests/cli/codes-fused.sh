@@ -72,3 +72,22 @@ verify --function -m model -t twin/tokens.npy family.fm | numbers
 said fm-pack -q -m model --weights keep -f -o none.fm trained
 python3 "$here/forge.py" family.fm liar.fm 'b.manifest["model"].update(storage="fp8", scales="BF16")'
 said fm-verify -q liar.fm
+echo "== an export that sets 19 keys of config.json"
+rm -rf inner wide model
+python3 "$here/recode.py" inner "$GOLDEN/odd-step" inner
+python3 "$here/recode.py" resize inner wide 24
+python3 "$here/recode.py" quantise wide model fp8:8x4
+python3 - <<'PYTHON'
+import json
+with open("model/config.json") as f:
+    config = json.load(f)
+config |= {"dtype": "bfloat16", "mlp_layer_types": ["dense"] + 4 * ["sparse"]}
+with open("model/config.json", "w") as f:
+    json.dump(config, f)
+PYTHON
+family model 0.15 | grep codes
+for weights in '' '--weights bf16'; do
+    # shellcheck disable=SC2086 # an option
+    fm-pack -q --export out --budget 0.45 --layout elastic --load-cap 0.3 $weights -f family.fm >/dev/null
+    verify --against family.fm out | tail -n 1
+done
