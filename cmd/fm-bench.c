@@ -328,7 +328,7 @@ static int check_own(const struct fm_cli *cli, const char *what, bool *known, st
 static int work(struct fm_cli *cli, struct options *o, struct fm_err *err)
 {
     const char *what = cli->operands ? cli->operand[0] : "";
-    bool alone = cli->operands < 2, known = false;
+    bool single = cli->operands < 2, known = false;
     if (*what && check_own(cli, what, &known, err))
         return err->code;
     if (strcmp(what, "loops") == 0)
@@ -344,7 +344,7 @@ static int work(struct fm_cli *cli, struct options *o, struct fm_err *err)
         cli->run.outputs.path = cli->run.outputs.path ? cli->run.outputs.path : "-";
         return report(cli, o, err);
     }
-    if (strcmp(what, "kernels") == 0 && alone)
+    if (strcmp(what, "kernels") == 0 && single)
         return kernels(cli, o, err);
     if (!*what)
         return fm_fail(err, FM_EUSAGE,

@@ -319,7 +319,7 @@ static int plan(struct fm_estimate *estimate, const struct fm_bench_export *r, s
         kept += s->widths ? 1 - r->member[i].budget : 1;
     s->measured = (struct fm_quality_subject){.model = s->model,
                                               .original = s->original ? &original->measured : NULL,
-                                              .alone = !s->original,
+                                              .uncompared = !s->original,
                                               .held = &s->held,
                                               .detail = &s->detail,
                                               .masks = r->members,

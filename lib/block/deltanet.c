@@ -178,16 +178,16 @@ static const void *weights_z(const struct fm_pass *p)
 {
     const struct fm_deltanet_weights *w = &p->layer->deltanet;
     const struct fm_deltanet *m = p->config->deltanet;
-    size_t behind = (size_t)conv_width(m) * (size_t)p->config->H;
-    return m->packed ? fm_pass_rest(p, w->qkv, behind) : w->z;
+    size_t first = (size_t)conv_width(m) * (size_t)p->config->H;
+    return m->packed ? fm_pass_rest(p, w->qkv, first) : w->z;
 }
 
 static const void *weights_a(const struct fm_pass *p)
 {
     const struct fm_deltanet_weights *w = &p->layer->deltanet;
     const struct fm_deltanet *m = p->config->deltanet;
-    size_t behind = (size_t)m->Q * (size_t)p->config->H;
-    return m->packed ? fm_pass_rest(p, w->b, behind) : w->a;
+    size_t first = (size_t)m->Q * (size_t)p->config->H;
+    return m->packed ? fm_pass_rest(p, w->b, first) : w->a;
 }
 
 /* n (N, Q D): o with every head normalised. */
@@ -250,14 +250,14 @@ static void backward(const struct fm_pass *p, float *inner, float *dx, const flo
     size_t columns = (size_t)N * (size_t)wide;
     struct fm_mark mark = fm_scratch_mark();
     float *d_o = fm_scratch_floats(values), *dz = fm_scratch_floats(values);
-    float *dm = fm_scratch_floats(columns), *behind = fm_scratch_floats(columns);
+    float *dm = fm_scratch_floats(columns), *after = fm_scratch_floats(columns);
     float *dg = fm_scratch_floats(heads), *dbeta = fm_scratch_floats(heads);
     float *da = fm_scratch_floats(heads), *db = fm_scratch_floats(heads);
     output_back(p, a, d_o, dz, dy);
-    op->delta_rule_back(behind, dg, dbeta, d_o, a->x, a->g, a->beta, p->S, p->T, m->G, m->Q, m->C,
+    op->delta_rule_back(after, dg, dbeta, d_o, a->x, a->g, a->beta, p->S, p->T, m->G, m->Q, m->C,
                         m->D);
     op->delta_gates_back(da, db, dg, dbeta, a->a, a->beta, w->rate, w->bias, N, m->Q);
-    op->convolve_back(dm, behind, a->m, w->conv, true, p->S, p->T, wide, m->W);
+    op->convolve_back(dm, after, a->m, w->conv, true, p->S, p->T, wide, m->W);
     fm_pass_project_back(p, dx, dm, w->qkv, wide, H, false);
     fm_pass_project_back(p, dx, dz, weights_z(p), V, H, true);
     fm_pass_project_back(p, dx, da, weights_a(p), m->Q, H, true);

@@ -387,10 +387,10 @@ static void latent_back(const struct fm_pass *p, const struct latent *z, float *
     int N = fm_pass_rows(p);
     size_t n = (size_t)N * (size_t)z->rank;
     struct fm_mark mark = fm_scratch_mark();
-    float *behind = fm_scratch_floats(n), *before = fm_scratch_floats(n);
-    fm_pass_project_back(p, behind, dy, z->up, z->width, z->rank, false);
+    float *after = fm_scratch_floats(n), *before = fm_scratch_floats(n);
+    fm_pass_project_back(p, after, dy, z->up, z->width, z->rank, false);
     p->ops->zero(before, n * sizeof *before);
-    p->ops->norm_back(before, behind, z->value, z->norm, NULL, z->rstd, N, z->rank);
+    p->ops->norm_back(before, after, z->value, z->norm, NULL, z->rstd, N, z->rank);
     fm_pass_project_back(p, dx, before, z->down, z->rank, p->config->H, true);
     fm_scratch_release(mark);
 }

@@ -235,7 +235,7 @@ static void enter(const struct fm_pass *p, struct inner *a, const float *x1)
 
 /* Memory (N, H), zeroed, for an output that is normalised or scaled before it is added: `kept`, or
  * scratch; NULL if it is added directly. */
-static float *apart(const struct fm_pass *p, float *kept)
+static float *output_memory(const struct fm_pass *p, float *kept)
 {
     size_t count = (size_t)fm_pass_rows(p) * (size_t)p->config->H;
     float *o = kept || p->config->residual_scale == 1 ? kept : fm_scratch_floats(count);
@@ -290,7 +290,7 @@ static void attend(const struct fm_pass *p, struct inner *a, float *x1)
     c->norm->forward(p->ops, a->xn, a->rstd, x1, w->input_norm, w->input_norm_bias, fm_pass_rows(p),
                      c->H, c->eps);
     struct fm_mark mark = fm_scratch_mark();
-    float *o = apart(p, a->o_a);
+    float *o = output_memory(p, a->o_a);
     fm_attention_of(c, p->l)->forward(p, a->attention, o ? o : x1, a->xn);
     if (o)
         add_output(p, x1, o, a->rstd_o_a, w->attention_norm);
@@ -445,8 +445,8 @@ static void feed(const struct fm_pass *p, const struct inner *a, float *o, int64
 {
     const struct fm_layer *w = p->layer;
     if (a->ids)
-        add_experts(p, a, a->o_e ? apart(p, a->o_e) : o, counts, visitor, where);
-    fm_mlp_forward(p, a->mlp_gu, a->o_s ? apart(p, a->o_s) : o, a->xm);
+        add_experts(p, a, a->o_e ? output_memory(p, a->o_e) : o, counts, visitor, where);
+    fm_mlp_forward(p, a->mlp_gu, a->o_s ? output_memory(p, a->o_s) : o, a->xm);
     if (a->o_e) {
         add_output(p, o, a->o_e, a->rstd_o_e, w->experts_output_norm);
         add_output(p, o, a->o_s, a->rstd_o_s, w->shared_output_norm);
@@ -474,7 +474,7 @@ void fm_layer_forward(const struct fm_pass *p, float *y, const float *x, int64_t
     enter(p, &a, y);
     if (p->cached)
         p->ops->copy(a.x1, y, count * sizeof *y);
-    float *o = apart(p, a.o_m);
+    float *o = output_memory(p, a.o_m);
     feed(p, &a, o ? o : y, counts, visitor, where);
     if (o)
         add_output(p, y, o, a.rstd_o_m, p->layer->mlp_norm);
@@ -656,7 +656,7 @@ static void remake_norm(const struct fm_pass *p, const struct inner *a)
     size_t count = (size_t)fm_pass_rows(p) * (size_t)p->config->H;
     struct fm_mark mark = fm_scratch_mark();
     float *unused = fm_scratch_floats(count);
-    feed(p, a, apart(p, a->o_m), NULL, NULL, NULL);
+    feed(p, a, output_memory(p, a->o_m), NULL, NULL, NULL);
     p->ops->zero(unused, count * sizeof *unused);
     add_output(p, unused, a->o_m, a->rstd_o_m, p->layer->mlp_norm);
     fm_scratch_release(mark);

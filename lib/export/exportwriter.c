@@ -107,10 +107,10 @@ static uint64_t limit_of(const struct fm_exportplan *p, const struct fm_planned_
     return stream && shared ? UINT64_MAX : FM_PIECE_BYTES;
 }
 
-/* Cut a file into *count pieces.  Those of a stream are in order of the file; those of a directory
- * are in order of the bundle, which is then read sequentially. */
-static int cut(struct fm_piece **piece, int *count, const struct fm_exportplan *p,
-               const struct fm_planned_file *f, bool stream, struct fm_err *err)
+/* Split a file into *count pieces.  Those of a stream are in order of the file; those of a
+ * directory are in order of the bundle, which is then read sequentially. */
+static int split_file(struct fm_piece **piece, int *count, const struct fm_exportplan *p,
+                      const struct fm_planned_file *f, bool stream, struct fm_err *err)
 {
     size_t n = 0, room = 0;
     for (size_t i = f->tensor; i < f->tensor + f->tensors; i++) {
@@ -185,10 +185,10 @@ static int put_made(struct filework *f, struct fm_channels *c, const struct fm_p
 {
     const struct fm_exportplan *p = f->w->plan;
     const void *bytes;
-    int rc = fm_piece_take(c, p, x, err);
+    int rc = fm_piece_read(c, p, x, err);
     struct fm_mark mark = fm_scratch_mark();
     if (!rc)
-        rc = fm_piece_give(&bytes, c, p, x, err);
+        rc = fm_piece_bytes(&bytes, c, p, x, err);
     if (!rc && x->to)
         memcpy(x->to, bytes, (size_t)x->size);
     else if (!rc)
@@ -327,7 +327,7 @@ static void write_file(void *arg, int i)
     int pieces = 0, rc = FM_OK;
     if (!fm_taskgroup_going(&w->tasks))
         return;
-    if (begin_file(&f, &err) || cut(&f.piece, &pieces, w->plan, f.planned, w->whole, &err) ||
+    if (begin_file(&f, &err) || split_file(&f.piece, &pieces, w->plan, f.planned, w->whole, &err) ||
         put_head(&f, &err))
         rc = err.code;
     if (!rc && w->whole)

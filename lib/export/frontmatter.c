@@ -58,11 +58,10 @@ struct list {
     int words;
 };
 
-static void add(struct list *l, const char *before, struct span s, const char *behind)
+static void add(struct list *l, const char *before, struct span s, const char *after)
 {
     size_t left = l->capacity - l->used;
-    int n =
-        snprintf(l->text + l->used, left, "%s%.*s%s", before, (int)(s.end - s.at), s.at, behind);
+    int n = snprintf(l->text + l->used, left, "%s%.*s%s", before, (int)(s.end - s.at), s.at, after);
     l->failed |= n < 0 || (size_t)n >= left;
     l->used += l->failed ? 0 : (size_t)n;
 }

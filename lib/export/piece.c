@@ -3,11 +3,11 @@
  * an expert is checked before it enters an export.
  *
  *     bundle    | gate, up of channel 0 | gate, up of channel 1 | ...     and scales of codes
- *                  |  fm_piece_take: once for a group, compared with checksums
+ *                  |  fm_piece_read: once for a group, compared with checksums
  *                  |  fm_packed_convert: decoded, rounded
  *                  v
  *     channels  | gate, up of channel 0 | gate, up of channel 1 | ...     in the export's format
- *                  |  fm_piece_give: fm_packed_cut
+ *                  |  fm_piece_bytes: fm_packed_cut
  *                  v
  *     pieces    | gate of channel 0 | gate of channel 1 | ...   | up of channel 0 | ...
  */
@@ -211,7 +211,7 @@ static int read_planes(struct fm_channels *c, const struct fm_exportplan *p,
     return !rc && codes && apart ? fm_packed_read_apart(c, &expert, err) : rc;
 }
 
-int fm_piece_take(struct fm_channels *c, const struct fm_exportplan *p, const struct fm_piece *x,
+int fm_piece_read(struct fm_channels *c, const struct fm_exportplan *p, const struct fm_piece *x,
                   struct fm_err *err)
 {
     const struct fm_planned_block *b = x->block;
@@ -418,8 +418,8 @@ static void fill_numbers(const struct fm_planned_tensor *t, char *dst)
         fm_dtype_from_f32(dst, &number, t->t.dtype, 1);
 }
 
-int fm_piece_give(const void **bytes, const struct fm_channels *c, const struct fm_exportplan *p,
-                  const struct fm_piece *x, struct fm_err *err)
+int fm_piece_bytes(const void **bytes, const struct fm_channels *c, const struct fm_exportplan *p,
+                   const struct fm_piece *x, struct fm_err *err)
 {
     const struct fm_planned_tensor *t = x->tensor;
     uint64_t element = (uint64_t)fm_dtype_bits(t->t.dtype) / 8;

@@ -40,16 +40,16 @@ void fm_piece_group(struct fm_piece *piece, size_t n);
 uint64_t fm_piece_memory(const struct fm_exportplan *p, const struct fm_piece *x);
 
 /*
- * Make a piece.  For each piece of a group, fm_piece_take reads the channels *c, all zero before
- * the first, in scratch; fm_piece_give makes the bytes, in scratch or in *c.  The family is open
+ * Make a piece.  For each piece of a group, fm_piece_read reads the channels *c, all zero before
+ * the first, in scratch; fm_piece_bytes makes the bytes, in scratch or in *c.  The family is open
  * with FM_OPENED_WEIGHTS, unless the tensor is numbers, which need no weights.  If it is also open
  * with FM_OPENED_CHECKSUMS, FM_EFORMAT names the expert and the channels that do not match their
  * digest.  Not for a copy, which need not be in memory as a whole.
  */
-int fm_piece_take(struct fm_channels *c, const struct fm_exportplan *p, const struct fm_piece *x,
+int fm_piece_read(struct fm_channels *c, const struct fm_exportplan *p, const struct fm_piece *x,
                   struct fm_err *err);
-int fm_piece_give(const void **bytes, const struct fm_channels *c, const struct fm_exportplan *p,
-                  const struct fm_piece *x, struct fm_err *err);
+int fm_piece_bytes(const void **bytes, const struct fm_channels *c, const struct fm_exportplan *p,
+                   const struct fm_piece *x, struct fm_err *err);
 /* Whether a block has the bytes of the bundle, in another order. */
 bool fm_piece_moved(const struct fm_exportplan *p, const struct fm_planned_block *b);
 

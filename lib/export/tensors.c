@@ -37,7 +37,7 @@ static int add_apart(struct fm_exportplan *p, int m, enum fm_weight_part of, str
     const struct fm_packed *packed = fm_packed_at(&p->packed, m);
     const struct fm_config *c = &p->from->config;
     enum fm_weight_part cut = of == FM_PART_DOWN_T ? FM_PART_DOWN : FM_PART_GATE;
-    uint64_t scales = fm_packed_apart(packed, c, of);
+    uint64_t scales = fm_packed_scales_apart(packed, c, of);
     struct fm_tensor t = {.dtype = packed->scales, .dims = 2, .shape = {(uint64_t)c->E, scales}};
     if (scales > 0 && fm_tensors_add_flat(p, m, &t, of, FM_PACKED_SCALE, cut, 1, err))
         return err->code;

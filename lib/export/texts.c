@@ -266,7 +266,8 @@ static void set_rounded(struct fm_texts_edit *e, const struct fm_exportplan *p)
 static void set_codes(struct fm_texts_edit *e, const struct fm_exportplan *p, const char *text,
                       size_t size)
 {
-    static const char *const codes[] = {"E4M3", "E2M1", "INT4"}; /* in the order of enum fm_codes */
+    static const char *const codes[] = {
+        [FM_CODE_E4M3] = "E4M3", [FM_CODE_E2M1] = "E2M1", [FM_CODE_INT4] = "INT4"};
     const struct fm_quantiser *q = p->options.quantise;
     const struct fm_config *c = q ? &p->rounded : &p->from->config;
     const struct fm_packed *packed = fm_packed_at(&p->packed, 0); /* all layers have it */
@@ -299,7 +300,7 @@ static void set_codes(struct fm_texts_edit *e, const struct fm_exportplan *p, co
 /* Make config.json the configuration of the multimodal wrapper or of the text model only. */
 static int wrap_config(char **text, size_t *size, const struct fm_exportplan *p, struct fm_err *err)
 {
-    const struct fm_jsonedit alone = {FM_HFTEXT_WRAPPER, NULL};
+    const struct fm_jsonedit text_only = {FM_HFTEXT_WRAPPER, NULL};
     char *whole = NULL;
     if (!fm_hftext_wrapped(p->from->config_text, p->from->config_bytes)) /* not from a
                                                                             multimodal checkpoint */
@@ -308,7 +309,7 @@ static int wrap_config(char **text, size_t *size, const struct fm_exportplan *p,
                                                                 names */
         return FM_OK;
     if (!p->wrapped)
-        return fm_jsonedit_set(text, size, &alone, 1, err);
+        return fm_jsonedit_set(text, size, &text_only, 1, err);
     int rc = fm_hftext_wrap(&whole, *text, *size, p->options.quantise, err);
     if (rc)
         return rc;

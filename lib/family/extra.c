@@ -11,14 +11,14 @@
 
 #include "lib/family/family.h"
 
-const char *const fm_extra_nextn_names[] = {FM_EXTRA_BEHIND, NULL};
+const char *const fm_extra_nextn_names[] = {FM_EXTRA_AFTER, NULL};
 const char *const fm_extra_nextn_counts[] = {"num_nextn_predict_layers", NULL};
 
 static const struct fm_extra_draft nextn_draft = {
     FM_EXTRA_NEXTN_DRAFT,
-    .norm = FM_EXTRA_BEHIND "shared_head.norm.weight",
-    .head = FM_EXTRA_BEHIND "shared_head.head.weight",
-    .embed = FM_EXTRA_BEHIND "embed_tokens.weight",
+    .norm = FM_EXTRA_AFTER "shared_head.norm.weight",
+    .head = FM_EXTRA_AFTER "shared_head.head.weight",
+    .embed = FM_EXTRA_AFTER "embed_tokens.weight",
 };
 
 const struct fm_extra_form fm_extra_nextn = {FM_EXTRA_NEXTN_FORM, .draft = &nextn_draft};
@@ -37,7 +37,7 @@ const struct fm_extra_form fm_extra_mtp = {.name = mtp_names, .draft = &fm_extra
 
 static int first_of(const struct fm_config *c)
 {
-    return c->family->extra && c->family->extra->behind ? c->L : 0;
+    return c->family->extra && c->family->extra->after ? c->L : 0;
 }
 
 static bool is_named(const struct fm_extra_form *form)
@@ -93,10 +93,10 @@ static const char *follow(const struct fm_config *c, const char *pattern, const 
         return name;
     if (!fm_weights_number(&value, &name, FM_LAYERS_MAX + FM_EXTRA_LAYERS_MAX))
         return NULL;
-    const char *behind = strchr(number, '}') + 1;
-    size_t after = strlen(behind);
+    const char *rest = strchr(number, '}') + 1;
+    size_t length = strlen(rest);
     *layer = fm_extra_index(c, value);
-    return *layer >= 0 && strncmp(name, behind, after) == 0 ? name + after : NULL;
+    return *layer >= 0 && strncmp(name, rest, length) == 0 ? name + length : NULL;
 }
 
 /* Whether the name begins with the pattern, or equals it if `whole`.  Sets *layer if the pattern

@@ -49,7 +49,7 @@ struct fm_extra_form {
     unsigned parts;   /* bit i: name i is of another part of the model, not of such a layer */
     const char *mark; /* the tensor that every such layer has and no decoder layer has; NULL: names
                          suffice */
-    bool behind;      /* layer numbers continue from num_hidden_layers; else they start at 0 */
+    bool after;       /* layer numbers continue from num_hidden_layers; else they start at 0 */
     const char *const
         *count; /* keys of config.json for the number of layers, the usual one first; NULL: none */
     const char *flag;        /* key that says whether there are such layers; NULL: none */
@@ -61,16 +61,16 @@ struct fm_extra_form {
 
 /* Names of layers that are numbered after the last decoder layer.  They are recognised by the
  * projection that combines two tokens. */
-#define FM_EXTRA_BEHIND "model.layers.{x}."
-#define FM_EXTRA_BEHIND_MARK FM_EXTRA_BEHIND "eh_proj.weight"
+#define FM_EXTRA_AFTER "model.layers.{x}."
+#define FM_EXTRA_AFTER_MARK FM_EXTRA_AFTER "eh_proj.weight"
 
 /* Layers after the last decoder layer, as in DeepSeek-V3 and similar families; the macros have what
  * Hy3 has in common with them. */
 #define FM_EXTRA_NEXTN_DRAFT                                                                       \
-    .block = FM_EXTRA_BEHIND, .enorm = FM_EXTRA_BEHIND "enorm.weight",                             \
-    .hnorm = FM_EXTRA_BEHIND "hnorm.weight", .proj = FM_EXTRA_BEHIND_MARK
+    .block = FM_EXTRA_AFTER, .enorm = FM_EXTRA_AFTER "enorm.weight",                               \
+    .hnorm = FM_EXTRA_AFTER "hnorm.weight", .proj = FM_EXTRA_AFTER_MARK
 #define FM_EXTRA_NEXTN_FORM                                                                        \
-    .name = fm_extra_nextn_names, .mark = FM_EXTRA_BEHIND_MARK, .behind = true,                    \
+    .name = fm_extra_nextn_names, .mark = FM_EXTRA_AFTER_MARK, .after = true,                      \
     .count = fm_extra_nextn_counts
 extern const char *const fm_extra_nextn_names[], *const fm_extra_nextn_counts[];
 extern const struct fm_extra_form fm_extra_nextn;

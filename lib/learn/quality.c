@@ -545,7 +545,7 @@ int fm_quality_measure(struct fm_quality *quality, const struct fm_quality_subje
     const struct fm_adapter *a = s->adapter && !s->adapter->router ? s->adapter : NULL;
     struct watch watch = {.run = run};
     struct held_out h;
-    struct subnets subnets = {.s = s, .model = s->model, .taught = !original && !s->alone};
+    struct subnets subnets = {.s = s, .model = s->model, .taught = !original && !s->uncompared};
     uint64_t taken =
         a ? a->offset[a->M * a->E] * sizeof(float) + fm_estimate_merged(fm_model_config(s->model))
           : 0;
@@ -615,7 +615,7 @@ static void make_plan(struct fm_estimate *estimate, void *self, uint64_t memory)
     uint64_t merged = a ? fm_estimate_merged(fm_model_config(s->model)) : 0;
     uint64_t half = left / (s->original ? 2 : 1);
     uint64_t each = half > adapter ? half - adapter : 0;
-    int taught = !s->original && !s->alone ? 1 : 0;
+    int taught = !s->original && !s->uncompared ? 1 : 0;
     int group = group_of(s->model, s->held, s->detail, count_tokens(s), s->masks,
                          each > merged ? each - merged : 0);
     struct fm_estimate_sweep sweep = {.count = 1,

@@ -67,9 +67,9 @@ struct fm_quality_subject {
     const float *closed; /* (masks, M, E): 0, or FM_PASS_CLOSED (lib/block/pass.h) for experts that
                             get no tokens; or NULL */
     /* kl and agree compare with this, which is measured first and shares the run's memory; NULL:
-     * with the full model; `alone`: with nothing, and they are 0. */
+     * with the full model; `uncompared`: with nothing, and they are 0. */
     struct fm_quality_original *original;
-    bool alone;
+    bool uncompared;
     /* With an adapter every mask is measured on the merged weights as they will be stored: rounded
      * to the model's dtype.  Or NULL. */
     const struct fm_adapter *adapter;

@@ -75,7 +75,7 @@ size_t fm_loading_channels(const struct fm_model *m, int l)
 static enum fm_dtype held_as(const struct fm_model *m)
 {
     bool same = m->dtype == FM_BF16 && fm_storage_exact(&m->config.scheme, m->config.schemes) &&
-                fm_storage_exact(&m->as.scheme, NULL);
+                fm_storage_exact(&m->rounded.scheme, NULL);
     return same && m->ops->operand == FM_BF16 ? FM_BF16 : FM_F32;
 }
 
@@ -259,7 +259,7 @@ static bool is_ending(struct conversion *v, int i)
 }
 
 /* Read and convert piece i of a tensor outside the layers, FM_READING_PIECE bytes of the file. */
-static void end_task(void *arg, int i)
+static void nonlayer_task(void *arg, int i)
 {
     struct conversion *v = arg;
     if (is_ending(v, i))
@@ -289,7 +289,7 @@ static void end_task(void *arg, int i)
 }
 
 /* Read the scales of a tensor outside the layers into scratch; add their digest to *sum. */
-static int read_end_scales(struct conversion *v, struct fm_digest *sum, struct fm_err *err)
+static int read_nonlayer_scales(struct conversion *v, struct fm_digest *sum, struct fm_err *err)
 {
     const struct fm_reading r = {.at = &v->whole->at, .e = -1, .lock = &v->lock, .sum = sum};
     const void *raw;
@@ -305,7 +305,7 @@ static int read_end_scales(struct conversion *v, struct fm_digest *sum, struct f
 }
 
 /* The field that the tensor fills, if it is one that has a dtype; else NULL. */
-static struct fm_in *end_with_type(struct fm_model *m, const struct fm_model_tensor *p)
+static struct fm_in *nonlayer_with_type(struct fm_model *m, const struct fm_model_tensor *p)
 {
     return p->weight->field == offsetof(struct fm_nonlayer, embed)     ? &m->nonlayer.embed
            : p->weight->field == offsetof(struct fm_nonlayer, lm_head) ? &m->nonlayer.lm_head
@@ -313,8 +313,8 @@ static struct fm_in *end_with_type(struct fm_model *m, const struct fm_model_ten
 }
 
 /* Read a tensor outside the layers; add its digest to *sum. */
-static int read_end(struct fm_model *m, const struct fm_model_tensor *p, struct fm_digest *sum,
-                    struct fm_err *err)
+static int read_nonlayer(struct fm_model *m, const struct fm_model_tensor *p, struct fm_digest *sum,
+                         struct fm_err *err)
 {
     const struct fm_tensor *t = p->at.tensor;
     FM_TRACE(FM_TRACE_LOAD, "%s of %s", t->name, m->path);
@@ -325,7 +325,7 @@ static int read_end(struct fm_model *m, const struct fm_model_tensor *p, struct 
     *field = fm_alloc_large(fm_loading_size(n, dtype), t->name, err);
     if (!*field)
         return err->code;
-    struct fm_in *carried = end_with_type(m, p);
+    struct fm_in *carried = nonlayer_with_type(m, p);
     if (carried)
         carried->dtype = dtype;
     struct conversion v = {.m = m,
@@ -334,8 +334,8 @@ static int read_end(struct fm_model *m, const struct fm_model_tensor *p, struct 
                            .failed = INT_MAX,
                            .lock = PTHREAD_MUTEX_INITIALIZER};
     struct fm_mark mark = fm_scratch_mark();
-    if (!read_end_scales(&v, sum, &v.err))
-        fm_pool_for((int)pieces, end_task, &v);
+    if (!read_nonlayer_scales(&v, sum, &v.err))
+        fm_pool_for((int)pieces, nonlayer_task, &v);
     fm_scratch_release(mark);
     pthread_mutex_destroy(&v.lock);
     if (!v.err.code) {
@@ -392,13 +392,13 @@ static int check_tied(const struct fm_model *m, struct fm_err *err)
                    key ? key : "tie_word_embeddings", head->tensor->name);
 }
 
-static int load_ends(struct fm_model *m, struct fm_err *err)
+static int load_nonlayer(struct fm_model *m, struct fm_err *err)
 {
     struct fm_digest sum = {{0}};
     bool all = true; /* all tensors are read by this call */
     for (int i = 0; i < m->nonlayer_count; i++) {
         const void *have = *(void **)((char *)&m->nonlayer + m->nonlayer_tensor[i].weight->field);
-        int rc = have ? FM_OK : read_end(m, &m->nonlayer_tensor[i], &sum, err);
+        int rc = have ? FM_OK : read_nonlayer(m, &m->nonlayer_tensor[i], &sum, err);
         if (rc)
             return rc;
         all &= !have;
@@ -410,7 +410,7 @@ static int load_ends(struct fm_model *m, struct fm_err *err)
 
 int fm_model_nonlayer(struct fm_model *m, const struct fm_nonlayer **nonlayer, struct fm_err *err)
 {
-    int before = fm_pool_label(FM_POOL_READING), rc = load_ends(m, err);
+    int before = fm_pool_label(FM_POOL_READING), rc = load_nonlayer(m, err);
     fm_pool_label(before);
     assert(rc || m->nonlayer.norm); /* every family has it */
     *nonlayer = &m->nonlayer;
@@ -654,9 +654,9 @@ static int read_piece(struct conversion *v, struct piece *x, struct fm_err *err)
 }
 
 /* Whether the piece is of experts that are rounded to another format. */
-static bool is_through(const struct conversion *v, const struct piece *x)
+static bool is_requantised(const struct conversion *v, const struct piece *x)
 {
-    return v->m->through && is_fused(x->tensor) && x->tensor->part != FM_PART_BIAS;
+    return v->m->quantiser && is_fused(x->tensor) && x->tensor->part != FM_PART_BIAS;
 }
 
 /* Convert an expert's part of a bundle or an export, through the codes of another format if it is
@@ -665,14 +665,14 @@ static int convert_expert(const struct conversion *v, struct piece *x, struct fm
 {
     const struct fm_model *m = v->m;
     struct fm_channels *c = &x->c;
-    bool through = is_through(v, x);
-    bool finite = !through || fm_packed_convert(c, &m->as, m->through);
+    bool requantised = is_requantised(v, x);
+    bool finite = !requantised || fm_packed_convert(c, &m->rounded, m->quantiser);
     c->dtype = FM_F32;
     if (finite)
         fm_packed_convert(c, NULL, NULL);
     float *values = finite ? (float *)(uintptr_t)c->plane[0] : NULL;
     if (finite && is_rounded(m, x->tensor))
-        fm_dtype_round(values, through ? m->as.scheme.storage->written : m->dtype, x->n);
+        fm_dtype_round(values, requantised ? m->rounded.scheme.storage->written : m->dtype, x->n);
     if (!finite || fm_dtype_nonfinite(values, FM_F32, x->n) < x->n)
         return fm_fail(err, FM_EFORMAT, "%s: tensor '%s' holds NaN or Inf in expert %d", m->path,
                        x->tensor->at.tensor->name, x->e);
@@ -684,7 +684,7 @@ static int convert_expert(const struct conversion *v, struct piece *x, struct fm
 static int convert_piece(struct conversion *v, struct piece *x, struct fm_err *err)
 {
     const struct fm_model_tensor *p = x->tensor;
-    if (p->packed || is_through(v, x))
+    if (p->packed || is_requantised(v, x))
         return convert_expert(v, x, err);
     if (!v->layer->checked && fm_stored_finite(&p->at, x->c.plane[0], x->first, x->n, err))
         return fm_within(err, "%s", v->m->path);

@@ -61,8 +61,9 @@ struct fm_model {
     struct fm_packed_layers packed; /* the forms of a bundle or an export of codes */
     enum fm_model_rounding
         all; /* what FM_MODEL_ROUND_ALL means: it rounds no codes that are kept */
-    const struct fm_quantiser *through; /* experts are rounded to it, in the form `as`, and back */
-    struct fm_packed as;
+    const struct fm_quantiser *quantiser; /* experts are rounded to it, in the form `rounded`, and
+                                             back */
+    struct fm_packed rounded;
     enum fm_dtype dtype;
     uint32_t *caps; /* (M, E) */
     const int32_t *order;

@@ -251,7 +251,7 @@ static void count_bytes(const struct fm_model *m, int l, struct fm_layer_tensors
         assert(p->at.tensor && p->at.file); /* find_place */
         if (p->at.scale)
             bytes += fm_tensor_count(p->at.scale) * sizeof(float);
-        if (m->through && fused)
+        if (m->quantiser && fused)
             bytes += fm_stored_count(&p->at) * (2 * sizeof(float) + 4);
         uint64_t piece = fused ? bytes / (uint64_t)m->config.E : bytes;
         layer->bytes += bytes;
@@ -589,7 +589,7 @@ void fm_model_round(struct fm_model *m, enum fm_model_rounding rounding)
     if (m->rounding == rounding)
         return;
     m->rounding = rounding;
-    for (int i = 0; (m->config.scheme.storage || m->through) && i <= m->pinned; i++)
+    for (int i = 0; (m->config.scheme.storage || m->quantiser) && i <= m->pinned; i++)
         m->slot[i].l = -1;
     for (int i = 0; i < m->nonlayer_count; i++) {
         float **end = (float **)((char *)&m->nonlayer + m->nonlayer_tensor[i].weight->field);
@@ -601,15 +601,15 @@ void fm_model_round(struct fm_model *m, enum fm_model_rounding rounding)
 }
 
 void fm_model_narrow(struct fm_model *m, const uint32_t *widths, enum fm_model_rounding all,
-                     const struct fm_quantiser *through, const struct fm_packed *as)
+                     const struct fm_quantiser *quantiser, const struct fm_packed *rounded)
 {
-    assert(m->tensors.bundle.file.path && (!through || as));
+    assert(m->tensors.bundle.file.path && (!quantiser || rounded));
     for (int i = 0; i < m->config.M * m->config.E; i++)
         assert(widths[i] <= (uint32_t)m->config.I);
     memcpy(m->caps, widths, (size_t)m->config.M * (size_t)m->config.E * sizeof *m->caps);
     m->all = all;
-    m->through = through;
-    m->as = through ? *as : (struct fm_packed){0};
+    m->quantiser = quantiser;
+    m->rounded = quantiser ? *rounded : (struct fm_packed){0};
     for (int l = 0; l < m->config.L; l++)
         count_bytes(m, l, &m->layer[l]);
     fm_model_limit(m, m->memory);

@@ -149,10 +149,10 @@ bool fm_model_can_keep(const struct fm_model *model, int group);
 void fm_model_keep_codes(struct fm_model *model, bool keep);
 
 /* From now on read a bundle as an export of these widths (M, E) is read: only the first channels of
- * each expert and, unless `through` is NULL, rounded to that format, in the form `as`; where
+ * each expert and, unless `quantiser` is NULL, rounded to that format, in the form `rounded`; where
  * FM_MODEL_ROUND_ALL is asked for, `all` is done.  Weights in memory are freed. */
 void fm_model_narrow(struct fm_model *model, const uint32_t *widths, enum fm_model_rounding all,
-                     const struct fm_quantiser *through, const struct fm_packed *as);
+                     const struct fm_quantiser *quantiser, const struct fm_packed *rounded);
 
 /* Dtype in which bundles store the tensor of decoder layer l at an offset in struct fm_layer;
  * the layer must have that tensor. */

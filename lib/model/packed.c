@@ -419,8 +419,8 @@ const struct fm_packed_part *fm_packed_find(const struct fm_packed *p, enum fm_w
 
 /* ---- values of an expert that belong to no channel ---- */
 
-uint64_t fm_packed_apart(const struct fm_packed *p, const struct fm_config *c,
-                         enum fm_weight_part of)
+uint64_t fm_packed_scales_apart(const struct fm_packed *p, const struct fm_config *c,
+                                enum fm_weight_part of)
 {
     if (fm_packed_find(p, of, 1))
         return 0;
@@ -431,7 +431,7 @@ uint64_t fm_packed_apart(const struct fm_packed *p, const struct fm_config *c,
 static size_t scale_bytes(const struct fm_channels *c)
 {
     uint64_t rows = (uint64_t)fm_expert_part_rows(c->config->expert, c->of);
-    return (size_t)(fm_packed_apart(c->packed, c->config, c->of) / rows *
+    return (size_t)(fm_packed_scales_apart(c->packed, c->config, c->of) / rows *
                     (uint64_t)fm_dtype_bits(c->packed->scales) / 8);
 }
 

@@ -150,8 +150,8 @@ const struct fm_packed_part *fm_packed_find(const struct fm_packed *packed, enum
 
 /* Scales of an expert's part that belong to no channel: one for each row of down, or one for each
  * of its matrices; 0 if the part has a plane of scales. */
-uint64_t fm_packed_apart(const struct fm_packed *packed, const struct fm_config *config,
-                         enum fm_weight_part of);
+uint64_t fm_packed_scales_apart(const struct fm_packed *packed, const struct fm_config *config,
+                                enum fm_weight_part of);
 
 /* The matrix of row i of the channels of a part: gate, up or down. */
 static inline enum fm_weight_part fm_packed_matrix(enum fm_weight_part of, int i)

@@ -382,9 +382,8 @@ static int read_model(struct fm_stage_model *m, const cJSON *model, struct fm_er
     m->params = (uint64_t)params;
     uint64_t experts = (uint64_t)m->M * (uint64_t)m->E * (uint64_t)m->I * m->channel_params;
     if (experts > m->params)
-        return fm_fail(err, FM_EFORMAT,
-                       "params is %" PRIu64 ", but the experts alone have %" PRIu64, m->params,
-                       experts);
+        return fm_fail(err, FM_EFORMAT, "params is %" PRIu64 ", but the experts have %" PRIu64,
+                       m->params, experts);
     return read_nonexpert(&m->nonexpert, model, m->dtype, m->params - experts, err);
 }
 

@@ -38,10 +38,10 @@ static int check_options(const struct fm_run_options *run, const struct fm_verif
     int rc = is_directory(&directory, o->target, err);
     if (rc)
         return rc;
-    bool alone = directory && !o->against;
+    bool unpaired = directory && !o->against;
     if (!directory && o->against && strcmp(o->target, "-") != 0 && access(o->target, F_OK) != 0)
         return fm_fail_errno(err, "cannot open the directory '%s'", o->target);
-    if (alone && (o->function || run->inputs.model))
+    if (unpaired && (o->function || run->inputs.model))
         return fm_fail(err, FM_EUSAGE, "%s of the directory %s needs its bundle: --against",
                        o->function ? "--function" : "--model", o->target);
     if (!directory && o->against)

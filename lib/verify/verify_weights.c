@@ -297,14 +297,14 @@ static int check_piece(struct place *p, struct fm_channels *c, const struct fm_p
     const struct fm_verify_job *j = p->j;
     const void *want;
     size_t size = (size_t)x->size;
-    int rc = fm_piece_take(c, &j->plan, x, err);
+    int rc = fm_piece_read(c, &j->plan, x, err);
     struct fm_mark mark = fm_scratch_mark();
     char *have = fm_scratch(size);
     if (!rc)
         rc = fm_file_read(&j->shard[p->t->file].file,
                           j->have[p->t - j->plan.tensor]->offset + x->from, have, size, err);
     if (!rc)
-        rc = fm_piece_give(&want, c, &j->plan, x, err);
+        rc = fm_piece_bytes(&want, c, &j->plan, x, err);
     if (!rc && memcmp(have, want, size) != 0 && !p->reported[0]) {
         p->reported[0] = true;
         fm_verifier_find(j->v, p->t->file, FM_EDIFF, p->t->t.name, "%s", what_differs(p));

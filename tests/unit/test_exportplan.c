@@ -164,8 +164,8 @@ static size_t fill(char *bytes, const struct fm_exportplan *p, const struct fm_p
             GIVEN_TRY(fm_file_read(&p->from->bundle.file, t->from->t.offset + at, bytes + at,
                                    (size_t)x.size, &given_err));
         } else {
-            GIVEN_TRY(fm_piece_take(&c, p, &x, &given_err));
-            GIVEN_TRY(fm_piece_give(&made, &c, p, &x, &given_err));
+            GIVEN_TRY(fm_piece_read(&c, p, &x, &given_err));
+            GIVEN_TRY(fm_piece_bytes(&made, &c, p, &x, &given_err));
         }
         memmove(bytes + at, made, (size_t)x.size);
         fm_scratch_release(mark);

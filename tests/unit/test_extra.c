@@ -11,7 +11,7 @@ static const char *const apart[] = {"model.mtp_block.{x}.", "model.mtp_norm.{x}.
 static const struct fm_extra_form apart_form = {
     .name = apart, .mark = "model.mtp_norm.{x}.weight", .count = counted, .flag = "ahead"};
 
-static const struct fm_model_family behind = {.name = "behind", .extra = &fm_extra_nextn},
+static const struct fm_model_family after = {.name = "after", .extra = &fm_extra_nextn},
                                     beside = {.name = "beside", .extra = &apart_form},
                                     without = {.name = "without"};
 
@@ -22,7 +22,7 @@ static struct fm_config config_of(const struct fm_model_family *family)
 
 TEST(names_decide_what_is_extra)
 {
-    struct fm_config c = config_of(&behind);
+    struct fm_config c = config_of(&after);
     assert_int_equal(fm_extra_layer(&c, "model.layers.46.eh_proj.weight"), 0);
     assert_int_equal(fm_extra_layer(&c, "model.layers.46.mlp.experts.7.up_proj.weight"), 0);
     assert_int_equal(fm_extra_layer(&c, "model.layers.61.enorm.weight"), 15);
@@ -58,7 +58,7 @@ static bool add(struct fm_extra *x, const struct fm_config *c, const char *name,
 
 TEST(extra_tensors_are_counted)
 {
-    struct fm_config c = config_of(&behind);
+    struct fm_config c = config_of(&after);
     struct fm_extra x = {0};
     char text[FM_EXTRA_TEXT];
     assert_true(add(&x, &c, "model.layers.46.eh_proj.weight", 10));
@@ -129,7 +129,7 @@ TEST(a_wrapper_has_other_parts)
 /* The largest number of layers: the list of their numbers fits. */
 TEST(all_layers_are_printed)
 {
-    struct fm_config c = config_of(&behind);
+    struct fm_config c = config_of(&after);
     c.L = FM_LAYERS_MAX;
     struct fm_extra x = {0};
     char text[FM_EXTRA_TEXT], name[64];

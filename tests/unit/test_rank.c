@@ -221,7 +221,7 @@ TEST(an_original_elsewhere_compares_as_the_full_model_does)
     struct fm_quality_subject subject = {
         .model = model, .held = &held, .masks = 2, .widths = widths[0]};
     assert_ok(fm_quality_measure(beside, &subject, &r.run, &err));
-    subject.alone = true;
+    subject.uncompared = true;
     assert_ok(fm_quality_measure(alone, &subject, &r.run, &err));
     subject.original = &original;
     assert_ok(fm_quality_measure(apart, &subject, &r.run, &err));

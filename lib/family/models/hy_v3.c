@@ -59,7 +59,7 @@ static const struct fm_keys_only only[] = {{"route_norm", "true"},
 /* Like fm_extra_nextn, but the last norm has another name, and vLLM uses the embedding and head of
  * the model even if the checkpoint has others for this layer. */
 static const struct fm_extra_draft draft = {FM_EXTRA_NEXTN_DRAFT,
-                                            .norm = FM_EXTRA_BEHIND "final_layernorm.weight"};
+                                            .norm = FM_EXTRA_AFTER "final_layernorm.weight"};
 static const struct fm_extra_form extra = {FM_EXTRA_NEXTN_FORM, .draft = &draft};
 
 const struct fm_model_family fm_hy_v3 = {

@@ -58,11 +58,11 @@ static const struct fm_scored_options router = {.sigmoid = true, .renormalised =
 
 /* Layers for multi-token prediction: the published config.json counts three, but the checkpoints
  * have none. */
-static const char *const extra_names[] = {FM_EXTRA_BEHIND, NULL};
+static const char *const extra_names[] = {FM_EXTRA_AFTER, NULL};
 static const char *const extra_counts[] = {"num_mtp_modules", "num_nextn_predict_layers", NULL};
 static const struct fm_extra_form extra = {.name = extra_names,
-                                           .mark = FM_EXTRA_BEHIND_MARK,
-                                           .behind = true,
+                                           .mark = FM_EXTRA_AFTER_MARK,
+                                           .after = true,
                                            .count = extra_counts,
                                            .flag = "use_mtp"};
 
