@@ -31,7 +31,7 @@ static int read_awq(struct fm_scheme *s, struct fm_schemes **several, const cJSO
         return err->code;
     *s = (struct fm_scheme){&fm_awq, 1, (int)group};
     const char *key = bits != 4 ? "bits other than 4"
-                      : group < 8 || (int)group % 8 != 0
+                      : group < 8 || group != (double)((int)group / 8 * 8)
                           ? "a group_size that is not a multiple of 8"
                       : !zeros                                 ? "zero_point false"
                       : version && strcasecmp(version, "gemm") ? "a version other than gemm"

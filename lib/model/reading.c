@@ -81,7 +81,7 @@ int fm_reading_bytes(void *dst, const struct fm_reading *r, int plane, uint64_t 
                      struct fm_err *err)
 {
     const struct fm_tensor *t = tensor_of(r, plane);
-    assert(offset + size <= t->size);
+    assert(plane < FM_PLANES && offset + size <= t->size);
     if (fm_tensor_read(t, plane ? r->at->scale_file : r->at->file, offset, dst, size, err))
         return fm_within(err, "tensor '%s'", t->name);
     if (!r->sum)

@@ -227,6 +227,8 @@ TEST(unsupported_values_are_refused_by_name)
     refused(OLMOE_1B, "quantization_config:{quant_method:'fp8',fmt:'e5m2'}", FM_ECONFIG,
             "fp8 with fmt 'e5m2' is not supported");
     refused(OLMOE_1B, "quantization_config:{quant_method:'awq'}", FM_ECONFIG, "awq");
+    refused(OLMOE_1B, "quantization_config:{quant_method:'awq',bits:4,group_size:8.5}", FM_ECONFIG,
+            "a group_size that is not a multiple of 8");
     refused(OLMOE_1B, "quantization_config:{}", FM_ECONFIG, "quantization_config");
     refused("model_type:'llama'", "x:1", FM_ECONFIG,
             "model_type 'llama' is not supported; supported: mixtral, qwen2_moe");
