@@ -59,7 +59,8 @@ static float cosines[T * 5], sines[T * 5];
 
 static int make_layer(void **state)
 {
-    static struct fm_gqa own = {.window = 4};
+    static const struct fm_gqa_options options;
+    static struct fm_gqa own = {.options = &options, .window = 4};
     static int64_t row0[E];
     static int cap[E];
     (void)state;
