@@ -150,7 +150,7 @@ static char *word_of(const char *text)
     return word;
 }
 
-/* Everything that changes if the file is replaced or written to. */
+/* Print what identifies a version of the file: it changes if the file is replaced or written. */
 static void print_state(char text[160], const struct stat *st)
 {
     snprintf(text, 160, "%ju %ju %jd %jd.%09ld %jd.%09ld ", (uintmax_t)st->st_dev,
@@ -218,7 +218,7 @@ static int digest_file(struct fm_ledger *l, cJSON *to, const char *what, const c
         /* A recorded digest holds if the file has the same state, and nothing but a digest follows.
          */
         if (!has || strncmp(has, state, length) != 0 || strlen(has) != length + FM_DIGEST_HEX - 1) {
-            /* Looked at before the file is read: a write after that gives it another time. */
+            /* Call is_past before reading, so that a later write changes the file's time. */
             bool past = is_past(&st);
             rc = read_digest(state + length, l, &f, err);
             if (!rc)
@@ -464,8 +464,8 @@ static int is_intact(bool *intact, struct fm_ledger *l, int i, struct fm_err *er
     return FM_OK;
 }
 
-/* A step that finished just before this program was killed, and so was not recorded: its output is
- * not the file that was there when it began, and its state file is gone. */
+/* Record a step that finished just before this program was killed: its output is not the file that
+ * existed when the step began, and its state file is gone. */
 static int settle(struct fm_ledger *l, int i, struct fm_err *err)
 {
     const struct fm_ledger_step *s = &l->step[i];
@@ -510,7 +510,7 @@ static int protect(const struct fm_ledger *l, int i, const char *why, struct fm_
             continue;
         if (i == 0 && (exists(s->path) || exists(s->state)))
             return fm_fail(err, FM_ECONFIG,
-                           "'%s' has stages that were made otherwise (%s); use another --work, or "
+                           "'%s' has stages made with other options (%s); use another --work, or "
                            "remove it",
                            l->folder, why);
         if (exists(s->state))
@@ -539,8 +539,8 @@ int fm_ledger_first(int *first, struct fm_ledger *l, struct fm_err *err)
     bool intact = true;
     int rc = FM_OK, last = l->steps - 1;
     *first = l->steps;
-    /* The first step that did not end, or is asked for with other options or inputs.  The inputs of
-     * those after it are not known yet, so they are not compared. */
+    /* Find the first step that did not finish, or whose options or inputs differ from those in the
+     * record.  The inputs of the steps after it do not exist yet, so they are not compared. */
     for (int i = 0; i < l->steps && *first == l->steps; i++) {
         if (l->step[i].skip)
             continue;

@@ -47,8 +47,8 @@ struct fm_ledger {
 /*
  * Read the record of `folder`, which need not exist; with `lock`, make the folder first, and lock
  * it until fm_ledger_close.  A child of a killed process may still hold the lock for a short time:
- * FM_ELOCKED after three seconds.  FM_ECREATE if a file of its name is not a
- * record, or not a regular file (links are not followed); FM_ECONFIG if it is of another version.
+ * FM_ELOCKED after three seconds.  FM_ECREATE if a file of its name is not a record, or not a
+ * regular file (links are not followed); FM_ECONFIG if it is of another version.
  */
 int fm_ledger_open(struct fm_ledger *l, const char *folder, bool lock, struct fm_err *err);
 /* Unlock.  A folder that was made for a run that saved no record is removed. */
