@@ -160,18 +160,19 @@ struct span {
 
 #define SPAN_ROWS 512
 
-/* First row of expert e for micro-batch `part`; first row of the expert; number of its rows.
- */
+/* The first row of expert e that belongs to micro-batch `part`. */
 static int part_row(const struct fm_pass *p, const struct inner *a, int e, int part)
 {
     return a->first[e * p->parts + part];
 }
 
+/* The first row of expert e. */
 static int first_row(const struct fm_pass *p, const struct inner *a, int e)
 {
     return part_row(p, a, e, 0);
 }
 
+/* The number of rows of expert e. */
 static int count_rows(const struct fm_pass *p, const struct inner *a, int e)
 {
     return first_row(p, a, e + 1) - first_row(p, a, e);
@@ -466,7 +467,7 @@ void fm_layer_forward(const struct fm_pass *p, float *y, const float *x, int64_t
     size_t count = (size_t)(p->S * p->T) * (size_t)p->config->H;
     assert(!visitor || where);
     assert(p->parts > 0 && p->S % p->parts == 0); /* micro-batches of one shape */
-    struct fm_mark host = fm_scratch_mark(), mark = fm_scratch_mark();
+    struct fm_mark mark = fm_scratch_mark();
     struct inner a = inner_of(p);
     if (y != x)
         p->ops->copy(y, x, count * sizeof *y);
@@ -480,7 +481,6 @@ void fm_layer_forward(const struct fm_pass *p, float *y, const float *x, int64_t
         add_output(p, y, o, a.rstd_o_m, p->layer->mlp_norm);
     scale_layer(p, y);
     fm_scratch_release(mark);
-    fm_scratch_release(host);
 }
 
 /* Call the visitor for each micro-batch of the span that has rows of this expert; `all` has the
@@ -668,7 +668,7 @@ void fm_layer_backward(const struct fm_pass *p, float *dx, bool wanted, const fl
     int N = p->S * p->T, H = p->config->H;
     size_t count = (size_t)N * (size_t)H;
     assert(!visitor || (where && (wanted || !visitor->router)));
-    struct fm_mark host = fm_scratch_mark(), mark = fm_scratch_mark();
+    struct fm_mark mark = fm_scratch_mark();
     struct inner a = inner_of(p);
     float *dxm = fm_scratch_floats(count), *dxe = dxm, *dxr = dxm;
     if (a.o_e) {
@@ -704,5 +704,4 @@ void fm_layer_backward(const struct fm_pass *p, float *dx, bool wanted, const fl
         attend_back(p, &a, dx, x);
     }
     fm_scratch_release(mark);
-    fm_scratch_release(host);
 }

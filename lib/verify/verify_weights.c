@@ -219,13 +219,14 @@ static int add_channels(struct place *p, const char *rows, uint32_t at, uint32_t
     return rc;
 }
 
-/* The block of up rows that belongs to a block of gate rows: the next one of its expert and plane.
- */
-static const struct fm_planned_block *up_of(const struct fm_planned_block *gate)
+/* The block of up rows that belongs to a block of gate rows: the next of its expert and plane. */
+static const struct fm_planned_block *up_of(const struct fm_verify_job *j,
+                                            const struct fm_planned_block *gate)
 {
-    const struct fm_planned_block *up = gate + 1;
-    while (up->part != FM_PART_UP || up->e != gate->e || up->plane != gate->plane)
+    const struct fm_planned_block *up = gate + 1, *end = j->plan.block + j->plan.blocks;
+    while (up < end && (up->part != FM_PART_UP || up->e != gate->e || up->plane != gate->plane))
         up++;
+    assert(up < end);
     return up;
 }
 
@@ -266,7 +267,7 @@ static int check_moved(struct place *p, struct fm_err *err)
         char *rows = fm_scratch(bytes_of(p, n));
         rc = read_channels(p, p->b, at, n, rows, err);
         if (!rc && p->b->part == FM_PART_GATE)
-            rc = read_channels(p, up_of(p->b), at, n, rows, err);
+            rc = read_channels(p, up_of(p->j, p->b), at, n, rows, err);
         if (!rc)
             rc = add_channels(p, rows, at, at + n, err);
         fm_scratch_release(mark);
@@ -390,7 +391,7 @@ static void check_unit(void *arg, int i)
 /* Up rows are checked with their gate rows if both exist. */
 static bool is_unit(const struct fm_verify_job *j, const struct fm_planned_block *b)
 {
-    return b->part != FM_PART_UP && (b->part != FM_PART_GATE || j->have[up_of(b)->tensor]);
+    return b->part != FM_PART_UP && (b->part != FM_PART_GATE || j->have[up_of(j, b)->tensor]);
 }
 
 /* What is computed again is checked in groups of blocks that are made from the same channels. */
