@@ -440,7 +440,8 @@ static void show_cost(const char *name, const struct cost *c)
            c->memory ? memory : "", c->disk ? disk : "");
 }
 
-/* Of little text, half is held out. */
+/* Print how many tokens are for calibration and how many for measuring losses: if there is little
+ * text, half of it is held out. */
 static void show_tokens(const struct family *f)
 {
     bool evaluates = fm_inputs_evaluate(&f->cli.run.inputs);

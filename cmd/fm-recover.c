@@ -7,7 +7,8 @@
 #include "lib/learn/recover.h"
 #include "lib/stage/lorafile.h"
 
-/* What a closed form served, and its rows. */
+/* Print the budgets for which a closed form was solved, and the smallest and largest number of rows
+ * of an expert. */
 static void describe_solved(const struct fm_result *out, const struct fm_recover_report *r)
 {
     cJSON *served = fm_json_add_array(out->json, "served");

@@ -9,9 +9,8 @@
  * Strict: valid UTF-8; numbers as in RFC 8259, finite and at most FM_JSON_NUMBER_MAX characters; no
  * raw control bytes and no NUL, escaped or not, inside strings; no lone surrogates; nothing but
  * white space after the value; nesting at most FM_JSON_DEPTH_MAX, unless the caller of the scanner
- * sets another limit.  fm_json_check and
- * fm_json_tree also refuse texts of more than FM_JSON_VALUES_MAX values, and fm_json_tree duplicate
- * keys.  Errors give the byte position.
+ * sets another limit.  fm_json_check and fm_json_tree also refuse texts of more than
+ * FM_JSON_VALUES_MAX values, and fm_json_tree duplicate keys.  Errors give the byte position.
  */
 #ifndef FM_JSON_H
 #define FM_JSON_H

@@ -118,11 +118,10 @@ struct fm_scheme fm_schemes_of(const struct fm_schemes *schemes, const char *nam
 
 /*
  * Add the scheme of the modules that `target` selects to *schemes, which is allocated if it is
- * NULL.  `target`, which is copied, is an entry
- * as in lib/base/modules.h, or `Linear` for all modules that no other entry matches.  The name of
- * the module, or else of the innermost module around it, takes precedence over patterns and
- * expressions, and among these the first match counts.  FM_ECONFIG for any other text.  Add all,
- * then call fm_schemes_done.
+ * NULL.  `target`, which is copied, is an entry as in lib/base/modules.h, or `Linear` for all
+ * modules that no other entry matches.  The name of the module, or else of the innermost module
+ * around it, takes precedence over patterns and expressions, and among these the first match
+ * counts.  FM_ECONFIG for any other text.  Add all, then call fm_schemes_done.
  */
 int fm_schemes_add(struct fm_schemes **schemes, const char *target, const struct fm_scheme *scheme,
                    struct fm_err *err);
@@ -187,10 +186,12 @@ int fm_quant_take(char **config, struct fm_quant_file *file, size_t files, const
 
 /* A quant_method.  fp8 has one scale per block of a matrix, as in DeepSeek-V3, or one; mxfp8 is its
  * form in MiniMax-M3; mxfp4 is for experts, as in gpt-oss; compressed-tensors and NVIDIA's modelopt
- * are containers of several formats; gptq is taken as compressed-tensors. */
+ * are containers of several formats; awq is AutoAWQ's; gptq is taken as compressed-tensors. */
 struct fm_quant_method {
     const char *name; /* "modelopt" */
     bool fused;       /* only for experts in one tensor */
+    /* fm_storage_read of this method; NULL if `take` replaces its quantization_config with that of
+     * another method. */
     int (*read)(struct fm_scheme *scheme, struct fm_schemes **schemes, const cJSON *quantization,
                 struct fm_err *err);
     /* NULL, or fm_quant_take of this method.  `inner`: the key is in text_config. */

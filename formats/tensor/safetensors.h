@@ -3,17 +3,16 @@
  * directory of several.  It handles names, dtypes, shapes and offsets, and does not depend on
  * models.  In reading order: safetensors.c (the index of a file), stplan.c (the header of a file to
  * be written), hfindex, hfcache (a directory by its hub name), hfdir (reading a directory), hftext
- * (the text part of a multimodal checkpoint), carry (which other files
- * are carried), hfwriter (planning a directory).
+ * (the text part of a multimodal checkpoint), carry (which other files are carried), hfwriter
+ * (planning a directory).
  *
  * safetensors: a reader that makes a sorted index of one file and refuses what the reference
  * refuses and what only lax readers accept; and the header of a file to be written.
  *
- * Refused, with the tensor's name: a header over the limit, unknown or missing or
- * repeated keys, duplicate names, non-integers, offsets that overlap, leave gaps or
- * miss the end, shapes that do not fill their span, names that have control bytes or
- * look like a path.  Memory does not grow with the header: it is read through a window,
- * and the limits below bound the index.
+ * Refused, with the tensor's name: a header over the limit, unknown or missing or repeated keys,
+ * duplicate names, non-integers, offsets that overlap, leave gaps or miss the end, shapes that do
+ * not fill their span, names that have control bytes or look like a path.  Memory does not grow
+ * with the header: it is read through a window, and the limits below bound the index.
  */
 #ifndef FM_SAFETENSORS_H
 #define FM_SAFETENSORS_H

@@ -127,8 +127,8 @@ static void embed_block(const struct fm_sweeping *r, int block, float *x)
     }
 }
 
-/* Read the decoder's last boundary for sequence i of a block, without its last row, into `spare`
- * or where it is. */
+/* Read the decoder's last boundary for sequence i of a block, without its last row.  *h points into
+ * the store if the record is in memory, else to `spare`. */
 static int read_decoded(void **h, const struct fm_sweeping *r, int block, int i, float *spare,
                         struct fm_err *err)
 {

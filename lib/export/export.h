@@ -16,8 +16,8 @@
  *   4. exportplan.c begins the plan: the members that a load cap keeps;
  *   5. export.c chooses the member whose budget is nearest;
  *   6. exportplan.c plans its export.  The mask and the layout determine the widths, the widths
- * determine the tensors of experts (tensors.c), and the layout distributes all tensors over files;
- *      texts.c and card.c write the texts; planned.h has the lists;
+ *      determine the tensors of experts (tensors.c), and the layout distributes all tensors over
+ *      files; texts.c and card.c write the texts; planned.h has the lists;
  *   7. export.c computes the size of the output and the free space;
  *   8. exportwriter.c makes the directory: pieces of all files in parallel, whose bytes piece.c
  *      makes from ranges of the bundle.

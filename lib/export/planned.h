@@ -39,10 +39,10 @@
 /*
  * A block is one cut (lib/block/experts.h) of one expert: its first channels, followed by zeros. In
  * blocks of codes and scales the added channels have code zero and the expert's own scales.  Scales
- * that belong to no channel, and the factors of scales, are a block as well.  The
- * source is a range of the bundle, every second row of a range (FM_PART_GATE and FM_PART_UP), or a
- * range transposed.  If gate and up have separate blocks, the block of up follows that of gate
- * directly, or, for codes and scales, FM_PLANES blocks later.
+ * that belong to no channel, and the factors of scales, are a block as well.  The source is a range
+ * of the bundle, every second row of a range (FM_PART_GATE and FM_PART_UP), or a range transposed.
+ * If gate and up have separate blocks, the block of up is later in the list than that of gate:
+ * directly after it, unless they are codes or scales.
  */
 struct fm_planned_block {
     size_t tensor;      /* its index in the plan */

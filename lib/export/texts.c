@@ -302,11 +302,11 @@ static int wrap_config(char **text, size_t *size, const struct fm_exportplan *p,
 {
     const struct fm_jsonedit text_only = {FM_HFTEXT_WRAPPER, NULL};
     char *whole = NULL;
-    if (!fm_hftext_wrapped(p->from->config_text, p->from->config_bytes)) /* not from a
-                                                                            multimodal checkpoint */
+    /* The checkpoint is not multimodal. */
+    if (!fm_hftext_wrapped(p->from->config_text, p->from->config_bytes))
         return FM_OK;
-    if (!p->wrapped && p->from->config.family->wrapper_form) /* fm_wrapper determines the tensor
-                                                                names */
+    /* fm_wrapper determines the tensor names. */
+    if (!p->wrapped && p->from->config.family->wrapper_form)
         return FM_OK;
     if (!p->wrapped)
         return fm_jsonedit_set(text, size, &text_only, 1, err);

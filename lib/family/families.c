@@ -1,16 +1,7 @@
 /*
  * The list of families, and lookup by name.
  *
- * To add a family:
- *  1. Write its file in lib/family/models, and add a row to family.h.  The file has the keys of
- *     config.json that no block reads, the names of other keys in its checkpoints (.keys; exports
- *     with our modelling file drop unknown keys), its tensors as a table made of its blocks'
- *     rows, and its blocks.
- *  2. If it computes something new, write a block in lib/block, with a pointer in struct fm_config
- *     to the values that it reads from config.json (fm_config_release frees them), its weights in
- *     lib/block/layerweights.h, and the operations that it needs in kernels/ops.
- *  3. Add a small model and its goldens to golden/; tests and judges find it by its name, odd-X.
- *  4. If servers or llama.cpp treat it differently from most families, say so in fm-clients(7).
+ * fm-hacking(7) describes how to add a family.
  *
  * In every family, only channels of routed experts are pruned.  Routers, shared experts, dense
  * layers, norms and biases are read, used in computation, and copied (an adapter can change

@@ -1,7 +1,7 @@
 /*
  * This room, lib/family: for each family of models, the keys of its sizes in config.json, the names
  * of its tensors in each kind of directory, and its blocks (lib/block/block.h).  A family is one
- * file in lib/family/models and one row of the list below; families.c describes how to add one.
+ * file in lib/family/models and one row of the list below; fm-hacking(7) describes how to add one.
  *
  * In reading order after this header and families.c: parse.c (config.json to sizes), decoder.h
  * (names that nearly all families share) and weights.c (the tables), extra (tensors that the

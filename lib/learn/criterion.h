@@ -1,8 +1,8 @@
 /*
  * Criteria for the score of a channel.  The first is the suite's own (fm-method(7)); the others
- * come from other pruners.  Each is one descriptor in its own file
- * in lib/methods, and one row of the list below.  All are sums over the rows of an expert, batch by
- * batch, computed by a visitor of the sweep.
+ * come from other pruners.  Each is one descriptor in its own file in lib/methods, and one row of
+ * the list below.  All are sums over the rows of an expert, batch by batch, computed by a visitor
+ * of the sweep.
  */
 #ifndef FM_CRITERION_H
 #define FM_CRITERION_H

@@ -61,7 +61,7 @@ struct scorer {
     struct fm_sweep *sweep;     /* of a group */
     double *slot;               /* (slots, layer_size) */
     struct sums sums;           /* of the model's layers */
-    double *before;             /* (layers, layer_size) all sums at the start of the group */
+    double *before;             /* (M + ahead, layer_size) sums at the start of the group */
     int32_t *ids;               /* of the group */
     struct fm_batch *batch;     /* of the group */
     struct fm_measure *measure; /* of the group */

@@ -78,10 +78,10 @@ int fm_rank_cover(struct fm_coverage *coverage, const struct fm_ranking *ranking
                   const int16_t *moe, const struct fm_run_options *run, struct fm_err *err);
 
 /*
- * Blend the streams `from`, at most FM_INPUTS_MAX, and
- * write the stream to run->outputs.path.  FM_ECONFIG, naming the difference, if they are not
- * rankings of the same model with the same options.  The caller zeroes *report, and releases it
- * even after an error.  Of several ranks, the first one does it.
+ * Blend the streams `from`, at most FM_INPUTS_MAX, and write the stream to run->outputs.path.
+ * FM_ECONFIG, naming the difference, if they are not rankings of the same model with the same
+ * options.  The caller zeroes *report, and releases it even after an error.  Of several ranks, the
+ * first one does it.
  */
 int fm_blend(const struct fm_run_options *run, const struct fm_source *from,
              struct fm_rank_report *report, struct fm_err *err);

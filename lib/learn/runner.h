@@ -5,7 +5,7 @@
  * receive the tool's own struct, `self`.
  *
  *     open, plan                  before anything is computed
- *     params, begin, resume       the state file is read into the arrays that begin allocated
+ *     params, begin, resumed      the state file is read into the arrays that begin allocated
  *     step, step, ...             between steps the run can stop, and saves its state
  *     finish, report              what follows the last step: measuring, the result for the user
  *     record, result, members     the stream, written by rank 0
@@ -39,7 +39,8 @@ struct fm_work {
 
     /* ---- the run ---- */
 
-    /* Print all options that determine the result, and fm_task_params does not have. */
+    /* Print the tool's own options that determine the result.  runner.c:digest_params adds what
+     * determines the results of all tools. */
     void (*params)(void *self, struct fm_text *text);
     /* Allocate everything, as it is before the first step. */
     int (*begin)(void *self, struct fm_err *err);

@@ -5,8 +5,8 @@
  *
  * Percentiles are interpolated linearly, as by numpy's default.  Intervals are over sequences,
  * because tokens of one sequence share their context; an interval over tokens assumes that they are
- * independent and is too narrow.  For a
- * mean of n tokens in g groups with sums s_i of n_i tokens each, the half width is
+ * independent and is too narrow.  For a mean of n tokens in g groups with sums s_i of n_i tokens
+ * each, the half width is
  *
  *     t(0.975, g - 1) sqrt(g / (g - 1) sum_i (s_i - n_i mean)^2) / n
  *

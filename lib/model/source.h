@@ -56,9 +56,9 @@ int fm_source_borrow(struct fm_tensors *t, const struct fm_hfdir *dir, struct fm
 /* Determine what each tensor is, with the config in t->config as parsed; borrows it. */
 int fm_source_resolve(struct fm_tensors *t, const struct fm_config *config, struct fm_err *err);
 
-/* After that: from now on the tensors of the layer for multi-token prediction are those of its twin
- * (lib/family/extra.h), whose own have no weight any more; the same for the last norm, the head and
- * the embedding that it has. */
+/* Call after fm_source_resolve.  Replace the weights of the decoder layer fm_extra_twin_layer()
+ * with those of the layer for multi-token prediction, and the last norm, the head and the embedding
+ * with its own, if it has them.  The replaced tensors no longer have a weight. */
 void fm_source_draft(struct fm_tensors *t, const struct fm_config *config);
 
 /* The tensor of that name, or NULL; `t` is a struct fm_tensors (fm_stored_find). */

@@ -1,5 +1,6 @@
 /*
- * The mover: the only code that interleaves, transposes, permutes and cuts the bytes of experts.
+ * The mover: the only code that moves the stored bytes of experts from one form to another, by
+ * interleaving, transposing, permuting and cutting.  lib/model/loading.c converts their values.
  *
  * The channels of one expert's part, or of some of its rows, are a box of items.  An item is a
  * number of bytes that stay together; it has three coordinates: its channel group g, its row r in

@@ -25,10 +25,9 @@
 
 /*
  * Confine the process permanently, before any other thread exists.  `descriptor`: one that an
- * option names by number, -1 for none.  `rewrites`: the command also
- * writes its operand, or a file in or next to it.  *files, which is set even on failure, says
- * whether only the files above can be opened from now on.  FM_EIO or similar if a directory that is
- * read cannot be listed completely.
+ * option names by number, -1 for none.  `rewrites`: the command also writes its operand, or a file
+ * in or next to it.  *files, which is set even on failure, says whether only the files above can be
+ * opened from now on.  FM_EIO or similar if a directory that is read cannot be listed completely.
  */
 int fm_confine(const struct fm_guard *guard, int descriptor, bool rewrites, bool *files,
                struct fm_err *err);
