@@ -86,8 +86,8 @@ const struct fm_clip_tile *fm_clip_tile_avx2(void);
 const struct fm_clip_tile *fm_clip_tile_avx512(void);
 const struct fm_clip_tile *fm_clip_tile_bf16(void);
 
-/* The best of these for a weight type, or the one that a path names; NULL if it is not available.
- */
+/* The tile that a path names or, for FM_CLIP_BEST, the fastest one for this type of weights.  NULL
+ * if the CPU lacks its instructions, or it does not take this type. */
 const struct fm_clip_tile *fm_clip_tile_choose(int32_t path, int32_t type);
 
 /* Convert a floating type of clip.h to enum fm_dtype. */

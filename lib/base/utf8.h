@@ -5,8 +5,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The length of the character at s, of which `left` bytes, at least one, can be read; *c becomes
- * its code point.  0 if it is invalid: cut off, overlong, a surrogate, or above U+10FFFF. */
+/* Decode the character at s into *c and return its length in bytes.  At most `left` bytes are read;
+ * `left` must not be 0.  Returns 0 if the character is invalid: truncated, overlong, a surrogate,
+ * or above U+10FFFF. */
 int fm_utf8_decode(const char *s, size_t left, uint32_t *c);
 
 /* Write a code point, at most U+10FFFF; returns its length. */

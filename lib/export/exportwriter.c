@@ -202,7 +202,7 @@ static bool is_copy(const struct fm_piece *x)
     return x->tensor->kind == FM_PLANNED_COPY;
 }
 
-/* Make the pieces of a group, of which i is the first. */
+/* Make all pieces of the group that begins with piece i. */
 static void fill_group(void *arg, int i)
 {
     struct filework *f = arg;

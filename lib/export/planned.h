@@ -71,7 +71,7 @@ struct fm_planned_tensor {
     enum fm_planned_kind kind;
     size_t block, blocks;                /* experts: the first block, and the number; else 0 */
     const struct fm_opened_tensor *from; /* the tensor of the bundle; numbers, experts: NULL */
-    bool decoded;                        /* `from` is codes, of which the values are used */
+    bool decoded;                        /* `from` has codes; their values are used */
     union {
         int64_t number[2]; /* the elements */
         struct fm_planned_widen {

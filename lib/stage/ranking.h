@@ -62,9 +62,10 @@ int fm_ranking_open(struct fm_ranking *r, const struct fm_bundle *b, struct fm_e
 
 /* The options of fm-rank in the stream's history. */
 const cJSON *fm_ranking_options(const struct fm_bundle *b);
-/* The criterion of the stream's ranking: "" if that of fm-rank's history is not a name, and this
- * one if there is none. */
+/* fm-rank's default criterion. */
 #define FM_RANKING_CRITERION "taylor"
+/* The criterion that the stream was ranked by: the default if fm-rank's history does not record
+ * one, "" if what it records is not a string. */
 const char *fm_ranking_criterion(const struct fm_bundle *b);
 /* The channel group of the stream's ranking, 1 if fm-rank's history does not record one;
  * FM_EFORMAT if it does not divide I. */
