@@ -282,7 +282,7 @@ def upcycle(model, folder, experts, minutes):
     for name, p in model.named_parameters():
         p.requires_grad_(".mlp." in name)
         if p.requires_grad:
-            optimizers[name] = torch.optim.Adafactor([p], lr=RATE, weight_decay=0)
+            optimizers[name] = torch.optim.Adafactor([p], lr=PHASES[0][1], weight_decay=0)
 
             def step_alone(p, optimizer=optimizers[name]):  # a gradient lives only until its tensor's step
                 optimizer.step()
