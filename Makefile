@@ -14,7 +14,7 @@
 #   clients    loads exports of every family in transformers, vLLM and SGLang (makes their venvs)
 #   sweep      runs every tool with failing calls, kill -9, full disks, signals, damaged files; ten minutes
 #   fuzz       runs every reader under clang's libFuzzer, two minutes each (CLANG, FUZZ_SECONDS, FUZZ_SAN)
-#   lint       checks layers, format, shell scripts, man pages; prints lines by room and the options
+#   lint       checks layers, format, scripts, man pages; prints lines by room and the options
 #   golden     makes the golden files again (in the judge's venv)
 #   bench      runs measure-io and measure-engine: the speed of files and of the engine
 #   bench-kernels  runs fm-bench kernels on a quiet machine, into tests/measure/RESULTS.md and kernels.json
@@ -319,6 +319,7 @@ lint: deps-check
 	@if $(CLANG_FORMAT) --version | grep -q 'version 14'; then \
 		$(CLANG_FORMAT) --dry-run -Werror $(STYLED); else echo "lint: format not checked (no clang-format 14)"; fi
 	@shellcheck -x $(wildcard tests/*.sh $(filter-out tests/cli/%,$(wildcard tests/*/*.sh))) .ci/run && shellcheck -x -s bash $(wildcard tests/cli/*.sh)
+	@! pyflakes3 $$(git ls-files '*.py' 2>/dev/null) </dev/null | grep 'undefined name'
 	@for m in $(MAN); do mandoc -Tlint -Wwarning $$m || exit 1; done
 	@! git ls-files 2>/dev/null | grep -Ev '^(\.|Makefile$$|README\.md$$|(cmd|formats|golden|kernels|lib|man|tests)/)' || \
 		{ echo "lint: the top level has no other files and folders"; exit 1; }

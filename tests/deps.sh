@@ -80,7 +80,7 @@ check | ci)
     need libcmocka-dev$of header stdarg.h stddef.h stdint.h setjmp.h cmocka.h
     need g++ runs_cxx
     need clang-format have "${CLANG_FORMAT:-clang-format}"
-    for tool in shellcheck mandoc zstd tar openssl jq; do
+    for tool in shellcheck pyflakes3 mandoc zstd tar openssl jq; do
         need "$tool" have "$tool"
     done
     need xxhash have xxhsum

@@ -42,7 +42,7 @@ class Block:
 
     def commands(self):
         """(line number, command, whether it is run): lines joined as the shell joins them."""
-        joined, end = "", None
+        first, joined, end = 0, "", None
         for number, line in enumerate(self.text, self.line + 1):
             first = first if joined else number
             joined += line + "\n"

@@ -54,7 +54,7 @@ def open_model(cell):
 
         yield score, switch
     finally:
-        del llm
+        llm = None
         gc.collect()
         cleanup_dist_env_and_memory()
 

@@ -13,7 +13,6 @@ difference is only printed.
 import ctypes
 import glob
 import io
-import json
 import os
 import re
 import subprocess
@@ -58,16 +57,16 @@ def main():
             np.save(f.name, ids)
             words = [tool, folder / "sliced", f.name, str(ids.shape[1])]
             ours = -np.frombuffer(subprocess.run(words, check=True, stdout=subprocess.PIPE).stdout, np.float32)
-        losses = {}
+        losses, furthest = {}, 0
         for name in ("dense-f32", "dense"):
             x = np.empty(len(ours), np.float32)
             if library.judge(str(folder / f"{name}.gguf").encode(), ids.ctypes, *ids.shape, os.cpu_count(), x.ctypes):
                 raise SystemExit(f"llamajudge.py: llama.cpp does not read {folder / name}.gguf")
             losses[name] = x.mean(dtype=float) - ours.mean(dtype=float)
-            most = abs(x - ours).max() if name == "dense-f32" else most
+            furthest = furthest or abs(x - ours).max()
         bad += abs(losses["dense-f32"]) >= 1e-4
         print(f"{kind}: fm {ours.mean(dtype=float):.6f}, llama.cpp F32 {losses['dense-f32']:+.7f}, a token at most "
-              f"{most:.6f}, with 4 bits {losses['dense']:+.4f}", flush=True)  # fmt: skip
+              f"{furthest:.6f}, with 4 bits {losses['dense']:+.4f}", flush=True)  # fmt: skip
     raise SystemExit(1 if bad else 0)
 
 

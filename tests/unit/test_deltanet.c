@@ -12,12 +12,16 @@
 
 enum { L = 6 };
 
-#define FULL_OPTIONS                                                                               \
-    {.gated = true, .other_layers = true, .qk_norm = FM_QK_NORM_HEAD,                              \
-     .rope = {.theta = 1e4, .partial = 0.25}}
-
-static const struct fm_deltanet_options packed = {.full = FULL_OPTIONS, .packed = true};
-static const struct fm_deltanet_options separate = {.full = FULL_OPTIONS};
+static const struct fm_deltanet_options separate = {
+    .full = {.gated = true,
+             .other_layers = true,
+             .qk_norm = FM_QK_NORM_HEAD,
+             .rope = {.theta = 1e4, .partial = 0.25}}};
+static const struct fm_deltanet_options packed = {.full = {.gated = true,
+                                                           .other_layers = true,
+                                                           .qk_norm = FM_QK_NORM_HEAD,
+                                                           .rope = {.theta = 1e4, .partial = 0.25}},
+                                                  .packed = true};
 
 static const struct fm_config sizes = {
     .attention = &fm_deltanet, .norm = &fm_rmsnorm_plus, .H = H, .L = L, .T_max = 64, .eps = 1e-6f};
