@@ -516,7 +516,7 @@ static int run_step(struct family *f, int step, struct fm_err *err)
  * not rounded. */
 static bool as_measured(const cJSON *json, const struct fm_masks *masks, int index)
 {
-    const char *weights = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "weights"));
+    const char *weights = fm_json_string_value(json, "weights");
     const uint32_t *width = fm_masks_widths(masks, index);
     size_t same = 0;
     const cJSON *layer, *one;

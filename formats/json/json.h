@@ -69,6 +69,8 @@ int fm_json_tree(cJSON **tree, const char *text, size_t size, struct fm_err *err
  * absent or null.
  */
 const cJSON *fm_json_value(const cJSON *object, const char *key); /* NULL if absent or null */
+/* Borrowed from the tree; NULL if absent or not a string. */
+const char *fm_json_string_value(const cJSON *object, const char *key);
 int fm_json_get_int(const cJSON *object, const char *key, int64_t min, int64_t max, int64_t *value,
                     struct fm_err *err);
 int fm_json_opt_int(const cJSON *object, const char *key, int64_t min, int64_t max, int64_t *value,

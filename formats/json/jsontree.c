@@ -68,6 +68,11 @@ const cJSON *fm_json_value(const cJSON *object, const char *key)
     return cJSON_IsNull(v) ? NULL : v;
 }
 
+const char *fm_json_string_value(const cJSON *object, const char *key)
+{
+    return cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, key));
+}
+
 static int fail_missing(const char *key, struct fm_err *err)
 {
     return fm_fail(err, FM_EFORMAT, "key '%s' is missing", key);

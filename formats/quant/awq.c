@@ -21,7 +21,7 @@
 static int read_awq(struct fm_scheme *s, struct fm_schemes **several, const cJSON *json,
                     struct fm_err *err)
 {
-    const char *version = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "version"));
+    const char *version = fm_json_string_value(json, "version");
     double bits = 0, group = 0;
     bool zeros = true;
     (void)several;

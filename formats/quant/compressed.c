@@ -38,7 +38,7 @@ static const struct {
 
 static const char *word_of(const cJSON *object, const char *key)
 {
-    const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, key));
+    const char *text = fm_json_string_value(object, key);
     return text ? text : "";
 }
 

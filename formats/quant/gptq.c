@@ -232,8 +232,7 @@ static int make_config(char **config, const struct fm_quant_file *file, size_t f
 static int take_gptq(char **config, struct fm_quant_file *file, size_t files, const cJSON *quant,
                      bool inner, struct fm_err *err)
 {
-    const char *format =
-        cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(quant, "checkpoint_format"));
+    const char *format = fm_json_string_value(quant, "checkpoint_format");
     bool second = format && strcmp(format, "gptq_v2") == 0;
     bool order = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(quant, "desc_act"));
     double bits, group;

@@ -30,7 +30,7 @@ static const struct {
  * supported.  FM_ECONFIG if the group has a different size. */
 static int read_algorithm(struct fm_scheme *scheme, const cJSON *json, struct fm_err *err)
 {
-    const char *algo = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "quant_algo"));
+    const char *algo = fm_json_string_value(json, "quant_algo");
     *scheme = (struct fm_scheme){0};
     for (size_t i = 0; algo && i < sizeof algorithms / sizeof *algorithms; i++)
         if (strcmp(algo, algorithms[i].name) == 0)
@@ -47,7 +47,7 @@ static int read_algorithm(struct fm_scheme *scheme, const cJSON *json, struct fm
 
 static int fail_algorithm(const cJSON *json, struct fm_err *err)
 {
-    const char *algo = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "quant_algo"));
+    const char *algo = fm_json_string_value(json, "quant_algo");
     return fm_fail(err, FM_ECONFIG,
                    "quant_algo '%.32s' is not supported (only NVFP4, W4A16_NVFP4, FP8, MXFP8 and "
                    "MIXED_PRECISION of these); use the model's BF16 original",
@@ -92,7 +92,7 @@ static int read_mixed(struct fm_scheme *s, struct fm_schemes **several, const cJ
 static int read_modelopt(struct fm_scheme *s, struct fm_schemes **several, const cJSON *json,
                          struct fm_err *err)
 {
-    const char *algo = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "quant_algo"));
+    const char *algo = fm_json_string_value(json, "quant_algo");
     if (algo && strcmp(algo, "MIXED_PRECISION") == 0)
         return read_mixed(s, several, json, err);
     if (read_algorithm(s, json, err))

@@ -269,7 +269,7 @@ int fm_server_find(const char *name)
 int fm_storage_read(struct fm_scheme *scheme, struct fm_schemes **schemes, const cJSON *json,
                     bool fused, bool *known, struct fm_err *err)
 {
-    const char *name = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "quant_method"));
+    const char *name = fm_json_string_value(json, "quant_method");
     *known = true;
     for (size_t i = 0; name && i < sizeof methods / sizeof *methods; i++)
         if (strcmp(methods[i]->name, name) == 0 && methods[i]->read &&
@@ -295,8 +295,7 @@ int fm_quant_take(char **config, struct fm_quant_file *file, size_t files, const
     if (inner)
         quant = cJSON_GetObjectItemCaseSensitive(
             cJSON_GetObjectItemCaseSensitive(json, "text_config"), "quantization_config");
-    const char *name =
-        cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(quant, "quant_method"));
+    const char *name = fm_json_string_value(quant, "quant_method");
     for (size_t i = 0; name && i < sizeof methods / sizeof *methods && !rc; i++)
         if (methods[i]->take && strcmp(methods[i]->name, name) == 0)
             rc = methods[i]->take(config, file, files, quant, inner, err);

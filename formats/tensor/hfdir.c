@@ -184,7 +184,7 @@ static int turn_quant(char **value, const cJSON *file, struct fm_err *err)
         cJSON_Delete(quant);
         return fm_fail(err, FM_EFORMAT, "key 'quantization' is missing");
     }
-    if (!cJSON_IsString(cJSON_GetObjectItemCaseSensitive(says, "quant_algo"))) {
+    if (!fm_json_string_value(says, "quant_algo")) {
         cJSON_Delete(quant);
         return FM_OK;
     }

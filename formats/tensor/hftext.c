@@ -35,26 +35,23 @@ enum { PREFIXES = sizeof prefix / sizeof *prefix, OUTER = PREFIXES - 1 };
 #define SIZE_KEY "hidden_size" /* a text_config without model_type is a model's if it has this */
 #define PREFIX_KEY "fm_prefix" /* of FM_HFTEXT_WRAPPER: the prefix, if it is not the usual one */
 
-static const char *string_of(const cJSON *object, const char *key)
-{
-    return cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, key));
-}
-
 /* text_config of a wrapper, or NULL. */
 static cJSON *find_text(const cJSON *config)
 {
     cJSON *text = cJSON_GetObjectItemCaseSensitive(config, TEXT_KEY);
-    const char *whole = string_of(config, TYPE_KEY);
+    const char *whole = fm_json_string_value(config, TYPE_KEY);
     bool typed = cJSON_HasObjectItem(text, TYPE_KEY);
     bool is = whole && *whole &&
-              (typed ? string_of(text, TYPE_KEY) != NULL : cJSON_HasObjectItem(text, SIZE_KEY));
+              (typed ? fm_json_string_value(text, TYPE_KEY) != NULL
+                     : cJSON_HasObjectItem(text, SIZE_KEY));
     return is ? text : NULL;
 }
 
 /* Whether the text part of wrapper X has the model_type X_text. */
 static bool is_own(const cJSON *text, const cJSON *config)
 {
-    const char *whole = string_of(config, TYPE_KEY), *part = string_of(text, TYPE_KEY);
+    const char *whole = fm_json_string_value(config, TYPE_KEY),
+               *part = fm_json_string_value(text, TYPE_KEY);
     size_t n = whole ? strlen(whole) : 0;
     return part && whole && strncmp(part, whole, n) == 0 && strcmp(part + n, "_text") == 0;
 }
@@ -65,7 +62,7 @@ static void add_type(cJSON *text, const cJSON *config)
     char own[128];
     if (cJSON_HasObjectItem(text, TYPE_KEY))
         return;
-    snprintf(own, sizeof own, "%.100s_text", string_of(config, TYPE_KEY));
+    snprintf(own, sizeof own, "%.100s_text", fm_json_string_value(config, TYPE_KEY));
     fm_json_add_string(text, TYPE_KEY, own);
 }
 
@@ -196,7 +193,7 @@ const char *fm_hftext_wrapped(const char *config, size_t size)
     bool read = !fm_json_tree(&json, config, size, &broken);
     const cJSON *wrapper = cJSON_GetObjectItemCaseSensitive(json, FM_HFTEXT_WRAPPER);
     bool has = read && cJSON_IsObject(wrapper);
-    const char *own = string_of(wrapper, PREFIX_KEY);
+    const char *own = fm_json_string_value(wrapper, PREFIX_KEY);
     bool plain = own && strcmp(own, MODEL) == 0;
     while (own && i < PREFIXES && strcmp(own, prefix[i]) != 0)
         i++;

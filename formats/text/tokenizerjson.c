@@ -397,16 +397,16 @@ static int add_pretoken(struct fm_tokenizer *t, const char *pattern, struct fm_e
 static int read_split(struct fm_tokenizer *t, const cJSON *o, struct fm_err *err)
 {
     const cJSON *pattern = cJSON_GetObjectItemCaseSensitive(o, "pattern");
-    const cJSON *regex = cJSON_GetObjectItemCaseSensitive(pattern, "Regex");
-    const cJSON *behavior = cJSON_GetObjectItemCaseSensitive(o, "behavior");
-    const char *name = cJSON_IsString(behavior) ? behavior->valuestring : "none";
+    const char *regex = fm_json_string_value(pattern, "Regex");
+    const char *behavior = fm_json_string_value(o, "behavior");
+    const char *name = behavior ? behavior : "none";
     bool invert = flag(o, "invert", false);
     int rc = check_keys(o, "type|pattern|behavior|invert", err);
     if (rc)
         return rc;
-    if (!cJSON_IsString(regex))
+    if (!regex)
         return refuse(err, "pre_tokenizer", "Split of a plain string");
-    if ((rc = add_pretoken(t, regex->valuestring, err)))
+    if ((rc = add_pretoken(t, regex, err)))
         return rc;
     bool covers = t->pretoken[t->pretokens - 1].kind < FM_PRETOKEN_DEEPSEEK; /* any text, wholly */
     if (invert && strcmp(name, "Removed") == 0 && covers)

@@ -63,8 +63,8 @@ struct subject {
 static int open_model(struct subject *s, const struct fm_run_options *run, struct fm_err *err)
 {
     uint64_t memory = fm_machine_memory(&run->machine) / 2;
-    const cJSON *stage = cJSON_GetObjectItemCaseSensitive(s->bundle.manifest, "stage");
-    if (cJSON_IsString(stage) && strcmp(stage->valuestring, "pack") == 0)
+    const char *stage = fm_json_string_value(s->bundle.manifest, "stage");
+    if (stage && strcmp(stage, "pack") == 0)
         return run->inputs.model ? fm_fail(err, FM_EUSAGE,
                                            "'%s' is a bundle and has its own weights; omit --model",
                                            run->inputs.stream)

@@ -102,8 +102,7 @@ static int read_claim(struct fm_bench_export *r, const char *directory, struct f
         r->whole = fm_layouts_holds_all(name);
         r->members = 1;
         r->member[0].budget = budget->valuedouble;
-        const char *weights =
-            cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "weights"));
+        const char *weights = fm_json_string_value(json, "weights");
         if (weights && (strcmp(weights, "keep") == 0 || strcmp(weights, "bf16") == 0 ||
                         fm_quantisers_find(weights)))
             snprintf(r->weights, sizeof r->weights, "%s", weights);

@@ -194,23 +194,18 @@ static int add_text(struct fm_loops *l, uint64_t line, const char *text, const c
     return FM_OK;
 }
 
-static const char *string_of(const cJSON *object, const char *key)
-{
-    return cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, key));
-}
-
 static int add_choices(struct fm_loops *l, uint64_t line, const cJSON *choices, struct fm_err *err)
 {
     const cJSON *one;
     cJSON_ArrayForEach(one, choices)
     {
         const cJSON *message = cJSON_GetObjectItemCaseSensitive(one, "message");
-        const char *text = string_of(one, "text");
-        text = text ? text : string_of(message, "content");
+        const char *text = fm_json_string_value(one, "text");
+        text = text ? text : fm_json_string_value(message, "content");
         if (!text && !message)
             return fm_fail(err, FM_EFORMAT, "a choice has neither 'text' nor 'message'");
         /* A message without content calls a tool. */
-        if (add_text(l, line, text ? text : "", string_of(one, "finish_reason"), err))
+        if (add_text(l, line, text ? text : "", fm_json_string_value(one, "finish_reason"), err))
             return err->code;
     }
     return FM_OK;
@@ -230,9 +225,11 @@ static int add_row(struct fm_loops *l, uint64_t line, const cJSON *row, struct f
         return FM_OK;
     }
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-        const char *text = string_of(row, keys[i]), *reason = string_of(row, "finish_reason");
+        const char *text = fm_json_string_value(row, keys[i]),
+                   *reason = fm_json_string_value(row, "finish_reason");
         if (text)
-            return add_text(l, line, text, reason ? reason : string_of(row, "stop_type"), err);
+            return add_text(l, line, text, reason ? reason : fm_json_string_value(row, "stop_type"),
+                            err);
     }
     return fm_fail(err, FM_EFORMAT,
                    "no generated text: neither 'choices' nor a string 'content', 'text' or "

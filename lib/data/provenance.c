@@ -86,7 +86,7 @@ void fm_provenance_held_out(cJSON *entry, const struct fm_calib *held)
 bool fm_provenance_is_held_out(const cJSON *entry, const struct fm_calib *held)
 {
     const cJSON *o = cJSON_GetObjectItemCaseSensitive(entry, HELD_OUT);
-    const char *digest = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(o, "digest"));
+    const char *digest = fm_json_string_value(o, "digest");
     const cJSON *T = cJSON_GetObjectItemCaseSensitive(o, "seq_len");
     char hex[FM_DIGEST_HEX];
     fm_digest_hex(hex, &held->digest);

@@ -89,8 +89,7 @@ void fm_card_held_out(struct fm_text *t, const struct fm_bundle *b)
     const cJSON *entry = recover ? recover : fm_stage_history_of(b, "fm-train");
     const cJSON *held = cJSON_GetObjectItemCaseSensitive(entry, "held_out");
     const cJSON *options = cJSON_GetObjectItemCaseSensitive(entry, "options");
-    const char *precision =
-        cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(options, "precision"));
+    const char *precision = fm_json_string_value(options, "precision");
     int64_t positions = 0;
     struct fm_err unread = {0};
     /* Strings of a bundle are untrusted. */
@@ -327,20 +326,17 @@ static void say_runtimes(struct fm_text *t, const struct fm_exportplan *p)
 /* Describe a source of calibration data, as recorded by the tool that read it. */
 static void say_source(struct fm_text *t, const char *tool, const cJSON *source)
 {
-    const cJSON *format = cJSON_GetObjectItemCaseSensitive(source, "format");
-    const cJSON *digest = cJSON_GetObjectItemCaseSensitive(source, "digest");
+    const char *format = fm_json_string_value(source, "format");
+    const char *digest = fm_json_string_value(source, "digest");
     int64_t used = 0;
     struct fm_digest ids;
     struct fm_err unread = {0};
     /* Strings of a bundle are untrusted: only those with the required form are repeated. */
-    if (!cJSON_IsString(format) || !cJSON_IsString(digest) ||
-        strspn(format->valuestring, "abcdefghijklmnopqrstuvwxyz0123456789.-") !=
-            strlen(format->valuestring) ||
-        !fm_digest_parse(&ids, digest->valuestring, strlen(digest->valuestring)) ||
+    if (!format || !digest || format[strspn(format, "abcdefghijklmnopqrstuvwxyz0123456789.-")] ||
+        !fm_digest_parse(&ids, digest, strlen(digest)) ||
         fm_json_get_int(source, "used", 0, INT64_MAX, &used, &unread))
         return;
-    fm_text_printf(t, "| %s | %s | %" PRId64 " | `%s` |\n", tool, format->valuestring, used,
-                   digest->valuestring);
+    fm_text_printf(t, "| %s | %s | %" PRId64 " | `%s` |\n", tool, format, used, digest);
 }
 
 static void say_data(struct fm_text *t, const struct fm_exportplan *p)

@@ -150,8 +150,8 @@ static bool has(const void *self, const char *name)
 {
     const struct fm_filetable_own *r = self;
     const cJSON *files = cJSON_GetObjectItemCaseSensitive(r->json, FM_EXPORT_FILES), *file;
-    const cJSON *suite = cJSON_GetObjectItemCaseSensitive(r->json, "suite");
-    if (!cJSON_IsString(suite) || strcmp(suite->valuestring, "fm") != 0)
+    const char *suite = fm_json_string_value(r->json, "suite");
+    if (!suite || strcmp(suite, "fm") != 0)
         return false;
     if (strcmp(name, FM_OMS_NAME) == 0)
         return true;

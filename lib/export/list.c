@@ -268,8 +268,7 @@ int fm_list_fill(struct fm_list *list, struct fm_opened *o, bool forms, struct f
     if (fm_bundle_find(&o->bundle, FM_MEMBER_MASKS)) {
         const cJSON *train = fm_stage_history_of(&o->bundle, "fm-train");
         const cJSON *options = cJSON_GetObjectItemCaseSensitive(train, "options");
-        const char *text =
-            cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(options, "granularity"));
+        const char *text = fm_json_string_value(options, "granularity");
         for (int g = 0; text && g < FM_GRANULARITIES; g++)
             if (strcmp(text, fm_granularity_name((enum fm_granularity)g)) == 0)
                 snprintf(list->granularity, sizeof list->granularity, "%s", text);

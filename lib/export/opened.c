@@ -40,10 +40,9 @@ static int read_origin(struct fm_opened *o, struct fm_err *err)
     int rc = read_license(o, err);
     if (!rc)
         rc = fm_json_tree(&config, o->config_text, o->config_bytes, err);
-    const cJSON *name = cJSON_GetObjectItemCaseSensitive(config, "_name_or_path");
-    if (cJSON_IsString(name) && fm_hfcache_is_name(name->valuestring) &&
-        strlen(name->valuestring) < sizeof o->name)
-        snprintf(o->name, sizeof o->name, "%s", name->valuestring);
+    const char *name = fm_json_string_value(config, "_name_or_path");
+    if (name && fm_hfcache_is_name(name) && strlen(name) < sizeof o->name)
+        snprintf(o->name, sizeof o->name, "%s", name);
     cJSON_Delete(config);
     return rc;
 }

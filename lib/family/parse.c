@@ -38,8 +38,7 @@ static int check_alias(const struct fm_config *c, const cJSON *json, struct fm_e
 static int check_wrapper(const cJSON *json, struct fm_err *err)
 {
     const cJSON *wrapper = cJSON_GetObjectItemCaseSensitive(json, FM_HFTEXT_WRAPPER);
-    const char *type =
-        cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(wrapper, "model_type"));
+    const char *type = fm_json_string_value(wrapper, "model_type");
     if (!type || !fm_families_find(type))
         return FM_OK;
     return fm_fail(
@@ -90,8 +89,7 @@ int fm_families_storage(struct fm_config *c, const cJSON *json, struct fm_err *e
     }
     if (!old)
         return FM_OK;
-    const char *method =
-        cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(old, "quant_method"));
+    const char *method = fm_json_string_value(old, "quant_method");
     return fm_fail(err, FM_ECONFIG,
                    "the model is quantized (compression_config%s%.32s); use its BF16, F16 or F32 "
                    "original, or dequantize it first",

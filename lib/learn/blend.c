@@ -170,7 +170,7 @@ static int add_part(struct blend *b, const struct part *p, struct fm_err *err)
 static int blend_scores(struct blend *b, struct fm_err *err)
 {
     struct fm_ranking *r = &b->ranking;
-    const char *order = cJSON_GetStringValue(field(&b->part[0], "options", "order"));
+    const char *order = fm_json_string_value(field(&b->part[0], "options", NULL), "order");
     for (int i = 0; i < b->parts; i++)
         if (add_part(b, &b->part[i], err))
             return err->code;

@@ -78,7 +78,7 @@ static cJSON *points_of(const struct reading *r, const char *name, const char *r
     cJSON *list = cJSON_GetObjectItemCaseSensitive(r->set, "series"), *series;
     cJSON_ArrayForEach(series, list)
     {
-        const char *has = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(series, "name"));
+        const char *has = fm_json_string_value(series, "name");
         if (has && strcmp(has, name) == 0)
             return cJSON_GetObjectItemCaseSensitive(series, "points");
     }
@@ -217,7 +217,7 @@ static int read_baseline(const struct reading *r, const cJSON *row)
     }
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(r->set, "series");
     cJSON *series = cJSON_GetArrayItem(list, cJSON_GetArraySize(list) - 1);
-    const char *last = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(series, "name"));
+    const char *last = fm_json_string_value(series, "name");
     if (!last || strcmp(last, name) != 0)
         return FM_OK;
     if (seconds >= 0)
@@ -290,8 +290,7 @@ static int bytes_of(const struct reading *r, const char *layout, double budget, 
 static int read_export(const struct reading *r)
 {
     char name[NAME_BYTES_MAX + 32];
-    const char *layout,
-        *weights = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(r->from, "weights"));
+    const char *layout, *weights = fm_json_string_value(r->from, "weights");
     double budget, ce;
     uint64_t bytes = 0;
     int64_t files = -1;
@@ -328,7 +327,7 @@ static cJSON *set_of(const cJSON *sets, const char *digest)
     cJSON *set;
     cJSON_ArrayForEach(set, sets)
     {
-        const char *has = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(set, "digest"));
+        const char *has = fm_json_string_value(set, "digest");
         if (has && strcmp(has, digest) == 0)
             return set;
     }

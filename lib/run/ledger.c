@@ -205,7 +205,7 @@ static int digest_file(struct fm_ledger *l, cJSON *to, const char *what, const c
 {
     cJSON *files = cJSON_GetObjectItemCaseSensitive(l->json, "files");
     char state[160 + FM_DIGEST_HEX], *key = word_of(what), *word = word_of(path);
-    const char *has = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(files, word));
+    const char *has = fm_json_string_value(files, word);
     struct fm_file f = {0};
     struct stat st;
     int rc = key && word ? fm_file_open(&f, path, err)
@@ -470,7 +470,7 @@ static int settle(struct fm_ledger *l, int i, struct fm_err *err)
 {
     const struct fm_ledger_step *s = &l->step[i];
     cJSON *was = entry_of(l, i);
-    const char *old = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(was, "before"));
+    const char *old = fm_json_string_value(was, "before");
     char identity[IDENTITY];
     struct fm_lock left = {0};
     if (!old || !s->output || cJSON_GetObjectItemCaseSensitive(was, "output"))

@@ -335,8 +335,7 @@ static int check_note(const struct fm_adapter *a, const int16_t *moe, const cJSO
     int64_t rank = 0, index;
     bool low_rank = a->r > 0;
     double alpha = low_rank ? NAN : 0; /* NAN differs from every number */
-    const char *strategy,
-        *train = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(note, "train"));
+    const char *strategy, *train = fm_json_string_value(note, "train");
     const char *own = a->router ? FM_LORAFILE_ROUTER : a->down ? FM_LORAFILE_DOWN : "experts";
     if (strcmp(own, train ? train : "experts") != 0)
         return fm_fail(err, FM_EFORMAT, "is of '%s'; the manifest says '%s'", own,

@@ -311,7 +311,7 @@ int fm_ranking_group(int *group, const struct fm_bundle *b, int I, struct fm_err
 static bool is_original(const struct fm_bundle *b)
 {
     const cJSON *options = fm_ranking_options(b);
-    const char *order = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(options, "order"));
+    const char *order = fm_json_string_value(options, "order");
     return order && strcmp(order, "original") == 0;
 }
 

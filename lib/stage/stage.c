@@ -158,7 +158,7 @@ static void copy_history(cJSON *to, const cJSON *from, enum fm_stage stage)
     const cJSON *entry;
     cJSON_ArrayForEach(entry, from)
     {
-        const char *tool = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(entry, "tool"));
+        const char *tool = fm_json_string_value(entry, "tool");
         if (tool && stage_of_tool(tool) < (int)stage)
             fm_json_add(to, NULL, cJSON_Duplicate(entry, true));
     }
@@ -227,7 +227,7 @@ const cJSON *fm_stage_history_of(const struct fm_bundle *b, const char *tool)
     const cJSON *found = NULL, *entry;
     cJSON_ArrayForEach(entry, cJSON_GetObjectItemCaseSensitive(b->manifest, "history"))
     {
-        const char *name = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(entry, "tool"));
+        const char *name = fm_json_string_value(entry, "tool");
         if (name && strcmp(name, tool) == 0)
             found = entry;
     }
@@ -248,10 +248,10 @@ double fm_stage_budget_step(const struct fm_bundle *b)
 {
     const cJSON *train = fm_stage_history_of(b, "fm-train");
     const cJSON *options = cJSON_GetObjectItemCaseSensitive(train, "options");
-    const cJSON *step = cJSON_GetObjectItemCaseSensitive(options, "budget_step");
+    const char *step = fm_json_string_value(options, "budget_step");
     struct fm_decimal d;
     struct fm_err unread = {0};
-    if (cJSON_IsString(step) && !fm_decimal_parse(&d, step->valuestring, "budget_step", &unread))
+    if (step && !fm_decimal_parse(&d, step, "budget_step", &unread))
         return fm_decimal_value(&d);
     return 0.01;
 }

@@ -352,7 +352,7 @@ static uint64_t weights_begin(const struct fm_bundle *b)
     const cJSON *array = cJSON_GetObjectItemCaseSensitive(b->manifest, "members"), *entry;
     cJSON_ArrayForEach(entry, array)
     {
-        const char *name = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(entry, "name"));
+        const char *name = fm_json_string_value(entry, "name");
         double offset = cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(entry, "offset"));
         if (name && strncmp(name, FM_MEMBER_WEIGHTS, strlen(FM_MEMBER_WEIGHTS)) == 0)
             return offset > 0 && offset < 1e15 ? (uint64_t)offset : 0;

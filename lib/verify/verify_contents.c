@@ -204,8 +204,7 @@ static int read_segments(struct fm_bundle_job *j, struct fm_err *err)
 /* Check that the members required at this stage exist. */
 static void check_presence(struct fm_bundle_job *j)
 {
-    const char *stage =
-        cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(j->bundle.manifest, "stage"));
+    const char *stage = fm_json_string_value(j->bundle.manifest, "stage");
     bool packed = strcmp(stage, "pack") == 0;
     const char *const need[] = {FM_MEMBER_RANKING,
                                 strcmp(stage, "rank") == 0 ? NULL : FM_MEMBER_MASKS,
@@ -303,7 +302,7 @@ static void compare_adapter(struct fm_bundle_job *j)
 static void check_method(struct fm_bundle_job *j)
 {
     static const char tool[] = "fm-train";
-    const char *method = cJSON_GetStringValue(get(part_of(j, tool, "options"), "method"));
+    const char *method = fm_json_string_value(part_of(j, tool, "options"), "method");
     const struct fm_masks *masks = &j->budgets.masks;
     for (int b = 0; method && b < masks->count; b++) {
         const char *own = masks->mask[b].method->name;

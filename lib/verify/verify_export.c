@@ -53,26 +53,26 @@ static int read_keys(struct fm_export_options *o, const cJSON *json, struct fm_e
 /* Read the options that affected the export. */
 static int read_form(struct fm_export_options *o, const cJSON *json, struct fm_err *err)
 {
-    const cJSON *runtime = cJSON_GetObjectItemCaseSensitive(json, "for");
+    const char *runtime = fm_json_string_value(json, "for");
     int64_t pad = 1, shard = 0;
     if (fm_json_get_int(json, "pad_multiple", 1, UINT32_MAX, &pad, err) ||
         fm_json_get_int(json, "shard_size", 0, (int64_t)1 << 53, &shard, err) ||
         read_cap(o, json, err) || read_keys(o, json, err))
         return err->code;
-    const cJSON *weights = cJSON_GetObjectItemCaseSensitive(json, "weights");
-    if (cJSON_IsString(weights)) {
-        if (strcmp(weights->valuestring, "keep") == 0)
+    const char *weights = fm_json_string_value(json, "weights");
+    if (weights) {
+        if (strcmp(weights, "keep") == 0)
             o->weights = FM_WEIGHTS_KEEP;
-        if (strcmp(weights->valuestring, "bf16") == 0)
+        if (strcmp(weights, "bf16") == 0)
             o->weights = FM_WEIGHTS_BF16;
-        o->quantise = fm_quantisers_find(weights->valuestring);
+        o->quantise = fm_quantisers_find(weights);
     }
-    o->base_model = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "base_model"));
+    o->base_model = fm_json_string_value(json, "base_model");
     o->allow_code = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(json, "allow_code"));
     o->keep_extra = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(json, "keep_extra"));
     o->pad_multiple = (uint32_t)pad;
     o->shard_bytes = (uint64_t)shard;
-    int server = cJSON_IsString(runtime) ? fm_server_find(runtime->valuestring) : -1;
+    int server = runtime ? fm_server_find(runtime) : -1;
     if (server >= 0 && fm_exportplan_serve(o, (enum fm_server)server, err))
         return err->code;
     return fm_exportplan_check(o, err);

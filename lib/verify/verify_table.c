@@ -116,8 +116,7 @@ static int open_model(const struct job *j, struct fm_err *err)
 {
     const struct fm_layout *form = j->claim.layout;
     const char *path = j->v->options->target;
-    const char *server =
-        cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(j->claim.json, "for"));
+    const char *server = fm_json_string_value(j->claim.json, "for");
     struct fm_err none = {0};
     struct fm_model *model = NULL;
     struct fm_hfdir dir;

@@ -60,13 +60,13 @@ static int check_first(const struct fm_config *c, const struct fm_keys *keys, st
 static int check_pattern(const struct fm_keys *keys, struct fm_err *err)
 {
     const cJSON *types = cJSON_GetObjectItemCaseSensitive(keys->json, "layer_types");
-    const cJSON *pattern = cJSON_GetObjectItemCaseSensitive(keys->json, "sliding_window_pattern");
-    if (cJSON_IsArray(types) || !cJSON_IsString(pattern))
+    const char *pattern = fm_json_string_value(keys->json, "sliding_window_pattern");
+    if (cJSON_IsArray(types) || !pattern)
         return FM_OK;
     return fm_fail(err, FM_ECONFIG,
                    "sliding_window_pattern '%.64s' without layer_types is not supported for %s; "
                    "add layer_types",
-                   pattern->valuestring, keys->family);
+                   pattern, keys->family);
 }
 
 /* Refuse keys of later models that transformers does not read. */
