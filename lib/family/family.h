@@ -230,6 +230,11 @@ void fm_weights_print_shape(char *text, size_t size, const uint64_t *shape, int 
 uint64_t fm_weights_count(const struct fm_config *config, const struct fm_weight *w, int l,
                           uint64_t channels);
 
+/* FM_EFORMAT unless a tensor has that shape; `who` begins the reason, as in "config.json
+ * requires". */
+int fm_weights_check_shape(const struct fm_tensor *t, const uint64_t *want, int dims,
+                           const char *who, struct fm_err *err);
+
 /*
  * FM_EFORMAT unless the tensor of layer l has the row's shape; `channels` is the sum of the
  * layer's caps.  FM_ECONFIG with advice unless its dtype is BF16, F16 or F32, or that of the codes

@@ -216,24 +216,30 @@ void fm_weights_print_shape(char *text, size_t size, const uint64_t *shape, int 
         snprintf(text + at, size - at, dims ? ")" : "()");
 }
 
+int fm_weights_check_shape(const struct fm_tensor *t, const uint64_t *want, int dims,
+                           const char *who, struct fm_err *err)
+{
+    if (fm_tensor_shaped(t, want, dims))
+        return FM_OK;
+    char has[192], needs[96];
+    fm_weights_print_shape(has, sizeof has, t->shape, t->dims);
+    fm_weights_print_shape(needs, sizeof needs, want, dims);
+    return fm_fail(err, FM_EFORMAT, "tensor '%s' has shape %s, but %s %s", t->name, has, who,
+                   needs);
+}
+
 int fm_weights_check(const struct fm_config *c, const struct fm_weight *w,
                      const struct fm_tensor *t, const struct fm_storage *storage, int l,
                      uint64_t channels, struct fm_err *err)
 {
     uint64_t want[FM_ST_DIMS_MAX] = {0};
     int dims = fm_weights_shape(want, c, w, l, channels);
-    bool same = fm_tensor_shaped(t, want, dims);
     /* In a bundle all experts have the same width, and the expert index is a separate dimension. */
-    if (w->part >= FM_PART_GATE_UP && t->dims == dims + 1)
-        same = t->shape[0] == (uint64_t)c->E && t->shape[1] == want[0] / (uint64_t)c->E &&
-               want[0] % (uint64_t)c->E == 0 && (dims == 1 || t->shape[2] == want[1]);
-    if (!same) {
-        char has[192], needs[64];
-        fm_weights_print_shape(has, sizeof has, t->shape, t->dims);
-        fm_weights_print_shape(needs, sizeof needs, want, dims);
-        return fm_fail(err, FM_EFORMAT, "tensor '%s' has shape %s, but config.json requires %s",
-                       t->name, has, needs);
-    }
+    bool bundled = w->part >= FM_PART_GATE_UP && t->dims == dims + 1 &&
+                   t->shape[0] == (uint64_t)c->E && t->shape[1] == want[0] / (uint64_t)c->E &&
+                   want[0] % (uint64_t)c->E == 0 && (dims == 1 || t->shape[2] == want[1]);
+    if (!bundled && fm_weights_check_shape(t, want, dims, "config.json requires", err))
+        return err->code;
     if (fm_dtype_is_weight(t->dtype) || (storage && t->dtype == storage->codes))
         return FM_OK;
     bool codes = storage && strcmp(storage->weight, storage->codes_end) == 0;

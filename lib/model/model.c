@@ -658,18 +658,13 @@ static const struct fm_stored *find_joint(const struct fm_model *m, const char *
 static int check_joint(const struct fm_model *m, const char *pattern, uint64_t columns,
                        struct fm_err *err)
 {
-    char has[192], needs[64];
     const uint64_t want[2] = {(uint64_t)m->config.H, columns};
-    int dims = columns ? 2 : 1;
     const struct fm_stored *s = find_joint(m, pattern, err);
     if (!s)
         return err->code;
     const struct fm_tensor *t = s->tensor;
-    fm_weights_print_shape(has, sizeof has, t->shape, t->dims);
-    fm_weights_print_shape(needs, sizeof needs, want, dims);
-    if (strcmp(has, needs) != 0)
-        return fm_fail(err, FM_EFORMAT, "%s: tensor '%s' has shape %s, but config.json requires %s",
-                       m->path, t->name, has, needs);
+    if (fm_weights_check_shape(t, want, columns ? 2 : 1, "config.json requires", err))
+        return fm_within(err, "%s", m->path);
     if (!fm_dtype_is_weight(t->dtype))
         return fm_fail(err, FM_ECONFIG, "%s: tensor '%s' is %s; it must be BF16, F16 or F32",
                        m->path, t->name, fm_dtype_name(t->dtype));

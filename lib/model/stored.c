@@ -144,20 +144,6 @@ int fm_stored_check_pair(const struct fm_stored *s, fm_stored_find *find, const 
                    own);
 }
 
-/* FM_EFORMAT unless the tensor has that shape; `who` begins the reason, as in "config.json
- * requires". */
-static int check_shape(const struct fm_tensor *t, const uint64_t *want, int dims, const char *who,
-                       struct fm_err *err)
-{
-    if (fm_tensor_shaped(t, want, dims))
-        return FM_OK;
-    char has[192], needs[96];
-    fm_weights_print_shape(has, sizeof has, t->shape, t->dims);
-    fm_weights_print_shape(needs, sizeof needs, want, dims);
-    return fm_fail(err, FM_EFORMAT, "tensor '%s' has shape %s, but %s %s", t->name, has, who,
-                   needs);
-}
-
 /* FM_ECONFIG, with a list of dtypes, unless scales may have that dtype. */
 static int check_scale_dtype(const struct fm_storage *s, const struct fm_tensor *t,
                              struct fm_err *err)
@@ -228,7 +214,7 @@ static int check_single(const struct fm_stored *s, struct fm_err *err)
     if (s->zero && s->zero->dtype != FM_U8)
         return fm_fail(err, FM_EFORMAT, "tensor '%s' is %s; zero points must be U8", s->zero->name,
                        fm_dtype_name(s->zero->dtype));
-    if (s->zero && check_shape(s->zero, s->scale->shape, 2, "its scales require", err))
+    if (s->zero && fm_weights_check_shape(s->zero, s->scale->shape, 2, "its scales require", err))
         return err->code;
     if (s->shape && (s->shape->dtype != FM_I64 || fm_tensor_count(s->shape) != 2))
         return fm_fail(err, FM_EFORMAT, "tensor '%s' is not two numbers of type I64",
@@ -286,7 +272,7 @@ int fm_stored_check(const struct fm_stored *s, struct fm_err *err)
     else
         snprintf(who, sizeof who, "a scale for each %s requires",
                  scheme.block_rows ? "row" : "expert");
-    return check_shape(s->scale, want + !experts, 2 + experts, who, err);
+    return fm_weights_check_shape(s->scale, want + !experts, 2 + experts, who, err);
 }
 
 /* The part as which a weight's codes are stored if they are transposed; -1 for other parts. */
@@ -341,12 +327,12 @@ int fm_stored_check_weight(enum fm_weight_part *part, const struct fm_stored *s,
         return rc;
     if (!columns) {
         *row = *row * bits / (uint64_t)fm_dtype_bits(t->dtype);
-        return check_shape(t, own, dims, "config.json requires", err);
+        return fm_weights_check_shape(t, own, dims, "config.json requires", err);
     }
     *part = (enum fm_weight_part)as;
     uint64_t block = (uint64_t)scheme.block_columns;
     const uint64_t want[] = {own[0], own[2], *row / block, block * bits / 8};
-    return check_shape(t, want, 4, "config.json requires", err);
+    return fm_weights_check_shape(t, want, 4, "config.json requires", err);
 }
 
 enum fm_weight_part fm_stored_part(const struct fm_storage *storage, enum fm_weight_part part)
