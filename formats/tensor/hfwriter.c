@@ -21,18 +21,16 @@ static int cut(struct fm_hfwriter *w, uint64_t shard_bytes, struct fm_err *err)
     if (!w->file)
         return err->code;
     w->files = 1;
-    uint64_t filled = 0;
+    uint64_t left = shard_bytes;
     for (size_t i = 0; i < w->tensors; i++) {
-        struct fm_hfwriter_file *f = &w->file[w->files - 1];
-        if (f->count && w->tensor[i].size > shard_bytes - filled) {
-            f = &w->file[w->files++];
-            f->first = i;
-            filled = 0;
+        uint64_t size = w->tensor[i].size;
+        if (size > left && w->file[w->files - 1].count) {
+            w->file[w->files++].first = i;
+            left = shard_bytes;
         }
-        f->count++;
-        filled +=
-            w->tensor[i].size < shard_bytes - filled ? w->tensor[i].size : shard_bytes - filled;
-        if (__builtin_add_overflow(w->tensor_bytes, w->tensor[i].size, &w->tensor_bytes))
+        w->file[w->files - 1].count++;
+        left -= size < left ? size : left;
+        if (__builtin_add_overflow(w->tensor_bytes, size, &w->tensor_bytes))
             return fm_fail(err, FM_ECONFIG, "the tensors together pass 2^64 bytes");
     }
     return FM_OK;
