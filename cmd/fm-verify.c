@@ -307,8 +307,8 @@ static int work(const struct fm_cli *cli, struct fm_verify_options *options,
     if (cli->dry_run && fm_verify_plan(&cli->run, options, err))
         return err->code;
     if (cli->dry_run)
-        return fm_verify_is_alone(options) ? dry_run_table(cli, options, err)
-                                           : dry_run(cli, options, err);
+        return fm_verify_is_unpaired(options) ? dry_run_table(cli, options, err)
+                                              : dry_run(cli, options, err);
     if (fm_cli_text_open(&text, err))
         return err->code;
     struct findings findings = {text.out, cJSON_CreateArray(), NULL};

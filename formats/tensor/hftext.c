@@ -337,14 +337,14 @@ static bool is_word(char c)
 
 /* Cut a pattern or expression in place, as cut_name cuts names, wherever the word of a prefix is
  * spelled out. */
-static bool cut_word(char *text, const char *word, bool alone)
+static bool cut_word(char *text, const char *word, bool outermost)
 {
     bool changed = false;
     for (char *at = text; (at = strstr(at, word));) {
         const char *end = at + strlen(word);
         size_t dot = dot_of(end), inner = inner_of(text, at);
-        bool outer =
-            alone && (starts(end + dot, "lm_head") ||
+        bool outer = outermost &&
+                     (starts(end + dot, "lm_head") ||
                       (starts(end + dot, "model") && dot_of(end + dot + sizeof "model" - 1) > 0));
         const char *start = at - inner;
         if (dot == 0 || !(inner || outer) || (start > text && is_word(start[-1]))) {

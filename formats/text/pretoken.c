@@ -57,9 +57,9 @@ static uint32_t class_point(const char **at)
     int bytes = 1;
     uint32_t c;
     if ((*at)[0] == '\\') {
-        const char *behind = (*at)[1] ? strchr("rn-[]\\^.$|", (*at)[1]) : NULL;
-        *at += behind ? 2 : 0;
-        return !behind ? 0 : *behind == 'r' ? '\r' : *behind == 'n' ? '\n' : (uint32_t)*behind;
+        const char *escaped = (*at)[1] ? strchr("rn-[]\\^.$|", (*at)[1]) : NULL;
+        *at += escaped ? 2 : 0;
+        return !escaped ? 0 : *escaped == 'r' ? '\r' : *escaped == 'n' ? '\n' : (uint32_t)*escaped;
     }
     if (strchr("[]^-&", (*at)[0])) /* true for the final NUL too */
         return 0;
@@ -252,16 +252,16 @@ static size_t next_qwen2(const struct scan *s, int letters, int digits)
     int others = letters | FM_NUMBER | FM_SPACE;
     if (n)
         return n;
-    int class = class_at(s, 0, &first), behind = class_at(s, first, &second);
+    int class = class_at(s, 0, &first), following = class_at(s, first, &second);
     if (class & FM_LETTER)
         return skip(s, first, letters);
     if (class & FM_NUMBER)
         return numbers(s, first, digits);
-    if (!(class & FM_NEWLINE) && ((class | behind) & letters))
+    if (!(class & FM_NEWLINE) && ((class | following) & letters))
         return skip(s, first, letters);
     if (!(class & FM_SPACE))
         return skip(s, skip_others(s, first, others), FM_NEWLINE);
-    if (s->text[0] == ' ' && second > first && !(behind & (FM_NUMBER | FM_SPACE)))
+    if (s->text[0] == ' ' && second > first && !(following & (FM_NUMBER | FM_SPACE)))
         return skip(s, skip_others(s, second, others), FM_NEWLINE);
     n = line_end(s);
     return n ? n : spaces(s);
@@ -329,7 +329,7 @@ static bool is_ascii_letter(char c)
 static size_t match_deepseek(const struct scan *s)
 {
     size_t first, second, n = 1;
-    int class = class_at(s, 0, &first), behind = class_at(s, first, &second);
+    int class = class_at(s, 0, &first), following = class_at(s, first, &second);
     if (class & FM_SIGN && s->size > 1 && s->text[0] > 0 && is_ascii_letter(s->text[1])) {
         while (n < s->size && is_ascii_letter(s->text[n]))
             n++;
@@ -337,9 +337,9 @@ static size_t match_deepseek(const struct scan *s)
     }
     if (class & (FM_LETTER | FM_MARK))
         return skip(s, first, FM_LETTER | FM_MARK);
-    if (!(class & (FM_NEWLINE | FM_SIGN)) && behind & (FM_LETTER | FM_MARK))
+    if (!(class & (FM_NEWLINE | FM_SIGN)) && following & (FM_LETTER | FM_MARK))
         return skip(s, second, FM_LETTER | FM_MARK);
-    if (class & FM_SIGN || (s->text[0] == ' ' && behind & FM_SIGN))
+    if (class & FM_SIGN || (s->text[0] == ' ' && following & FM_SIGN))
         return skip(s, skip(s, first, FM_SIGN), FM_NEWLINE);
     n = line_end(s);
     return n ? n : spaces(s);

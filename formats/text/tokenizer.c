@@ -282,8 +282,8 @@ static int class_at(const struct fm_encoder *e, const char *text, size_t at, siz
     return class;
 }
 
-static bool stands_alone(const struct fm_encoder *e, const char *text, size_t size, size_t begin,
-                         size_t end)
+static bool is_single_word(const struct fm_encoder *e, const char *text, size_t size, size_t begin,
+                           size_t end)
 {
     size_t ignored;
     return (begin == 0 || !(class_before(e, text, begin, &ignored) & FM_WORD)) &&
@@ -304,7 +304,7 @@ static void encode_around(struct fm_encoder *e, const struct fm_matcher *m, cons
     for (size_t at = 0; at < size; at = next) {
         const struct fm_added *a = m->count ? match_at(m, text + at, size - at) : NULL;
         next = a ? at + a->size : m->count ? at + 1 : size;
-        if (!a || (a->single_word && !stands_alone(e, text, size, at, next)))
+        if (!a || (a->single_word && !is_single_word(e, text, size, at, next)))
             continue;
         size_t begin = at, end = next, p;
         while (a->lstrip && begin > 0 && (class_before(e, text, begin, &p) & FM_SPACE))

@@ -416,13 +416,13 @@ static int read_split(struct fm_tokenizer *t, const cJSON *o, struct fm_err *err
     return invert ? refuse(err, "pre_tokenizer", "Split with invert") : FM_OK;
 }
 
-/* `alone`: there is no pre-tokenizer before it. */
-static int read_byte_level(struct fm_tokenizer *t, const cJSON *o, bool alone, struct fm_err *err)
+/* `first`: there is no pre-tokenizer before it. */
+static int read_byte_level(struct fm_tokenizer *t, const cJSON *o, bool first, struct fm_err *err)
 {
     int rc = check_keys(o, "type|add_prefix_space|trim_offsets|use_regex", err);
     t->bpe.byte_level = true;
     t->prefix_space = flag(o, "add_prefix_space", true);
-    if (!rc && !alone && t->prefix_space)
+    if (!rc && !first && t->prefix_space)
         rc = refuse(err, "pre_tokenizer", "ByteLevel with add_prefix_space after others");
     return rc || !flag(o, "use_regex", true) ? rc : add_pretoken(t, FM_PRETOKEN_BYTE_LEVEL, err);
 }
@@ -477,12 +477,12 @@ static int read_pre_tokenizer(struct fm_tokenizer *t, const cJSON *o, struct fm_
 /* --- post-processor --- */
 
 static int read_template_ids(struct fm_tokenizer *t, const cJSON *name, const cJSON *known,
-                             bool behind, struct fm_err *err)
+                             bool suffix, struct fm_err *err)
 {
     const char *id = cJSON_IsString(name) ? name->valuestring : "";
     const cJSON *token = cJSON_GetObjectItemCaseSensitive(known, id);
     const cJSON *ids = cJSON_GetObjectItemCaseSensitive(token, "ids");
-    int *n = behind ? &t->backs : &t->fronts;
+    int *n = suffix ? &t->backs : &t->fronts;
     if (!cJSON_IsArray(ids))
         return fm_fail(err, FM_EFORMAT, "the template has '%.80s', which is not one of its tokens",
                        id);
@@ -493,7 +493,7 @@ static int read_template_ids(struct fm_tokenizer *t, const cJSON *name, const cJ
         if (*n == FM_TEMPLATE_MAX)
             return fm_fail(err, FM_ECONFIG, "a template of more than %d tokens is not supported",
                            FM_TEMPLATE_MAX);
-        (behind ? t->back : t->front)[(*n)++] = (int32_t)v->valuedouble;
+        (suffix ? t->back : t->front)[(*n)++] = (int32_t)v->valuedouble;
     }
     return FM_OK;
 }
@@ -502,7 +502,7 @@ static int read_template(struct fm_tokenizer *t, const cJSON *o, struct fm_err *
 {
     const cJSON *single = cJSON_GetObjectItemCaseSensitive(o, "single");
     const cJSON *known = cJSON_GetObjectItemCaseSensitive(o, "special_tokens");
-    bool behind = false;
+    bool suffix = false;
     int rc = check_keys(o, "type|single|pair|special_tokens", err);
     if (!rc && (t->fronts || t->backs))
         rc = refuse(err, "post_processor", "two templates");
@@ -510,13 +510,13 @@ static int read_template(struct fm_tokenizer *t, const cJSON *o, struct fm_err *
         const cJSON *special = cJSON_GetObjectItemCaseSensitive(p, "SpecialToken");
         if (special)
             rc = read_template_ids(t, cJSON_GetObjectItemCaseSensitive(special, "id"), known,
-                                   behind, err);
-        else if (behind || !cJSON_GetObjectItemCaseSensitive(p, "Sequence"))
+                                   suffix, err);
+        else if (suffix || !cJSON_GetObjectItemCaseSensitive(p, "Sequence"))
             rc = fm_fail(err, FM_EFORMAT, "the template must have exactly one Sequence");
         else
-            behind = true;
+            suffix = true;
     }
-    return rc || behind ? rc : refuse(err, "post_processor", "a template without a text");
+    return rc || suffix ? rc : refuse(err, "post_processor", "a template without a text");
 }
 
 static int read_post_processor(struct fm_tokenizer *t, const cJSON *o, struct fm_err *err)

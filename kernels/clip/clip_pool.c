@@ -160,7 +160,7 @@ void fm_clip_pool_want(int threads)
     pthread_sigmask(SIG_SETMASK, &old, NULL);
 }
 
-static void run_alone(int n, void (*task)(void *arg, int i, int worker), void *arg)
+static void run_serial(int n, void (*task)(void *arg, int i, int worker), void *arg)
 {
     for (int i = 0; i < n; i++)
         task(arg, i, 0);
@@ -200,7 +200,7 @@ static void close_loop(void)
 void fm_clip_pool_for(int threads, int n, void (*task)(void *arg, int i, int worker), void *arg)
 {
     if (threads < 2 || n < 2 || pthread_mutex_trylock(&pool.owner) != 0) {
-        run_alone(n, task, arg);
+        run_serial(n, task, arg);
         return;
     }
     if (pool.helpers > 0) {
@@ -208,7 +208,7 @@ void fm_clip_pool_for(int threads, int n, void (*task)(void *arg, int i, int wor
         run_tasks(&pool.loop, 0);
         close_loop();
     } else {
-        run_alone(n, task, arg);
+        run_serial(n, task, arg);
     }
     pthread_mutex_unlock(&pool.owner);
 }

@@ -263,10 +263,10 @@ FM_CLONES(void, solve_back, (const struct chunk *y), (y))
         float *restrict dv = r->dx + y->v + (int64_t)t * r->x_step;
         int64_t gate = y->gate + (int64_t)t * r->Q;
         for (int i = t + 1; i < n; i++) {
-            const float *restrict behind = y->z + (int64_t)i * D;
+            const float *restrict later = y->z + (int64_t)i * D;
             float by = y->A[(int64_t)i * n + t];
             for (int j = 0; j < D; j++)
-                x[j] -= by * behind[j];
+                x[j] -= by * later[j];
         }
         r->dbeta[gate] = (float)fm_dot(y->u + (int64_t)t * D, x, D);
         for (int j = 0; j < D; j++)

@@ -295,10 +295,10 @@ static void head_back(struct head *a, const struct states *y)
             step(a, z + (i + 1) * size, first + i);
         }
         for (int i = n - 1; i >= 0; i--) {
-            double *behind = z + (i + 1) * size;
-            memcpy(behind, z + i * size, bytes);
-            step(a, behind, first + i);
-            step_back(a, behind, z + i * size, y->dz, y->scratch, first + i);
+            double *after = z + (i + 1) * size;
+            memcpy(after, z + i * size, bytes);
+            step(a, after, first + i);
+            step_back(a, after, z + i * size, y->dz, y->scratch, first + i);
         }
     }
 }

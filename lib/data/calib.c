@@ -235,11 +235,11 @@ static int next_input(struct mixture *m)
     int best = 0;
     __int128 most = 0;
     for (int s = 0; s < m->inputs; s++) {
-        __int128 behind = (__int128)m->weight[s] * (i + 1) - (__int128)sum * m->taken[s];
-        if (s > 0 && behind <= most)
+        __int128 deficit = (__int128)m->weight[s] * (i + 1) - (__int128)sum * m->taken[s];
+        if (s > 0 && deficit <= most)
             continue;
         best = s;
-        most = behind;
+        most = deficit;
     }
     if (m->taken[best] == m->all[best])
         return -1;

@@ -57,7 +57,7 @@ struct fm_recover_options {
     double balance_eps; /* cross: a subnet's weight is |L_full| / (|L_sub| + eps): 1e-6 */
 };
 
-/* What a closed form served. */
+/* The masks for which a closed form was solved. */
 struct fm_recover_served {
     int masks; /* 0: training, at one mask or at all */
     int mask[FM_LORAFILE_SERVED];

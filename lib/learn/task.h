@@ -63,8 +63,8 @@ struct fm_task {
  * the ranking may have been made from the tokens held out here.  Checks that the output can be
  * written.  FM_ELOCKED if another run has the state file.
  *
- * `dry`: for --dry-run, which leaves the output, the state file and, for the run itself, a stream
- * on standard input alone.
+ * `dry`: for --dry-run, which touches neither the output nor the state file nor, for the run
+ * itself, a stream on standard input.
  */
 int fm_task_open(struct fm_task *task, const struct fm_run_options *run, const char *needs,
                  bool dry, struct fm_err *err);

@@ -24,7 +24,7 @@ static int is_directory(bool *directory, const char *path, struct fm_err *err)
     return FM_OK;
 }
 
-bool fm_verify_is_alone(const struct fm_verify_options *options)
+bool fm_verify_is_unpaired(const struct fm_verify_options *options)
 {
     struct fm_err unused = {0};
     bool directory = false;

@@ -84,7 +84,7 @@ int fm_verify_plan(const struct fm_run_options *run, const struct fm_verify_opti
                    struct fm_err *err);
 
 /* True if the target is a directory and no bundle is given. */
-bool fm_verify_is_alone(const struct fm_verify_options *options);
+bool fm_verify_is_unpaired(const struct fm_verify_options *options);
 
 /* Count the files and bytes in the table of an exported directory, and fm-export.json, which has
  * the table; reads only that file.  FM_EFORMAT. */
