@@ -130,7 +130,7 @@ static float scale_of_block(void *stored, const struct fm_encode_block *b)
     return s;
 }
 
-/* vLLM and SGLang accept only whole blocks (vLLM 0.33, SGLang 0.5.23). */
+/* vLLM and SGLang accept only whole blocks. */
 const struct fm_quantiser fm_to_fp8_block = {
     .name = "fp8-block",
     .config = "\"quant_method\": \"fp8\", \"activation_scheme\": \"dynamic\", \"fmt\": \"e4m3\", "

@@ -87,8 +87,7 @@ static float scale_of_ct(void *stored, const struct fm_encode_block *b)
     return e4m3_value(*byte) / b->factor;
 }
 
-/* SGLang's Marlin kernel needs widths that are multiples of 64; vLLM pads other widths (vLLM 0.33,
- * SGLang 0.5.23). */
+/* SGLang's Marlin kernel needs widths that are multiples of 64; vLLM pads other widths. */
 #define MULTIPLE .multiple = {64, 16, 64}
 
 const struct fm_quantiser fm_to_nvfp4 = {

@@ -1,7 +1,6 @@
 /*
  * Which files and keys of a checkpoint an export leaves out.  The lists below come from the sources
- * of the loaders (transformers 5.23, vLLM 0.33, SGLang 0.5.23, ModelScope 1.40,
- * sentence-transformers 6.2, peft 0.21).
+ * of the loaders: transformers, vLLM, SGLang, ModelScope, sentence-transformers and peft.
  */
 #include "lib/export/trust.h"
 
