@@ -5,7 +5,37 @@
  */
 #include "lib/family/models/deepseek.h"
 
+#include "lib/block/gqa.h"
+#include "lib/block/mla.h"
+#include "lib/block/norm.h"
 #include "lib/family/family.h"
+
+/* clang-format off */
+const struct fm_weight fm_deepseek_gqa_weights[] = {
+    FM_DECODER_WEIGHTS,
+    FM_GQA_WEIGHTS(FM_ATTENTION),
+    FM_DEEPSEEK_MOE_WEIGHTS,
+    FM_DEEPSEEK_BIAS_WEIGHT,
+    FM_WEIGHTS_END,
+};
+
+const struct fm_weight fm_deepseek_mla_weights[] = {
+    FM_DECODER_WEIGHTS,
+    FM_MLA_WEIGHTS(FM_ATTENTION),
+    FM_DEEPSEEK_MOE_WEIGHTS,
+    FM_DEEPSEEK_BIAS_WEIGHT,
+    FM_WEIGHTS_END,
+};
+
+const struct fm_weight fm_deepseek_indexed_weights[] = {
+    FM_DECODER_WEIGHTS,
+    FM_MLA_WEIGHTS(FM_ATTENTION),
+    FM_MLA_INDEXER_WEIGHTS(FM_ATTENTION "indexer."),
+    FM_DEEPSEEK_MOE_WEIGHTS,
+    FM_DEEPSEEK_BIAS_WEIGHT,
+    FM_WEIGHTS_END,
+};
+/* clang-format on */
 
 /* Read a number from 0 to `limit`; absent or null: *count is not changed. */
 static int read_count(int *count, const cJSON *json, const char *key, int limit, struct fm_err *err)

@@ -53,4 +53,9 @@ int fm_deepseek_layers(struct fm_config *config, const struct fm_keys *keys, str
     FM_SCORED_BIAS_WEIGHT(FM_MLP "gate.e_score_correction_bias",                                   \
                           FM_MLP "gate.e_score_correction_bias", "E")
 
+/* All tensors of families with these and grouped-query attention, latent attention, or latent
+ * attention with an indexer. */
+extern const struct fm_weight fm_deepseek_gqa_weights[], fm_deepseek_mla_weights[],
+    fm_deepseek_indexed_weights[];
+
 #endif

@@ -7,16 +7,6 @@
 #include "lib/family/extra.h"
 #include "lib/family/family.h"
 
-/* clang-format off */
-static const struct fm_weight weights[] = {
-    FM_DECODER_WEIGHTS,
-    FM_MLA_WEIGHTS(FM_ATTENTION),
-    FM_DEEPSEEK_MOE_WEIGHTS,
-    FM_DEEPSEEK_BIAS_WEIGHT,
-    FM_WEIGHTS_END,
-};
-/* clang-format on */
-
 static const struct fm_deepseek_layers layers = {.dense = 3, .shared = 1};
 
 static const struct fm_mla_options attention = {.interleave_key = true,
@@ -37,6 +27,6 @@ const struct fm_model_family fm_deepseek_v3 = {
     .needed = "n_group topk_group",       /* transformers' defaults are 8 and 4 */
     .same = "qk_rope_head_dim head_dim;", /* transformers rotates head_dim elements */
     .keys = FM_DEEPSEEK_KEYS " " FM_MLA_KEYS,
-    .weight = weights,
+    .weight = fm_deepseek_mla_weights,
     .extra = &fm_extra_nextn,
 };

@@ -10,17 +10,6 @@
 #include "lib/family/extra.h"
 #include "lib/family/family.h"
 
-/* clang-format off */
-static const struct fm_weight weights[] = {
-    FM_DECODER_WEIGHTS,
-    FM_MLA_WEIGHTS(FM_ATTENTION),
-    FM_MLA_INDEXER_WEIGHTS(FM_ATTENTION "indexer."),
-    FM_DEEPSEEK_MOE_WEIGHTS,
-    FM_DEEPSEEK_BIAS_WEIGHT,
-    FM_WEIGHTS_END,
-};
-/* clang-format on */
-
 static const struct fm_deepseek_layers layers = {.dense = 3, .shared = 1, .listed = true};
 
 static const struct fm_mla_options attention = {.indexer = true,
@@ -49,6 +38,6 @@ const struct fm_model_family fm_deepseek_v32 = {
     .only = only,
     .needed = "n_group topk_group", /* transformers' defaults are 8 and 4 */
     .keys = FM_DEEPSEEK_KEYS " " FM_MLA_KEYS " " FM_MLA_INDEXER_KEYS,
-    .weight = weights,
+    .weight = fm_deepseek_indexed_weights,
     .extra = &fm_extra_nextn,
 };

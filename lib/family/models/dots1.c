@@ -5,16 +5,6 @@
 #include "lib/family/models/deepseek.h"
 #include "lib/family/family.h"
 
-/* clang-format off */
-static const struct fm_weight weights[] = {
-    FM_DECODER_WEIGHTS,
-    FM_GQA_WEIGHTS(FM_ATTENTION),
-    FM_DEEPSEEK_MOE_WEIGHTS,
-    FM_DEEPSEEK_BIAS_WEIGHT,
-    FM_WEIGHTS_END,
-};
-/* clang-format on */
-
 /* Without layer_types, layers from max_window_layers on have a window unless sliding_window is
  * null.  Windows in layer_types are refused by lib/block/gqa.c. */
 static int refuse_windows(const struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
@@ -57,5 +47,5 @@ const struct fm_model_family fm_dots1 = {
     .eps = 1e-6,
     .positions = 2048,
     .keys = FM_DEEPSEEK_KEYS " max_window_layers",
-    .weight = weights,
+    .weight = fm_deepseek_gqa_weights,
 };

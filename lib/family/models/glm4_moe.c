@@ -6,16 +6,6 @@
 #include "lib/family/extra.h"
 #include "lib/family/family.h"
 
-/* clang-format off */
-static const struct fm_weight weights[] = {
-    FM_DECODER_WEIGHTS,
-    FM_GQA_WEIGHTS(FM_ATTENTION),
-    FM_DEEPSEEK_MOE_WEIGHTS,
-    FM_DEEPSEEK_BIAS_WEIGHT,
-    FM_WEIGHTS_END,
-};
-/* clang-format on */
-
 static const struct fm_deepseek_layers layers = {.dense = 1, .shared = 1};
 
 static const struct fm_gqa_options attention = {.bias_key = "attention_bias",
@@ -35,6 +25,6 @@ const struct fm_model_family fm_glm4_moe = {
     .eps = 1e-5,
     .positions = 131072,
     .keys = FM_DEEPSEEK_KEYS " use_qk_norm",
-    .weight = weights,
+    .weight = fm_deepseek_gqa_weights,
     .extra = &fm_extra_nextn,
 };

@@ -5,16 +5,6 @@
 #include "lib/family/extra.h"
 #include "lib/family/family.h"
 
-/* clang-format off */
-static const struct fm_weight weights[] = {
-    FM_DECODER_WEIGHTS,
-    FM_MLA_WEIGHTS(FM_ATTENTION),
-    FM_DEEPSEEK_MOE_WEIGHTS,
-    FM_DEEPSEEK_BIAS_WEIGHT,
-    FM_WEIGHTS_END,
-};
-/* clang-format on */
-
 static const struct fm_deepseek_layers layers = {
     .dense = 1, .shared = 1, .listed = true, .unread = true};
 
@@ -34,6 +24,6 @@ const struct fm_model_family fm_glm4_moe_lite = {
     .positions = 202752,
     .same = "qk_rope_head_dim head_dim;", /* transformers rotates head_dim elements */
     .keys = FM_DEEPSEEK_KEYS " " FM_MLA_KEYS,
-    .weight = weights,
+    .weight = fm_deepseek_mla_weights,
     .extra = &fm_extra_nextn,
 };

@@ -5,16 +5,6 @@
 #include "lib/family/models/deepseek.h"
 #include "lib/family/family.h"
 
-/* clang-format off */
-static const struct fm_weight weights[] = {
-    FM_DECODER_WEIGHTS,
-    FM_GQA_WEIGHTS(FM_ATTENTION),
-    FM_DEEPSEEK_MOE_WEIGHTS,
-    FM_DEEPSEEK_BIAS_WEIGHT,
-    FM_WEIGHTS_END,
-};
-/* clang-format on */
-
 static const struct fm_deepseek_layers layers = {.dense = 0, .shared = 1, .unread = true};
 
 static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
@@ -42,5 +32,5 @@ const struct fm_model_family fm_solar_open = {
     .only = only,
     .needed = "head_dim num_key_value_heads", /* transformers' defaults are 128 and 8 */
     .keys = FM_DEEPSEEK_KEYS,
-    .weight = weights,
+    .weight = fm_deepseek_gqa_weights,
 };
