@@ -38,9 +38,7 @@ static const struct fm_keys_only only[] = {{"mlp_bias", "false"}, {NULL, NULL}};
 const struct fm_model_family fm_axk1 = {
     .name = "axk1",
     .class_name = "AXK1",
-    FM_DEEPSEEK_SIZES,
-    .read_layers = fm_deepseek_layers,
-    .layers_options = &layers,
+    FM_DEEPSEEK_LAYERS,
     FM_BLOCKS(fm_mla, fm_scored, fm_swiglu, fm_rmsnorm),
     .output_norms = FM_NORMS_EXPERTS,
     .eps = 1e-6,

@@ -38,6 +38,9 @@ int fm_deepseek_layers(struct fm_config *config, const struct fm_keys *keys, str
 #define FM_DEEPSEEK_SIZES                                                                          \
     .width_key = "moe_intermediate_size", .experts_key = "n_routed_experts",                       \
     .shared_key = "n_shared_experts"
+/* These keys, and fm_deepseek_layers with the options in `layers`. */
+#define FM_DEEPSEEK_LAYERS                                                                         \
+    FM_DEEPSEEK_SIZES, .read_layers = fm_deepseek_layers, .layers_options = &layers
 
 /* For .keys of struct fm_model_family. */
 #define FM_DEEPSEEK_KEYS                                                                           \

@@ -18,9 +18,7 @@ static const struct fm_scored_options router = FM_DEEPSEEK_V3_ROUTER(1);
 const struct fm_model_family fm_glm4_moe = {
     .name = "glm4_moe",
     .class_name = "Glm4Moe",
-    FM_DEEPSEEK_SIZES,
-    .read_layers = fm_deepseek_layers,
-    .layers_options = &layers,
+    FM_DEEPSEEK_LAYERS,
     FM_BLOCKS(fm_gqa, fm_scored, fm_swiglu, fm_rmsnorm),
     .eps = 1e-5,
     .positions = 131072,

@@ -16,9 +16,7 @@ static const struct fm_scored_options router = FM_DEEPSEEK_V3_ROUTER(1.8);
 const struct fm_model_family fm_glm4_moe_lite = {
     .name = "glm4_moe_lite",
     .class_name = "Glm4MoeLite",
-    FM_DEEPSEEK_SIZES,
-    .read_layers = fm_deepseek_layers,
-    .layers_options = &layers,
+    FM_DEEPSEEK_LAYERS,
     FM_BLOCKS(fm_mla, fm_scored, fm_swiglu, fm_rmsnorm),
     .eps = 1e-5,
     .positions = 202752,

@@ -32,9 +32,7 @@ static const struct fm_scored_options router = {
 const struct fm_model_family fm_mistral4 = {
     .name = "mistral4",
     .class_name = "Mistral4",
-    FM_DEEPSEEK_SIZES,
-    .read_layers = fm_deepseek_layers,
-    .layers_options = &layers,
+    FM_DEEPSEEK_LAYERS,
     FM_BLOCKS(fm_mla, fm_scored, fm_swiglu, fm_rmsnorm),
     .saved_fused = true,
     .eps = 1e-6,
