@@ -8,7 +8,7 @@ usage: BUILD=build tests/measure/real.py MODEL TEXT DIR [--sequences N] [--held 
 TEXT is the folder with KIND-calib.npy and KIND-test.npy.  The calibration is half Python sources and half
 documentation; losses are of other documents of these two kinds, and of two kinds that are not in the
 calibration: manual pages, and messages in German, French and Spanish.  Percentages are relative to the
-unpruned model.  Masks are made for each of the criteria and methods, adapters of N steps of B sequences (4) for the
+unpruned model, each with the standard error of differences paired over the eight parts of two kinds.  Masks are made for each of the criteria and methods, adapters of N steps of B sequences (4) for the
 last of these, and whole experts are removed by REAP.  learned has N steps of one sequence.
 
 Streams and reports go to DIR; what exists is not made again, so an interrupted run can be resumed and rows
@@ -29,6 +29,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = ROOT / os.environ.get("BUILD", "build") / "bin"
 KNOWN, OTHER = ("python", "documentation"), ("manual", "messages")
+PARTS = 4  # of each kind's held-out text, for standard errors
 
 
 class Study:
@@ -38,12 +39,14 @@ class Study:
         self.calib = self.dir / "calib.npy"
         parts = [np.load(a.text / f"{k}-calib.npy")[: a.sequences // 2] for k in KNOWN]
         np.save(self.calib, np.stack(parts, 1).reshape(-1, parts[0].shape[1]))
-        self.held = []
+        self.held, held = [], []
         for kind in KNOWN + OTHER:
-            path = self.dir / f"{kind}.npy"
-            np.save(path, np.load(a.text / f"{kind}-test.npy")[: a.held // 4])
-            self.held.append(f"--eval-tokens={path}")
-        np.save(self.dir / "held.npy", np.concatenate([np.load(x.partition("=")[2]) for x in self.held]))
+            held.append(np.load(a.text / f"{kind}-test.npy")[: a.held // 4])
+            for i in range(PARTS):
+                path = self.dir / f"{kind}-{i}.npy"
+                np.save(path, held[-1][i::PARTS])
+                self.held.append(f"--eval-tokens={path}")
+        np.save(self.dir / "held.npy", np.concatenate(held))
         self.data = [f"--model={a.model}", f"--tokens={self.calib}", "--seq-len=512", *self.held]
 
     def run(self, name, tool, *words):
@@ -65,33 +68,40 @@ class Study:
         return self.run(name, tool, *words)
 
 
-def mean(kinds, names):
-    return float(np.mean([kinds[name] for name in names]))
+def parts(kinds, names):
+    return np.array([kinds[f"{name}-{i}"] for name in names for i in range(PARTS)])
+
+
+def row(quality, budget=0.0):
+    """A budget, and the losses of the parts of the calibrated kinds, and of the others."""
+    return budget, parts(quality["kinds"], KNOWN), parts(quality["kinds"], OTHER)
 
 
 def rows_of(report):
-    """[budget, loss of the calibrated kinds, loss of the others] of each mask that was measured."""
-    out = []
-    for b in report["budgets"]:
-        quality = b.get("recovered") or b.get("quality")
-        if quality:
-            out.append((b["budget"], mean(quality["kinds"], KNOWN), mean(quality["kinds"], OTHER)))
-    return out
+    """The row of each mask that was measured."""
+    found = [(b.get("recovered") or b.get("quality"), b["budget"]) for b in report["budgets"]]
+    return [row(*x) for x in found if x[0]]
+
+
+def at(rows, budget, column):
+    """The losses of the parts at a budget, interpolated linearly between two masks."""
+    x = [r[0] for r in rows]
+    return np.array([np.interp(budget, x, y) for y in zip(*(r[column] for r in rows))])
 
 
 def cell(loss, full):
-    return f"{loss:.3f} ({100 * (loss / full - 1):+.1f} %)"
+    """The mean loss, and its growth in percent, with the standard error of paired differences of the parts."""
+    grown = 100 * (loss - full) / full.mean()
+    return f"{loss.mean():.3f} ({grown.mean():+.1f} ± {grown.std(ddof=1) / len(grown) ** 0.5:.1f} %)"
 
 
 def table(title, budgets, rows, full):
-    """Losses are interpolated linearly between two masks."""
     print(f"\n{title}\n\n|  | text | {' | '.join(f'{b:g}' for b in budgets)} | time |")
     print("| :-- | :-- | " + "--: | " * (len(budgets) + 1))
     for name, found, seconds in rows:
-        x = [r[0] for r in found]
         for column, text in ((1, "calibrated kinds"), (2, "other kinds")):
-            losses = [float(np.interp(b, x, [r[column] for r in found])) for b in budgets]
-            print(f"| {name} | {text} | {' | '.join(cell(y, full[column]) for y in losses)} | {seconds:.0f} s |")
+            cells = (cell(at(found, b, column), full[column]) for b in budgets)
+            print(f"| {name} | {text} | {' | '.join(cells)} | {seconds:.0f} s |")
     sys.stdout.flush()
 
 
@@ -109,7 +119,7 @@ def formats(s, source, full):
             subprocess.run([TOOLS / "fm-pack", "-q", "--export", out, "--budget", "0", "--layout", "uniform",
                             "--weights", name, bundle], check=True, stdout=sys.stderr)  # fmt: skip
         found = s.run(f"quality-{name}", "fm-bench", "quality", "--seq-len=512", *s.held, out)
-        known, other = mean(found["kinds"], KNOWN), mean(found["kinds"], OTHER)
+        _, known, other = row(found)
         print(f"| {name} | {found['bytes'] / 1e6:.0f} | {cell(known, full[1])} | {cell(other, full[2])} |", flush=True)
 
 
@@ -118,13 +128,15 @@ def experts(s, shares, masks, full):
     words = [f"--model={s.a.model}", f"--tokens={s.calib}", f"--eval-tokens={s.dir / 'held.npy'}", "--seq-len=512",
              f"--budgets={','.join(map(str, shares))}"]  # fmt: skip
     found = s.run("experts", "fm-bench", "baselines", *words)
-    row = next(x for x in found["rows"] if x["baseline"] == "reap")
-    x, y = [r[0] for r in masks], [(r[1] + r[2]) / 2 for r in masks]
-    full = (full[1] + full[2]) / 2
+    reap = next(x for x in found["rows"] if x["baseline"] == "reap")
+    full = np.mean(full[1:])
     print(f"\nWhole experts removed, all four kinds\n\n| | {' | '.join(f'{b:g}' for b in shares)} |")
     print("| :-- | " + "--: | " * len(shares))
-    print(f"| REAP | {' | '.join(cell(c['ce'], full) for c in row['cells'])} |")
-    print(f"| masks | {' | '.join(cell(float(np.interp(b, x, y)), full) for b in shares)} |", flush=True)
+    for name, losses in (
+        ("REAP", [c["ce"] for c in reap["cells"]]),
+        ("masks", [np.mean([at(masks, b, 1), at(masks, b, 2)]) for b in shares]),
+    ):
+        print(f"| {name} | {' | '.join(f'{x:.3f} ({100 * (x / full - 1):+.1f} %)' for x in losses)} |", flush=True)
 
 
 def main():
