@@ -47,7 +47,8 @@ class Study:
                 np.save(path, held[-1][i::PARTS])
                 self.held.append(f"--eval-tokens={path}")
         np.save(self.dir / "held.npy", np.concatenate(held))
-        self.data = [f"--model={a.model}", f"--tokens={self.calib}", "--seq-len=512", *self.held]
+        self.data = ["--seq-len=512", f"--model={a.model}", f"--tokens={self.calib}", *self.held,
+                     f"--max-eval-tokens={512 * a.held}"]  # fmt: skip
 
     def run(self, name, tool, *words):
         """The report of a tool, with its seconds; run it unless the report exists."""
