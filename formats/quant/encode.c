@@ -14,20 +14,6 @@
 #include "lib/base/pool.h"
 #include "lib/base/vector.h"
 
-FM_INLINE uint32_t bits_of(float x)
-{
-    uint32_t u;
-    memcpy(&u, &x, sizeof u);
-    return u;
-}
-
-FM_INLINE float float_of(uint32_t u)
-{
-    float x;
-    memcpy(&x, &u, sizeof x);
-    return x;
-}
-
 /*
  * |x| as a small float with `fraction` fraction bits, whose smallest normal number is 2^lowest: the
  * fraction of x is rounded to that many bits, ties to even, and the exponent is rebased.  Values
@@ -42,8 +28,8 @@ FM_INLINE uint32_t small_float(uint32_t magnitude, uint32_t largest, int fractio
     int32_t first = (127 + lowest) << 23; /* 2^lowest */
     int32_t odd = a >> cut & 1;
     uint32_t normal = (uint32_t)(a + (1 << (cut - 1)) - 1 + odd - (first - (1 << 23))) >> cut;
-    float step = float_of((uint32_t)(127 + lowest - fraction + 23) << 23);
-    uint32_t tiny = bits_of(float_of((uint32_t)a) + step) - bits_of(step);
+    float step = fm_float_of((uint32_t)(127 + lowest - fraction + 23) << 23);
+    uint32_t tiny = fm_bits_of(fm_float_of((uint32_t)a) + step) - fm_bits_of(step);
     uint32_t below = 0U - (uint32_t)(a < first);
     return (tiny & below) | (normal & ~below);
 }
@@ -51,14 +37,14 @@ FM_INLINE uint32_t small_float(uint32_t magnitude, uint32_t largest, int fractio
 /* E4M3: -0, and negative numbers that round to 0, give -0. */
 FM_INLINE uint8_t e4m3_of(float x)
 {
-    uint32_t u = bits_of(x);
+    uint32_t u = fm_bits_of(x);
     return (uint8_t)((u >> 24 & 0x80) | small_float(u & 0x7fffffff, 0x43e00000, 3, -6));
 }
 
 /* E2M1: negative numbers that round to 0 give -0, but -0 gives 0. */
 FM_INLINE uint8_t e2m1_of(float x)
 {
-    uint32_t u = bits_of(x), a = u & 0x7fffffff;
+    uint32_t u = fm_bits_of(x), a = u & 0x7fffffff;
     uint32_t there = 0U - (uint32_t)(a != 0);
     return (uint8_t)((u >> 28 & 8 & there) | small_float(a, 0x40c00000, 1, 0));
 }
@@ -68,7 +54,7 @@ FM_INLINE uint8_t int4_of(float x)
 {
     x = x > -8 ? x : -8;
     x = x < 7 ? x : 7;
-    return (uint8_t)((bits_of(x + 0x1.8p23f) - bits_of(0x1.8p23f) + 8) & 15);
+    return (uint8_t)((fm_bits_of(x + 0x1.8p23f) - fm_bits_of(0x1.8p23f) + 8) & 15);
 }
 
 /* q = x / scale, block by block. */
@@ -158,10 +144,10 @@ FM_INLINE void most_of(float *most, const float *x, size_t blocks, size_t block)
     for (size_t b = 0; b < blocks; b++) {
         int32_t m = 0;
         for (size_t i = 0; i < block; i++) {
-            int32_t a = (int32_t)(bits_of(x[b * block + i]) & 0x7fffffff);
+            int32_t a = (int32_t)(fm_bits_of(x[b * block + i]) & 0x7fffffff);
             m = a > m ? a : m;
         }
-        most[b] = float_of((uint32_t)m);
+        most[b] = fm_float_of((uint32_t)m);
     }
 }
 

@@ -70,36 +70,22 @@ bool fm_dtype_is_weight(enum fm_dtype dtype)
     return dtype == FM_BF16 || dtype == FM_F16 || dtype == FM_F32;
 }
 
-static inline float float_of_bits(uint32_t u)
-{
-    float f;
-    memcpy(&f, &u, sizeof f);
-    return f;
-}
-
-static inline uint32_t bits_of_float(float f)
-{
-    uint32_t u;
-    memcpy(&u, &f, sizeof u);
-    return u;
-}
-
 /* A subnormal half is its fraction times 2^-24, which a float represents exactly. */
 static inline float float_of_half(uint16_t h)
 {
     uint32_t sign = (uint32_t)(h & 0x8000u) << 16;
     uint32_t rest = h & 0x7fffu;
     if (rest >= 0x7c00u) /* Inf, NaN */
-        return float_of_bits(sign | 0x7f800000u | (rest & 0x3ffu) << 13);
+        return fm_float_of(sign | 0x7f800000u | (rest & 0x3ffu) << 13);
     if (rest >= 0x0400u)
-        return float_of_bits(sign | ((rest << 13) + 0x38000000u));
+        return fm_float_of(sign | ((rest << 13) + 0x38000000u));
     float tiny = (float)rest * 0x1p-24f;
-    return float_of_bits(sign | bits_of_float(tiny));
+    return fm_float_of(sign | fm_bits_of(tiny));
 }
 
 static inline uint16_t half_of_float(float f)
 {
-    uint32_t u = bits_of_float(f);
+    uint32_t u = fm_bits_of(f);
     uint16_t sign = (uint16_t)(u >> 16 & 0x8000u);
     uint32_t a = u & 0x7fffffffu;
     if (a > 0x7f800000u)
@@ -107,8 +93,8 @@ static inline uint16_t half_of_float(float f)
     if (a >= 0x477ff000u) /* rounds to 65536 or beyond */
         return (uint16_t)(sign | 0x7c00u);
     if (a < 0x38800000u) { /* subnormal: adding 0.5 leaves it in the low bits, rounded */
-        float r = float_of_bits(a) + 0.5f;
-        return (uint16_t)(sign | (bits_of_float(r) - 0x3f000000u));
+        float r = fm_float_of(a) + 0.5f;
+        return (uint16_t)(sign | (fm_bits_of(r) - 0x3f000000u));
     }
     uint32_t odd = a >> 13 & 1u;
     return (uint16_t)(sign | (a + 0xfffu + odd - 0x38000000u) >> 13);
@@ -116,7 +102,7 @@ static inline uint16_t half_of_float(float f)
 
 static inline uint16_t bfloat_of_float(float f)
 {
-    uint32_t u = bits_of_float(f);
+    uint32_t u = fm_bits_of(f);
     if ((u & 0x7fffffffu) > 0x7f800000u)
         return (uint16_t)(u >> 16 | 0x40u);
     return (uint16_t)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
@@ -128,24 +114,24 @@ static inline float float_of_e4m3(uint8_t b)
 {
     int32_t rest = b & 0x7f;
     uint32_t sign = (uint32_t)(b & 0x80u) << 24;
-    uint32_t tiny = bits_of_float((float)rest * 0x1p-9f);
+    uint32_t tiny = fm_bits_of((float)rest * 0x1p-9f);
     uint32_t normal = ((uint32_t)rest << 20) + ((127u - 7u) << 23);
     uint32_t below = 0u - (uint32_t)(rest < 8);
     uint32_t nan = (0u - (uint32_t)(rest == 0x7f)) & 0x7fc00000u;
-    return float_of_bits(sign | nan | (tiny & below) | (normal & ~below));
+    return fm_float_of(sign | nan | (tiny & below) | (normal & ~below));
 }
 
 /* Byte 0 is 2^-127, the only value that is subnormal as a float. */
 static inline float float_of_e8m0(uint8_t b)
 {
-    return float_of_bits(b == 0xffu ? 0x7fc00000u : b ? (uint32_t)b << 23 : 0x00400000u);
+    return fm_float_of(b == 0xffu ? 0x7fc00000u : b ? (uint32_t)b << 23 : 0x00400000u);
 }
 
 FM_CLONES(void, widen_bfloats, (float *restrict dst, const uint16_t *restrict src, size_t n),
           (dst, src, n))
 {
     for (size_t i = 0; i < n; i++)
-        dst[i] = float_of_bits((uint32_t)src[i] << 16);
+        dst[i] = fm_float_of((uint32_t)src[i] << 16);
 }
 
 FM_CLONES(void, narrow_to_bfloats, (uint16_t *restrict dst, const float *restrict src, size_t n),

@@ -44,6 +44,21 @@
 #define FM_CLONES(type, name, parameters, arguments) static type name parameters
 #endif
 
+/* The bits of a float, and the float of these bits. */
+FM_INLINE uint32_t fm_bits_of(float x)
+{
+    uint32_t u;
+    memcpy(&u, &x, sizeof u);
+    return u;
+}
+
+FM_INLINE float fm_float_of(uint32_t u)
+{
+    float x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+
 /*
  * e^x within 1.5 units in the last place (checked over all exponents in test_cpu_products.c), or
  * within one denormal step where the result is denormal; Inf above 88.73, 0 below -103.98, NaN
@@ -65,14 +80,10 @@ FM_INLINE float fm_expf(float x)
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
     p = p * (r * r) + r + 1.0f;
-    uint32_t bits; /* unsigned: if |x| is huge, t is not a shifted integer and this may wrap */
-    memcpy(&bits, &t, sizeof bits);
-    int32_t power = (int32_t)(bits - 0x4b400000u), half = power >> 1; /* the integer n */
-    uint32_t first = (uint32_t)(half + 127) << 23, second = (uint32_t)(power - half + 127) << 23;
-    float a, b;
-    memcpy(&a, &first, sizeof a);
-    memcpy(&b, &second, sizeof b);
-    p = p * a * b;
+    /* The integer n.  Unsigned: if |x| is huge, t is not a shifted integer and this may wrap. */
+    int32_t power = (int32_t)(fm_bits_of(t) - 0x4b400000u), half = power >> 1;
+    p = p * fm_float_of((uint32_t)(half + 127) << 23) *
+        fm_float_of((uint32_t)(power - half + 127) << 23);
     p = x > 88.73f ? __builtin_inff()
                    : p; /* must be last: earlier in the function, compilers turn it into branches */
     return x < -104.0f ? 0.0f : p;
