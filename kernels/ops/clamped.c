@@ -8,11 +8,6 @@ static double smaller(double a, double b)
     return a < b ? a : b;
 }
 
-static double sigmoid(double x)
-{
-    return 1 / (1 + exp(-x));
-}
-
 void ref_swiglu_clamped(struct fm_out h, const float *gu, int n, int I, float alpha, float limit)
 {
     struct fm_mark mark = fm_scratch_mark();
@@ -20,7 +15,7 @@ void ref_swiglu_clamped(struct fm_out h, const float *gu, int n, int I, float al
     for (size_t i = 0; i < (size_t)n * I; i++) {
         double g = smaller(gu[2 * i], limit);
         double u = -smaller(-smaller(gu[2 * i + 1], limit), limit);
-        wide[i] = (float)((u + 1) * g * sigmoid(alpha * g));
+        wide[i] = (float)((u + 1) * g * fm_sigmoid(alpha * g));
     }
     fm_narrow(h, wide, (size_t)n * I);
     fm_scratch_release(mark);
@@ -37,7 +32,7 @@ void ref_swiglu_clamped_back(struct fm_out dgu, const float *dh, const float *gu
             size_t from = (size_t)r * I + j, to = (size_t)r * k + j;
             float gate = gu[2 * from], up = gu[2 * from + 1];
             double g = smaller(gate, limit), u = -smaller(-smaller(up, limit), limit);
-            double s = sigmoid(alpha * g);
+            double s = fm_sigmoid(alpha * g);
             double dg = dh[from] * (u + 1) * (s + alpha * g * s * (1 - s));
             wide[2 * to] = gate > limit ? 0 : (float)dg;
             wide[2 * to + 1] = up > limit || up < -limit ? 0 : (float)(dh[from] * g * s);
@@ -53,7 +48,7 @@ void ref_swiglu_limited(struct fm_out h, const float *gu, int n, int I, float li
     for (size_t i = 0; i < (size_t)n * I; i++) {
         double g = gu[2 * i];
         double u = -smaller(-smaller(gu[2 * i + 1], limit), limit);
-        wide[i] = (float)(smaller(g * sigmoid(g), limit) * u);
+        wide[i] = (float)(smaller(g * fm_sigmoid(g), limit) * u);
     }
     fm_narrow(h, wide, (size_t)n * I);
     fm_scratch_release(mark);
@@ -69,7 +64,7 @@ void ref_swiglu_limited_back(struct fm_out dgu, const float *dh, const float *gu
         for (int j = 0; j < k; j++) {
             size_t from = (size_t)r * I + j, to = (size_t)r * k + j;
             float up = gu[2 * from + 1];
-            double g = gu[2 * from], u = -smaller(-smaller(up, limit), limit), s = sigmoid(g);
+            double g = gu[2 * from], u = -smaller(-smaller(up, limit), limit), s = fm_sigmoid(g);
             double dg = dh[from] * u * (s + g * s * (1 - s));
             wide[2 * to] = g * s > limit ? 0 : (float)dg;
             wide[2 * to + 1] =

@@ -13,11 +13,6 @@
 
 #include "lib/base/pool.h"
 
-static double sigmoid(double z)
-{
-    return 1 / (1 + exp(-z));
-}
-
 /* ---- convolution ---- */
 
 /* The convolution at token t of column h; x and w point to that column. */
@@ -36,7 +31,7 @@ void ref_convolve(float *y, const float *x, const float *w, bool silu, int S, in
         for (int t = 0; t < T; t++)
             for (int h = 0; h < H; h++) {
                 double a = convolved(x + row0 + h, w + (int64_t)h * W, t, H, W);
-                y[row0 + (int64_t)t * H + h] = (float)(silu ? a * sigmoid(a) : a);
+                y[row0 + (int64_t)t * H + h] = (float)(silu ? a * fm_sigmoid(a) : a);
             }
     }
 }
@@ -52,7 +47,7 @@ void ref_convolve_back(float *dx, const float *dy, const float *x, const float *
             int64_t at = (int64_t)s * T * H + h;
             const float *wh = w + (int64_t)h * W;
             for (int t = 0; t < T; t++) {
-                double a = silu ? convolved(x + at, wh, t, H, W) : 0, f = sigmoid(a);
+                double a = silu ? convolved(x + at, wh, t, H, W) : 0, f = fm_sigmoid(a);
                 da[t] = dy[at + (int64_t)t * H] * (silu ? f + a * f * (1 - f) : 1);
             }
             for (int t = 0; t < T; t++) {
@@ -67,19 +62,13 @@ void ref_convolve_back(float *dx, const float *dy, const float *x, const float *
 
 /* ---- gates ---- */
 
-/* ln(1 + e^z) without overflow. */
-static double softplus(double z)
-{
-    return z > 0 ? z + log1p(exp(-z)) : log1p(exp(z));
-}
-
 void ref_delta_gates(float *g, float *beta, const float *a, const float *b, const float *rate,
                      const float *bias, int N, int Q)
 {
     for (size_t i = 0; i < (size_t)N * Q; i++) {
         size_t h = i % (size_t)Q;
-        g[i] = (float)(-exp(rate[h]) * softplus((double)a[i] + bias[h]));
-        beta[i] = (float)sigmoid(b[i]);
+        g[i] = (float)(-exp(rate[h]) * fm_softplus((double)a[i] + bias[h]));
+        beta[i] = (float)fm_sigmoid(b[i]);
     }
 }
 
@@ -88,7 +77,7 @@ void ref_delta_gates_back(float *da, float *db, const float *dg, const float *db
 {
     for (size_t i = 0; i < (size_t)N * Q; i++) {
         size_t h = i % (size_t)Q;
-        da[i] = (float)(dg[i] * -exp(rate[h]) * sigmoid((double)a[i] + bias[h]));
+        da[i] = (float)(dg[i] * -exp(rate[h]) * fm_sigmoid((double)a[i] + bias[h]));
         db[i] = (float)(dbeta[i] * (double)beta[i] * (1 - (double)beta[i]));
     }
 }
@@ -161,6 +150,11 @@ static void step(struct head *a, double *z, int t)
             z[c * D + i] += a->kn[c] * beta * a->d[i];
 }
 
+static struct rule size_rule(int T, int G, int Q, int C, int D)
+{
+    return (struct rule){.T = T, .G = G, .Q = Q, .C = C, .D = D, .width = 2 * G * C + Q * D};
+}
+
 static struct head take_head(const struct rule *r)
 {
     return (struct head){.qn = fm_scratch((size_t)r->C * sizeof(double)),
@@ -171,15 +165,8 @@ static struct head take_head(const struct rule *r)
 void ref_delta_rule(float *o, const float *x, const float *g, const float *beta, int S, int T,
                     int G, int Q, int C, int D)
 {
-    const struct rule r = {.x = x,
-                           .g = g,
-                           .beta = beta,
-                           .T = T,
-                           .G = G,
-                           .Q = Q,
-                           .C = C,
-                           .D = D,
-                           .width = 2 * G * C + Q * D};
+    struct rule r = size_rule(T, G, Q, C, D);
+    r.x = x, r.g = g, r.beta = beta;
     struct fm_mark mark = fm_scratch_mark();
     struct head a = take_head(&r);
     size_t bytes = (size_t)C * D * sizeof(double);
@@ -307,19 +294,9 @@ void ref_delta_rule_back(float *dx, float *dg, float *dbeta, const float *d_o, c
                          const float *g, const float *beta, int S, int T, int G, int Q, int C,
                          int D)
 {
-    const struct rule r = {.x = x,
-                           .g = g,
-                           .beta = beta,
-                           .d_o = d_o,
-                           .dx = dx,
-                           .dg = dg,
-                           .dbeta = dbeta,
-                           .T = T,
-                           .G = G,
-                           .Q = Q,
-                           .C = C,
-                           .D = D,
-                           .width = 2 * G * C + Q * D};
+    struct rule r = size_rule(T, G, Q, C, D);
+    r.x = x, r.g = g, r.beta = beta, r.d_o = d_o;
+    r.dx = dx, r.dg = dg, r.dbeta = dbeta;
     struct fm_mark mark = fm_scratch_mark();
     struct head a = take_head(&r);
     struct states y = take_states(&r);

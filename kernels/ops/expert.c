@@ -35,11 +35,6 @@ void ref_combine(float *y, const float *z, const int32_t *where, const float *we
         }
 }
 
-static double sigmoid(double x)
-{
-    return 1 / (1 + exp(-x));
-}
-
 /* silu(g) = g sigmoid(g). */
 void ref_swiglu(struct fm_out h, const float *gu, int n, int I)
 {
@@ -47,7 +42,7 @@ void ref_swiglu(struct fm_out h, const float *gu, int n, int I)
     float *wide = fm_wide(h, (size_t)n * I);
     for (size_t i = 0; i < (size_t)n * I; i++) {
         double g = gu[2 * i], u = gu[2 * i + 1];
-        wide[i] = (float)(g * sigmoid(g) * u);
+        wide[i] = (float)(g * fm_sigmoid(g) * u);
     }
     fm_narrow(h, wide, (size_t)n * I);
     fm_scratch_release(mark);
@@ -61,7 +56,7 @@ void ref_swiglu_back(struct fm_out dgu, const float *dh, const float *gu, int n,
     for (int r = 0; r < n; r++)
         for (int j = 0; j < k; j++) {
             size_t from = (size_t)r * I + j, to = (size_t)r * k + j;
-            double g = gu[2 * from], u = gu[2 * from + 1], s = sigmoid(g);
+            double g = gu[2 * from], u = gu[2 * from + 1], s = fm_sigmoid(g);
             wide[2 * to] = (float)(dh[from] * u * s * (1 + g * (1 - s)));
             wide[2 * to + 1] = (float)(dh[from] * g * s);
         }
@@ -78,7 +73,7 @@ void ref_geglu(struct fm_out h, const float *gu, int n, int I)
     float *wide = fm_wide(h, (size_t)n * I);
     for (size_t i = 0; i < (size_t)n * I; i++) {
         double g = gu[2 * i], u = gu[2 * i + 1];
-        wide[i] = (float)(g * sigmoid(GELU_RATE * (g + GELU_CUBE * g * g * g)) * u);
+        wide[i] = (float)(g * fm_sigmoid(GELU_RATE * (g + GELU_CUBE * g * g * g)) * u);
     }
     fm_narrow(h, wide, (size_t)n * I);
     fm_scratch_release(mark);
@@ -93,7 +88,7 @@ void ref_geglu_back(struct fm_out dgu, const float *dh, const float *gu, int n, 
         for (int j = 0; j < k; j++) {
             size_t from = (size_t)r * I + j, to = (size_t)r * k + j;
             double g = gu[2 * from], u = gu[2 * from + 1];
-            double s = sigmoid(GELU_RATE * (g + GELU_CUBE * g * g * g));
+            double s = fm_sigmoid(GELU_RATE * (g + GELU_CUBE * g * g * g));
             double slope = GELU_RATE * (1 + 3 * GELU_CUBE * g * g);
             wide[2 * to] = (float)(dh[from] * u * s * (1 + g * (1 - s) * slope));
             wide[2 * to + 1] = (float)(dh[from] * g * s);

@@ -69,16 +69,10 @@ void ref_route_raw_back(float *dlogits, const float *dweights, const int32_t *id
     }
 }
 
-/* log(1 + exp(u)), without overflow. */
-static double softplus_of(double u)
-{
-    return fmax(u, 0) + log1p(exp(-fabs(u)));
-}
-
 void ref_gate_rows(float *h, float *s, const float *u, bool softplus, int N, int I)
 {
     for (int t = 0; t < N; t++) {
-        s[t] = (float)(softplus ? softplus_of(u[t]) : 1 / (1 + exp(-(double)u[t])));
+        s[t] = (float)(softplus ? fm_softplus(u[t]) : fm_sigmoid(u[t]));
         for (int j = 0; j < I; j++)
             h[(size_t)t * (size_t)I + (size_t)j] *= s[t];
     }
@@ -106,11 +100,6 @@ void ref_gate_rows_back(float *dh, float *du, const float *h, const float *s, bo
     }
 }
 
-static double sigmoid(double z)
-{
-    return 1 / (1 + exp(-z));
-}
-
 void ref_multiply(float *y, const float *x, const float *z, int64_t count)
 {
     for (int64_t i = 0; i < count; i++)
@@ -120,7 +109,7 @@ void ref_multiply(float *y, const float *x, const float *z, int64_t count)
 void ref_gate(float *y, const float *x, const float *z, bool silu, int64_t count)
 {
     for (int64_t i = 0; i < count; i++)
-        y[i] = (float)(x[i] * sigmoid(z[i]) * (silu ? z[i] : 1));
+        y[i] = (float)(x[i] * fm_sigmoid(z[i]) * (silu ? z[i] : 1));
 }
 
 /* f' is s + z s (1 - s) for silu, s (1 - s) for the sigmoid s. */
@@ -128,7 +117,7 @@ void ref_gate_back(float *dx, float *dz, const float *dy, const float *x, const 
                    int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {
-        double s = sigmoid(z[i]), d = dy[i];
+        double s = fm_sigmoid(z[i]), d = dy[i];
         dx[i] = (float)(d * s * (silu ? z[i] : 1));
         dz[i] = (float)(d * x[i] * (silu ? s + z[i] * s * (1 - s) : s * (1 - s)));
     }

@@ -6,6 +6,7 @@
 #ifndef FM_KERNELS_OPS_H
 #define FM_KERNELS_OPS_H
 
+#include <math.h>
 #include <stddef.h>
 
 #include "kernels/ops/kernels.h"
@@ -27,6 +28,17 @@ void fm_read_floats(float *to, struct fm_in x, size_t at, size_t n);
 const float *fm_widen(struct fm_in x, size_t n);
 float *fm_wide(struct fm_out y, size_t n);
 void fm_narrow(struct fm_out y, const float *wide, size_t n);
+
+static inline double fm_sigmoid(double z)
+{
+    return 1 / (1 + exp(-z));
+}
+
+/* ln(1 + e^z) without overflow. */
+static inline double fm_softplus(double z)
+{
+    return fmax(z, 0) + log1p(exp(-fabs(z)));
+}
 
 /* The index of the largest of x (E) that is not among ids[0..n), n < E; the lower index on ties. */
 int32_t fm_largest_left(const float *x, const int32_t *ids, int n, int E);

@@ -20,8 +20,7 @@ static void make_scores(float *s, bool sigmoid, int E)
     for (int e = 0; e < E && !sigmoid; e++)
         all += exp((double)s[e] - (double)largest);
     for (int e = 0; e < E; e++)
-        s[e] = (float)(sigmoid ? 1 / (1 + exp(-(double)s[e]))
-                               : exp((double)s[e] - (double)largest) / all);
+        s[e] = (float)(sigmoid ? fm_sigmoid(s[e]) : exp((double)s[e] - (double)largest) / all);
 }
 
 /* Sum of the `count` largest of c (n), count 1 or 2. */
