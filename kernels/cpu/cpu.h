@@ -39,6 +39,13 @@ struct fm_in fm_cpu_as(struct fm_in x, enum fm_dtype dtype, size_t n);
 void fm_cpu_rows(int64_t n, int64_t work,
                  void (*run)(const void *args, int64_t first, int64_t last), const void *args);
 
+/* Length of equal parts of n, at most `most`, a multiple of `step`. */
+static inline int fm_cpu_cut(int n, int most, int step)
+{
+    int parts = (n + most - 1) / most, length = (n + parts - 1) / parts;
+    return (length + step - 1) / step * step;
+}
+
 /* Add the lanes of a sum, in order. */
 FM_INLINE double fm_add_lanes(const float *lane)
 {

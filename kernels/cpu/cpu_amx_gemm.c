@@ -7,6 +7,7 @@
  * oneDNN (2.6) is as fast if it may choose B's layout and C is packed; with B in its given layout,
  * or C in wider rows, it reaches a third of that speed.
  */
+#include "kernels/cpu/cpu.h"
 #include "kernels/cpu/cpu_amx.h"
 
 #if defined(__x86_64__)
@@ -38,14 +39,6 @@ struct product {
     int rows, cols, across; /* size of a task; number of tasks in a row of tasks */
     uint16_t *left; /* all of A packed, stretch after stretch; NULL: tasks pack it themselves */
 };
-
-/* Length of equal parts of n, at most `most`, a multiple of BLOCK. */
-static int cut_evenly(int n, int most)
-{
-    int parts = (n + most - 1) / most;
-    int length = (n + parts - 1) / parts;
-    return (length + BLOCK - 1) / BLOCK * BLOCK;
-}
 
 /* Pack panels of `count` columns of B or rows of A, in whole blocks, over the n terms from k on. */
 static void pack_panels(uint16_t *to, const struct product *p, bool right, int first, int count,
@@ -155,8 +148,8 @@ void fm_cpu_amx_gemm(bool ta, bool tb, int M, int N, int K, const uint16_t *A, i
         return;
     struct product p = {ta, tb, M, N, K, A, B, lda, ldb, beta != 0, C, ldc, 0, 0, 0, NULL};
     struct fm_mark mark = fm_scratch_mark();
-    p.rows = cut_evenly(M, TASK_ROWS);
-    p.cols = cut_evenly(N, TASK_COLS);
+    p.rows = fm_cpu_cut(M, TASK_ROWS, BLOCK);
+    p.cols = fm_cpu_cut(N, TASK_COLS, BLOCK);
     p.across = (N + p.cols - 1) / p.cols;
     if (p.across >= PACK_ONCE) {
         size_t rows = (size_t)(M + BLOCK - 1) / BLOCK * BLOCK;

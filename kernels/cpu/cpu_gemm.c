@@ -37,14 +37,6 @@ struct gemm {
     int rows, cols, across; /* size of a tile; number of tiles in a row of tiles */
 };
 
-/* Length of equal parts of n, at most `most`, a multiple of TILE_STEP. */
-static int cut_evenly(int n, int most)
-{
-    int parts = (n + most - 1) / most;
-    int length = (n + parts - 1) / parts;
-    return (length + TILE_STEP - 1) / TILE_STEP * TILE_STEP;
-}
-
 static void run_tile(void *arg, int index)
 {
     const struct gemm *g = arg;
@@ -68,8 +60,8 @@ static void run_tiles(struct gemm *g)
                         g->beta, g->C, g->ldc);
         return;
     }
-    g->rows = cut_evenly(g->M, TILE_ROWS);
-    g->cols = cut_evenly(g->N, TILE_COLS);
+    g->rows = fm_cpu_cut(g->M, TILE_ROWS, TILE_STEP);
+    g->cols = fm_cpu_cut(g->N, TILE_COLS, TILE_STEP);
     g->across = (g->N + g->cols - 1) / g->cols;
     fm_pool_for((g->M + g->rows - 1) / g->rows * g->across, run_tile, g);
 }

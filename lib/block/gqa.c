@@ -497,15 +497,6 @@ static const void *values_of(const struct fm_pass *p)
     return w->v ? w->v : fm_pass_rest(p, w->q, rows * (size_t)p->config->H);
 }
 
-/* y (N, width) = x W^T, plus the bias if there is one. */
-static void project(const struct fm_pass *p, float *y, const float *x, const void *w,
-                    const float *bias, int width)
-{
-    fm_pass_project(p, y, x, w, width, p->config->H, false);
-    if (bias)
-        p->ops->add_rows(y, bias, fm_pass_rows(p), width);
-}
-
 /* Rotate y (N, heads C): sign 1 forward, -1 backward. */
 static void rotate(const struct fm_pass *p, float *y, int heads, float sign)
 {
@@ -526,7 +517,7 @@ static void turn(const struct fm_pass *p, float *y, float *raw, float *rstd, con
     const struct fm_config *c = p->config;
     float clip = c->gqa->clip;
     int N = fm_pass_rows(p), C = fm_gqa_width(c, p->l);
-    project(p, raw ? raw : y, x, w, bias, heads * C);
+    fm_pass_project_input(p, raw ? raw : y, x, w, bias, heads * C);
     if (raw)
         c->norm->forward(p->ops, y, rstd, raw, norm, NULL, norm_rows(c, N, heads),
                          norm_width(c, p->l, heads), c->eps);
@@ -564,7 +555,7 @@ static void give_output(const struct fm_pass *p, const struct inner *a, float *y
     const float *o = a->o;
     if (a->gate) {
         float *gated = fm_scratch_floats((size_t)N * (size_t)QD);
-        project(p, a->gate, x, gate_weights(p), NULL, gate_width(c, p->l));
+        fm_pass_project_input(p, a->gate, x, gate_weights(p), NULL, gate_width(c, p->l));
         if (c->gqa->options->gate_heads)
             gate_heads(p, a, gated);
         else
@@ -609,7 +600,7 @@ static void find_values(const struct fm_pass *p, const struct inner *a, const fl
     size_t count = (size_t)N * (size_t)G * (size_t)D;
     struct fm_mark mark = fm_scratch_mark();
     if (!is_shared(c, p->l))
-        project(p, a->v_raw ? a->v_raw : a->v, x, values_of(p), w->v_bias, G * D);
+        fm_pass_project_input(p, a->v_raw ? a->v_raw : a->v, x, values_of(p), w->v_bias, G * D);
     if (c->gqa->options->value_norm)
         c->norm->forward(p->ops, a->v, a->v_rstd, a->v_raw, ones(p, D), NULL, N * G, D, c->eps);
     else if (a->v_raw)

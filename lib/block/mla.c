@@ -302,15 +302,6 @@ static void count_inner(const struct fm_config *c, int l, int N, struct fm_arena
     take(c, N, count);
 }
 
-/* y (N, width) = x W^T, x (N, H), plus the bias if there is one. */
-static void project(const struct fm_pass *p, float *y, const float *x, const void *w,
-                    const float *bias, int width)
-{
-    fm_pass_project(p, y, x, w, width, p->config->H, false);
-    if (bias)
-        p->ops->add_rows(y, bias, fm_pass_rows(p), width);
-}
-
 /* Rotate the last R elements of each head of x (N, heads, width): sign 1 forward, -1 backward. */
 static void rotate(const struct fm_pass *p, float *x, int heads, int width, float sign)
 {
@@ -327,11 +318,11 @@ static void find_queries(const struct fm_pass *p, const struct inner *a, const f
     struct fm_mark mark = fm_scratch_mark();
     if (rank > 0) {
         float *latent = fm_scratch_floats((size_t)N * (size_t)rank);
-        project(p, a->q_a, x, w->q_a, w->q_a_bias, rank);
+        fm_pass_project_input(p, a->q_a, x, w->q_a, w->q_a_bias, rank);
         p->ops->norm(fm_to_f32(latent), a->q_rstd, a->q_a, w->q_norm, NULL, N, rank, LATENT_EPS);
         fm_pass_project(p, a->q, latent, w->q_b, QC, rank, false);
     } else {
-        project(p, a->q, x, w->q, NULL, QC);
+        fm_pass_project_input(p, a->q, x, w->q, NULL, QC);
     }
     rotate(p, a->q, c->Q, c->C, 1);
     fm_scratch_release(mark);
@@ -347,9 +338,9 @@ static void find_keys(const struct fm_pass *p, const struct inner *a, const floa
     struct fm_mark mark = fm_scratch_mark();
     float *latent = fm_scratch_floats(n * (size_t)rank), *r = fm_scratch_floats(n * (size_t)m->R);
     float *kv = fm_scratch_floats(n * (size_t)width);
-    project(p, a->c, x, w->kv_a, w->kv_a_bias, rank);
-    project(p, r, x, fm_pass_rest(p, w->kv_a, below), w->kv_a_bias ? w->kv_a_bias + rank : NULL,
-            m->R);
+    fm_pass_project_input(p, a->c, x, w->kv_a, w->kv_a_bias, rank);
+    fm_pass_project_input(p, r, x, fm_pass_rest(p, w->kv_a, below),
+                          w->kv_a_bias ? w->kv_a_bias + rank : NULL, m->R);
     rotate(p, r, 1, m->R, 1);
     p->ops->norm(fm_to_f32(latent), a->c_rstd, a->c, w->c_norm, NULL, N, rank, LATENT_EPS);
     fm_pass_project(p, kv, latent, w->kv_b, width, rank, false);

@@ -58,6 +58,15 @@ static inline void fm_pass_project(const struct fm_pass *pass, float *y, const f
                     fm_pass_projection(pass, w), terms, add, y, width);
 }
 
+/* y (N, width) = x (N, H) W^T + bias, which may be NULL. */
+static inline void fm_pass_project_input(const struct fm_pass *pass, float *y, const float *x,
+                                         const void *w, const float *bias, int width)
+{
+    fm_pass_project(pass, y, x, w, width, pass->config->H, false);
+    if (bias)
+        pass->ops->add_rows(y, bias, fm_pass_rows(pass), width);
+}
+
 /* dx (N, terms) = dy (N, width) W; with `add`, dx += dy W. */
 static inline void fm_pass_project_back(const struct fm_pass *pass, float *dx, const float *dy,
                                         const void *w, int width, int terms, bool add)
