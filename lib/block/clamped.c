@@ -3,21 +3,15 @@
 #include "lib/block/clamped.h"
 
 #include <float.h>
-#include <string.h>
 
 #include "lib/block/pass.h"
 
-/* `other`: another name for the same activation. */
-static int read_as(struct fm_config *c, const char *other, const struct fm_keys *keys,
+/* `names`: those of the same activation. */
+static int read_as(struct fm_config *c, const char *const *names, const struct fm_keys *keys,
                    struct fm_err *err)
 {
     double alpha = 1.702, limit = 7;
-    const char *name = "silu", *key = "hidden_act";
-    int rc =
-        fm_json_value(keys->json, key) ? fm_json_get_string(keys->json, key, &name, err) : FM_OK;
-    if (!rc && strcmp(name, "silu") != 0 && strcmp(name, other) != 0)
-        rc = fm_fail(err, FM_ECONFIG, "hidden_act '%.64s' is not supported; supported: %s%s", name,
-                     strcmp(other, "silu") != 0 ? "silu, " : "", other);
+    int which, rc = fm_keys_word(&which, keys, "hidden_act", names, err);
     if (!rc)
         rc = fm_json_opt_double(keys->json, "swiglu_alpha", FLT_MIN, FLT_MAX, &alpha, err);
     if (!rc)
@@ -29,12 +23,14 @@ static int read_as(struct fm_config *c, const char *other, const struct fm_keys 
 
 static int read(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
 {
-    return read_as(c, "silu", keys, err);
+    static const char *const names[] = {"silu", NULL};
+    return read_as(c, names, keys, err);
 }
 
 static int read_unbiased(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
 {
-    return read_as(c, "swigluoai", keys, err);
+    static const char *const names[] = {"silu", "swigluoai", NULL};
+    return read_as(c, names, keys, err);
 }
 
 static void activate(const struct fm_pass *p, bool mlp, struct fm_out h, const float *gu, int n,

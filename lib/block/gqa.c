@@ -270,15 +270,11 @@ static int read_layout(struct fm_config *c, const char *key, const struct fm_key
                        struct fm_err *err)
 {
     struct fm_gqa *g = c->gqa;
-    const cJSON *said = fm_json_value(keys->json, key);
-    const char *name = cJSON_GetStringValue(said);
-    int chunks = g->full_groups ? g->full_groups : c->G;
-    if (!said || (name && strcmp(name, "split") == 0))
-        return FM_OK;
-    if (!name || strcmp(name, "fused_qkv") != 0)
-        return fm_fail(err, FM_ECONFIG,
-                       "%s '%.64s' is not supported for %s; supported: split, fused_qkv", key,
-                       name ? name : "?", keys->family);
+    static const char *const layouts[] = {"split", "fused_qkv", NULL};
+    int chunks = g->full_groups ? g->full_groups : c->G, fused = 0;
+    int rc = fm_keys_word(&fused, keys, key, layouts, err);
+    if (rc || !fused)
+        return rc;
     if (g->qkv_bias)
         return fm_fail(err, FM_ECONFIG, "biases with %s fused_qkv are not supported for %s", key,
                        keys->family);

@@ -94,6 +94,24 @@ static void print_value(char *text, size_t size, const cJSON *value)
         snprintf(text, size, "%s", cJSON_IsArray(value) ? "[...]" : "{...}");
 }
 
+int fm_keys_word(int *which, const struct fm_keys *keys, const char *key, const char *const *known,
+                 struct fm_err *err)
+{
+    const cJSON *value = fm_json_value(keys->json, key);
+    const char *name = cJSON_GetStringValue(value);
+    char text[80];
+    for (int i = 0; name && known[i]; i++)
+        if (strcmp(name, known[i]) == 0) {
+            *which = i;
+            return FM_OK;
+        }
+    if (!value)
+        return FM_OK;
+    print_value(text, sizeof text, value);
+    return fm_fail(err, FM_ECONFIG, "%s %s is not supported for %s; supported: %s%s%s", key, text,
+                   keys->family, known[0], known[1] ? ", " : "", known[1] ? known[1] : "");
+}
+
 int fm_keys_only(const struct fm_keys *keys, const struct fm_keys_only *list, struct fm_err *err)
 {
     for (; list->key; list++) {

@@ -60,6 +60,11 @@ int fm_keys_layers(struct fm_layers *layers, int L, const cJSON *object, const c
 int fm_keys_agree(const cJSON *list, const struct fm_layers *layers, bool in, const char *key,
                   struct fm_err *err);
 
+/* Read a string that must be one of `known`, one or two words and NULL; *which is its index,
+ * unchanged if the key is absent or null.  FM_ECONFIG. */
+int fm_keys_word(int *which, const struct fm_keys *keys, const char *key, const char *const *known,
+                 struct fm_err *err);
+
 /* A key that must have this value if it is present and not null; lists end with a row without a
  * key. */
 struct fm_keys_only {

@@ -6,30 +6,9 @@
 #include "lib/block/scored.h"
 
 #include <float.h>
-#include <string.h>
 
 #include "lib/base/mem.h"
 #include "lib/block/pass.h"
-
-/* Read the string of a key, which must be one of `known`, NULL-terminated; *which is its index,
- * unchanged if there is no such key. */
-static int read_name(int *which, const cJSON *json, const char *key, const char *const *known,
-                     const char *family, struct fm_err *err)
-{
-    const char *name = NULL;
-    if (!fm_json_value(json, key))
-        return FM_OK;
-    int rc = fm_json_get_string(json, key, &name, err);
-    for (int i = 0; !rc && known[i]; i++)
-        if (strcmp(name, known[i]) == 0) {
-            *which = i;
-            return FM_OK;
-        }
-    return rc ? rc
-              : fm_fail(err, FM_ECONFIG, "%s '%.64s' is not supported for %s; supported: %s%s%s",
-                        key, name, family, known[0], known[1] ? ", " : "",
-                        known[1] ? known[1] : "");
-}
 
 /* Read n_group groups of the E experts, of which topk_group are kept. */
 static int read_sizes(struct fm_route_rule *r, const struct fm_config *c, const cJSON *json,
@@ -66,8 +45,7 @@ static int read_groups(struct fm_route_rule *r, const struct fm_config *c,
     r->group_sum = by_method ? 1 : 2;
     if (o->groups == FM_GROUPS_NONE)
         return FM_OK;
-    rc = read_name(&which, keys->json, "topk_method", by_method ? methods : noaux, keys->family,
-                   err);
+    rc = fm_keys_word(&which, keys, "topk_method", by_method ? methods : noaux, err);
     return rc || (by_method && which == 0) ? rc : read_sizes(r, c, keys->json, err);
 }
 
@@ -104,7 +82,7 @@ static int read(struct fm_config *c, const void *options, const struct fm_keys *
     s->rule.sigmoid = o->sigmoid;
     const char *const known[] = {o->sigmoid ? "sigmoid" : "softmax", NULL};
     int which = 0;
-    if (read_name(&which, keys->json, "scoring_func", known, keys->family, err) ||
+    if (fm_keys_word(&which, keys, "scoring_func", known, err) ||
         read_groups(&s->rule, c, o, keys, err))
         return err->code;
     return read_weighing(&s->rule, o, keys, err);

@@ -4,33 +4,21 @@
  */
 #include "lib/block/swiglu.h"
 
-#include <string.h>
-
 #include "lib/block/pass.h"
-
-/* Check that the activation, if it is named, is the supported one. */
-static int check(const cJSON *json, const char *key, const char *supported, struct fm_err *err)
-{
-    const char *name = NULL;
-    if (!fm_json_value(json, key))
-        return FM_OK;
-    int rc = fm_json_get_string(json, key, &name, err);
-    if (!rc && strcmp(name, supported) != 0)
-        rc = fm_fail(err, FM_ECONFIG, "%s '%.64s' is not supported; supported: %s", key, name,
-                     supported);
-    return rc;
-}
 
 static int read(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
 {
+    static const struct fm_keys_only only[] = {{"hidden_act", "'silu'"}, {NULL, NULL}};
     (void)c;
-    return check(keys->json, "hidden_act", "silu", err);
+    return fm_keys_only(keys, only, err);
 }
 
 static int read_gelu(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
 {
+    static const struct fm_keys_only only[] = {{"hidden_activation", "'gelu_pytorch_tanh'"},
+                                               {NULL, NULL}};
     (void)c;
-    return check(keys->json, "hidden_activation", "gelu_pytorch_tanh", err);
+    return fm_keys_only(keys, only, err);
 }
 
 static void activate(const struct fm_pass *p, bool mlp, struct fm_out h, const float *gu, int n,

@@ -964,8 +964,7 @@ TEST(keys_of_m3_that_transformers_does_not_read)
     refused(M3, "attention_output_gate:true", FM_ECONFIG, "attention_output_gate true");
     refused(M3, "n_shared_experts:2", FM_ECONFIG, "n_shared_experts 2");
     refused(M3, "swiglu_beta:0", FM_ECONFIG, "swiglu_beta 0 is not supported");
-    refused(M3, "hidden_act:'gelu'", FM_ECONFIG,
-            "hidden_act 'gelu' is not supported; supported: silu, swigluoai");
+    refused(M3, "hidden_act:'gelu'", FM_ECONFIG, "vl_text; supported: silu, swigluoai");
     refused(M3, "scoring_func:'softmax'", FM_ECONFIG, "scoring_func 'softmax'");
     refused(M3, "sparse_attention_config:{use_sparse_attention:false}", FM_ECONFIG,
             "use_sparse_attention false");
@@ -1195,10 +1194,10 @@ TEST(what_other_gemmas_have_is_refused)
     refused(GEMMA_TWO, "num_kv_shared_layers:1", FM_ECONFIG, "num_kv_shared_layers 1 is not");
     refused(GEMMA_TWO, "use_double_wide_mlp:true", FM_ECONFIG, "use_double_wide_mlp true is not");
     refused(GEMMA_TWO, "use_bidirectional_attention:'all'", FM_ECONFIG,
-            "use_bidirectional_attention 'all' is not supported; supported: null, vision");
-    refused(GEMMA_TWO, "use_bidirectional_attention:true", FM_ECONFIG, "'?' is not supported");
+            "'all' is not supported for gemma4_text; supported: 'vision'");
+    refused(GEMMA_TWO, "use_bidirectional_attention:true", FM_ECONFIG, "true is not supported");
     refused(GEMMA_TWO, "hidden_activation:'silu'", FM_ECONFIG,
-            "hidden_activation 'silu' is not supported; supported: gelu_pytorch_tanh");
+            "hidden_activation 'silu' is not supported for gemma4_text");
     refused(GEMMA_TWO, "attention_bias:true", FM_ECONFIG, "attention_bias true is not supported");
     refused(GEMMA_TWO, "final_logit_softcapping:0", FM_EFORMAT, "final_logit_softcapping");
     refused(GEMMA_KEYS, "num_hidden_layers:2", FM_ECONFIG, "the last layer is sliding_attention");

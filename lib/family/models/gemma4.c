@@ -40,18 +40,9 @@ static const struct fm_weight weights[] = {
 };
 /* clang-format on */
 
-/* Read the cap of logits, and check whether all tokens attend only to earlier ones: "vision" means
- * that those of images do not. */
 static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
 {
-    const cJSON *both = fm_json_value(keys->json, "use_bidirectional_attention");
-    const char *which = cJSON_GetStringValue(both);
     double cap = 0;
-    if (both && (!which || strcmp(which, "vision") != 0))
-        return fm_fail(err, FM_ECONFIG,
-                       "use_bidirectional_attention '%.64s' is not supported; supported: null, "
-                       "vision",
-                       which ? which : "?");
     int rc = fm_json_opt_double(keys->json, "final_logit_softcapping", FLT_MIN, FLT_MAX, &cap, err);
     c->softcap = (float)cap;
     c->embed_scale = (float)sqrt(c->H);
@@ -195,6 +186,8 @@ static const struct fm_keys_only only[] = {{"enable_moe_block", "true"},
                                            {"hidden_size_per_layer_input", "0"},
                                            {"num_kv_shared_layers", "0"},
                                            {"use_double_wide_mlp", "false"},
+                                           /* Tokens of text attend only to earlier ones. */
+                                           {"use_bidirectional_attention", "'vision'"},
                                            {NULL, NULL}};
 
 const struct fm_model_family fm_gemma4 = {
