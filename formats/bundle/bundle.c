@@ -393,15 +393,12 @@ static int read_digest(struct listing *l, const cJSON *entry, struct fm_err *err
 
 static int read_listing(struct listing *l, const cJSON *entry, struct fm_err *err)
 {
-    int64_t size = 0, offset = 0, max = ((int64_t)1 << 53) - 1;
     if (!cJSON_IsObject(entry))
         return fm_fail(err, FM_EFORMAT, "is not an object");
     if (fm_json_get_string(entry, "name", &l->name, err) ||
-        fm_json_get_int(entry, "size", 0, max, &size, err) ||
-        fm_json_get_int(entry, "offset", 0, max, &offset, err))
+        fm_json_get_uint(entry, "size", 0, &l->size, err) ||
+        fm_json_get_uint(entry, "offset", 0, &l->offset, err))
         return err->code;
-    l->size = (uint64_t)size;
-    l->offset = (uint64_t)offset;
     return read_digest(l, entry, err);
 }
 

@@ -26,7 +26,8 @@
 #define FM_JSON_DEPTH_MAX 16
 #define FM_JSON_SKIPPED_DEPTH_MAX 1024 /* as deep as Python's json module reads */
 #define FM_JSON_NUMBER_MAX 48
-#define FM_JSON_VALUES_MAX 250000 /* each takes at least 64 bytes in a cJSON tree */
+#define FM_JSON_INTEGER_MAX 9007199254740991 /* 2^53 - 1: beyond it doubles skip integers */
+#define FM_JSON_VALUES_MAX 250000            /* each takes at least 64 bytes in a cJSON tree */
 
 struct fm_json {
     const char *begin, *at, *end;
@@ -75,6 +76,9 @@ int fm_json_get_int(const cJSON *object, const char *key, int64_t min, int64_t m
                     struct fm_err *err);
 int fm_json_opt_int(const cJSON *object, const char *key, int64_t min, int64_t max, int64_t *value,
                     struct fm_err *err);
+/* An integer of at least `min`, which is not negative. */
+int fm_json_get_uint(const cJSON *object, const char *key, int64_t min, uint64_t *value,
+                     struct fm_err *err);
 int fm_json_opt_double(const cJSON *object, const char *key, double min, double max, double *value,
                        struct fm_err *err);
 int fm_json_opt_bool(const cJSON *object, const char *key, bool *value, struct fm_err *err);

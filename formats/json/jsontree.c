@@ -16,8 +16,6 @@
 #include "formats/file/text.h"
 #include "lib/base/names.h"
 
-#define INTEGER_MAX 9007199254740991 /* 2^53 - 1: beyond it doubles skip integers */
-
 /* `keys` has room for the keys of any object of the tree.  The scanner has bounded the depth. */
 static int refuse_twins(const cJSON *node, const char **keys, struct fm_err *err)
 {
@@ -85,7 +83,7 @@ int fm_json_opt_int(const cJSON *object, const char *key, int64_t min, int64_t m
     if (!v)
         return FM_OK;
     if (!cJSON_IsNumber(v) || v->valuedouble != trunc(v->valuedouble) ||
-        fabs(v->valuedouble) > (double)INTEGER_MAX)
+        fabs(v->valuedouble) > (double)FM_JSON_INTEGER_MAX)
         return fm_fail(err, FM_EFORMAT, "key '%s' is not an integer (limit 2^53)", key);
     int64_t i = (int64_t)v->valuedouble;
     if (i < min || i > max)
@@ -102,6 +100,15 @@ int fm_json_get_int(const cJSON *object, const char *key, int64_t min, int64_t m
     if (!fm_json_value(object, key))
         return fail_missing(key, err);
     return fm_json_opt_int(object, key, min, max, value, err);
+}
+
+int fm_json_get_uint(const cJSON *object, const char *key, int64_t min, uint64_t *value,
+                     struct fm_err *err)
+{
+    int64_t i = 0;
+    int rc = fm_json_get_int(object, key, min, FM_JSON_INTEGER_MAX, &i, err);
+    *value = (uint64_t)i;
+    return rc;
 }
 
 int fm_json_opt_double(const cJSON *object, const char *key, double min, double max, double *value,
@@ -232,7 +239,7 @@ static void print_scalar(struct fm_text *t, const cJSON *v)
         fm_text_add(t, v->valuestring, strlen(v->valuestring));
     } else if (cJSON_IsNumber(v)) {
         double d = v->valuedouble;
-        if (d == trunc(d) && fabs(d) <= (double)INTEGER_MAX && !(d == 0 && signbit(d)))
+        if (d == trunc(d) && fabs(d) <= (double)FM_JSON_INTEGER_MAX && !(d == 0 && signbit(d)))
             snprintf(number, sizeof number, "%" PRId64, (int64_t)d);
         else
             fm_json_double(number, d);

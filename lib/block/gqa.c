@@ -15,8 +15,6 @@
 #include "lib/base/mem.h"
 #include "lib/block/pass.h"
 
-#define EXACT_MAX (((int64_t)1 << 53) - 1)
-
 int fm_gqa_window(const struct fm_config *c, int l)
 {
     return fm_gqa_full(c, l) ? 0 : c->gqa->window;
@@ -138,7 +136,7 @@ static int read_before(int64_t *window, const char *key, const cJSON *json, stru
 {
     const cJSON *said = cJSON_GetObjectItemCaseSensitive(json, "sliding_window");
     int64_t before = 0; /* absent or null */
-    int rc = fm_json_opt_int(json, key, 1, EXACT_MAX - 1, &before, err);
+    int rc = fm_json_opt_int(json, key, 1, FM_JSON_INTEGER_MAX - 1, &before, err);
     if (rc || before == 0)
         return rc;
     if (cJSON_IsNumber(said) && *window != before && *window != before + 1)
@@ -159,7 +157,7 @@ static int read_window(struct fm_gqa *g, const struct fm_config *c, const struct
     bool use = o->window;
     const cJSON *said = cJSON_GetObjectItemCaseSensitive(keys->json, "sliding_window");
     int64_t window = said ? 0 : o->usual_window;
-    if (fm_json_opt_int(keys->json, "sliding_window", 0, EXACT_MAX, &window, err) ||
+    if (fm_json_opt_int(keys->json, "sliding_window", 0, FM_JSON_INTEGER_MAX, &window, err) ||
         (o->before_key && read_before(&window, o->before_key, keys->json, err)) ||
         (!o->alternates && fm_json_opt_bool(keys->json, "use_sliding_window", &use, err)) ||
         (!o->other_layers && read_layer_types(g, c, o, keys->json, err)) ||

@@ -6,12 +6,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#define EXACT_MAX (((int64_t)1 << 53) - 1)
-
 int fm_keys_size(int *size, const cJSON *object, const char *key, int limit, struct fm_err *err)
 {
     int64_t value = 0;
-    int rc = fm_json_get_int(object, key, 1, EXACT_MAX, &value, err);
+    int rc = fm_json_get_int(object, key, 1, FM_JSON_INTEGER_MAX, &value, err);
     if (rc)
         return rc;
     if (value > limit)

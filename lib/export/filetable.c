@@ -21,7 +21,6 @@
 
 /* Fits the L2 cache, from which the digest reads it. */
 #define PIECE_BYTES ((size_t)256 << 10)
-#define EXACT_MAX ((int64_t)1 << 53)
 #define JSON_BYTES_MAX ((size_t)64 << 20)
 
 static int compare_entries(const void *a, const void *b)
@@ -58,19 +57,17 @@ static bool name_ok(const char *name)
 static int read_entry(struct fm_filetable_entry *e, const cJSON *json, struct fm_err *err)
 {
     const char *hex = NULL;
-    int64_t bytes = 0;
     if (!name_ok(json->string))
         return fm_fail(err, FM_EFORMAT,
                        "is not the name of a file in the directory of " FM_EXPORT_JSON);
     if (!cJSON_IsObject(json))
         return fm_fail(err, FM_EFORMAT, "is not an object with 'bytes' and 'digest'");
-    if (fm_json_get_int(json, "bytes", 0, EXACT_MAX, &bytes, err) ||
+    if (fm_json_get_uint(json, "bytes", 0, &e->bytes, err) ||
         fm_json_get_string(json, "digest", &hex, err))
         return err->code;
     if (!fm_digest_parse(&e->digest, hex, strlen(hex)))
         return fm_fail(err, FM_EFORMAT, "'digest' is not 32 lower-case hex digits");
     memcpy(e->name, json->string, strlen(json->string) + 1);
-    e->bytes = (uint64_t)bytes;
     return FM_OK;
 }
 

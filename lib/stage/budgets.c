@@ -23,7 +23,6 @@
 #include "lib/stage/volumes.h"
 #include "lib/stage/stage.h"
 
-#define EXACT_MAX (((int64_t)1 << 53) - 1)
 #define STEPS_MAX 1000000 /* limit of fm-train's --steps */
 #define RATIOS_BYTES (FM_ACTIONS_MAX * FM_DECIMAL_TEXT + sizeof ",1")
 
@@ -229,7 +228,7 @@ static int read_quality(struct fm_masks *masks, struct fm_quality *q, const cJSO
     }
     if (!cJSON_IsObject(object))
         return fm_fail(err, FM_EFORMAT, "key 'quality' is not an object");
-    if (fm_json_get_int(object, "positions", 1, EXACT_MAX, &q->positions, err) ||
+    if (fm_json_get_int(object, "positions", 1, FM_JSON_INTEGER_MAX, &q->positions, err) ||
         fm_json_opt_double(object, "ce", 0, 1e6, &q->ce, err) ||
         fm_json_opt_double(object, "kl", -1e-3, 1e6, &q->kl, err) ||
         fm_json_opt_double(object, "agree", 0, 1, &q->agree, err) ||
@@ -246,21 +245,18 @@ static int read_quality(struct fm_masks *masks, struct fm_quality *q, const cJSO
 static int read_sizes(struct fm_budget *s, const cJSON *budget, struct fm_err *err)
 {
     const cJSON *widths = cJSON_GetObjectItemCaseSensitive(budget, "widths");
-    int64_t min = 0, max = 0, bytes = 0, params = 0, active = 0;
+    int64_t min = 0, max = 0;
     s->budget = s->width_mean = NAN;
     if (fm_json_get_int(widths, "min", 0, UINT32_MAX, &min, err) ||
         fm_json_get_int(widths, "max", 0, UINT32_MAX, &max, err) ||
         fm_json_opt_double(widths, "mean", 0, UINT32_MAX, &s->width_mean, err) ||
         fm_json_opt_double(budget, "budget", 0, 1, &s->budget, err) ||
-        fm_json_get_int(budget, "bytes", 0, EXACT_MAX, &bytes, err) ||
-        fm_json_get_int(budget, "params", 0, EXACT_MAX, &params, err) ||
-        fm_json_get_int(budget, "params_active", 0, EXACT_MAX, &active, err))
+        fm_json_get_uint(budget, "bytes", 0, &s->bytes, err) ||
+        fm_json_get_uint(budget, "params", 0, &s->params, err) ||
+        fm_json_get_uint(budget, "params_active", 0, &s->params_active, err))
         return err->code;
     s->width_min = (uint32_t)min;
     s->width_max = (uint32_t)max;
-    s->bytes = (uint64_t)bytes;
-    s->params = (uint64_t)params;
-    s->params_active = (uint64_t)active;
     return FM_OK;
 }
 

@@ -22,8 +22,6 @@
 #include "lib/model/stored.h"
 #include "lib/stage/stage.h"
 
-#define EXACT_MAX (((int64_t)1 << 53) - 1)
-
 /* ---- tensors outside the experts ---- */
 
 /* Count a tensor with its type, shape and size in bundles; `w` is its row in the family's table. */
@@ -94,11 +92,11 @@ static int read_nonexpert(struct fm_nonexpert *o, const cJSON *model, enum fm_dt
 {
     const cJSON *nonexpert = cJSON_GetObjectItemCaseSensitive(model, "others");
     const cJSON *unread = cJSON_GetObjectItemCaseSensitive(nonexpert, "unread");
-    int64_t tensors = 0, bytes = 0;
     *o = (struct fm_nonexpert){0};
     for (int i = 0; i < FM_DTYPES; i++) {
         int64_t n = 0;
-        if (fm_json_opt_int(nonexpert, fm_dtype_name((enum fm_dtype)i), 0, EXACT_MAX, &n, err))
+        if (fm_json_opt_int(nonexpert, fm_dtype_name((enum fm_dtype)i), 0, FM_JSON_INTEGER_MAX, &n,
+                            err))
             return fm_within(err, "others");
         bool possible =
             n == 0 || ((enum fm_dtype)i != dtype && fm_dtype_is_weight((enum fm_dtype)i));
@@ -110,11 +108,9 @@ static int read_nonexpert(struct fm_nonexpert *o, const cJSON *model, enum fm_dt
         elements -= (uint64_t)n;
     }
     o->elements[dtype] = elements;
-    if (unread && (fm_json_get_int(unread, "tensors", 1, EXACT_MAX, &tensors, err) ||
-                   fm_json_get_int(unread, "bytes", 0, EXACT_MAX, &bytes, err)))
+    if (unread && (fm_json_get_uint(unread, "tensors", 1, &o->unread_tensors, err) ||
+                   fm_json_get_uint(unread, "bytes", 0, &o->unread_bytes, err)))
         return fm_within(err, "others");
-    o->unread_tensors = (uint64_t)tensors;
-    o->unread_bytes = (uint64_t)bytes;
     return FM_OK;
 }
 
@@ -269,14 +265,13 @@ static int check_shards(const cJSON *model, struct fm_err *err)
 {
     const cJSON *shards = cJSON_GetObjectItemCaseSensitive(model, "shards"), *s;
     const char *text;
-    int64_t size = 0;
+    uint64_t size;
     if (!cJSON_IsArray(shards) || !shards->child)
         return fm_fail(err, FM_EFORMAT, "key 'shards' is missing or empty");
     cJSON_ArrayForEach(s, shards)
     {
         if (fm_json_get_string(s, "name", &text, err) ||
-            fm_json_get_int(s, "size", 0, EXACT_MAX, &size, err) ||
-            read_digest(&text, s, "header", err))
+            fm_json_get_uint(s, "size", 0, &size, err) || read_digest(&text, s, "header", err))
             return fm_within(err, "shards");
     }
     return FM_OK;
@@ -313,11 +308,10 @@ static int read_extra(struct fm_stage_model *m, const cJSON *model,
     const cJSON *extra = cJSON_GetObjectItemCaseSensitive(model, "extra"), *entry;
     const cJSON *layers = cJSON_GetObjectItemCaseSensitive(extra, "layers");
     const struct fm_config of = {.family = family, .L = m->L};
-    int64_t tensors = 0, bytes = 0;
     if (!extra)
         return FM_OK;
-    if (fm_json_get_int(extra, "tensors", 1, EXACT_MAX, &tensors, err) ||
-        fm_json_get_int(extra, "bytes", 0, EXACT_MAX, &bytes, err))
+    if (fm_json_get_uint(extra, "tensors", 1, &m->extra.tensors, err) ||
+        fm_json_get_uint(extra, "bytes", 0, &m->extra.bytes, err))
         return fm_within(err, "extra");
     cJSON_ArrayForEach(entry, layers)
     {
@@ -339,8 +333,6 @@ static int read_extra(struct fm_stage_model *m, const cJSON *model,
     }
     if (!m->extra.seen)
         return fm_fail(err, FM_EFORMAT, "extra: 'layers' is missing or empty");
-    m->extra.tensors = (uint64_t)tensors;
-    m->extra.bytes = (uint64_t)bytes;
     return FM_OK;
 }
 
@@ -358,7 +350,6 @@ static int read_model(struct fm_stage_model *m, const cJSON *model, struct fm_er
 {
     const struct fm_model_family *family;
     const char *text;
-    int64_t params = 0;
     if (!cJSON_IsObject(model))
         return fm_fail(err, FM_EFORMAT, "key 'model' is missing");
     if (read_family(&family, model, err) || read_digest(&text, model, "config", err) ||
@@ -368,7 +359,7 @@ static int read_model(struct fm_stage_model *m, const cJSON *model, struct fm_er
         read_size(&m->H, model, "hidden", FM_HIDDEN_MAX, err) ||
         read_size(&m->I, model, "channels", FM_CHANNELS_MAX, err) ||
         read_size(&m->V, model, "vocabulary", FM_VOCABULARY_MAX, err) ||
-        fm_json_get_int(model, "params", 1, EXACT_MAX, &params, err) ||
+        fm_json_get_uint(model, "params", 1, &m->params, err) ||
         fm_json_get_string(model, "dtype", &text, err))
         return err->code;
     int dtype = fm_dtype_from_name(text, strlen(text));
@@ -379,7 +370,6 @@ static int read_model(struct fm_stage_model *m, const cJSON *model, struct fm_er
     if (dtype < 0 || !fm_dtype_is_weight((enum fm_dtype)dtype))
         return fm_fail(err, FM_EFORMAT, "dtype '%s' is not one of BF16, F16, F32", text);
     m->dtype = (enum fm_dtype)dtype;
-    m->params = (uint64_t)params;
     uint64_t experts = (uint64_t)m->M * (uint64_t)m->E * (uint64_t)m->I * m->channel_params;
     if (experts > m->params)
         return fm_fail(err, FM_EFORMAT, "params is %" PRIu64 ", but the experts have %" PRIu64,
@@ -431,10 +421,10 @@ int fm_stage_shard_bytes(uint64_t *bytes, const struct fm_bundle *b, struct fm_e
     *bytes = 0;
     cJSON_ArrayForEach(shard, cJSON_GetObjectItemCaseSensitive(model, "shards"))
     {
-        int64_t size = 0;
-        if (fm_json_get_int(shard, "size", 0, EXACT_MAX, &size, err))
+        uint64_t size;
+        if (fm_json_get_uint(shard, "size", 0, &size, err))
             return err->code;
-        *bytes += (uint64_t)size;
+        *bytes += size;
     }
     return FM_OK;
 }
@@ -444,17 +434,15 @@ static int compare_shard(const struct fm_bundle *b, const cJSON *is, const struc
 {
     char hex[FM_DIGEST_HEX];
     const char *name = "", *header = "";
-    int64_t size = 0;
+    uint64_t size;
     print_header_digest(hex, shard);
-    if (fm_json_get_string(is, "name", &name, err) ||
-        fm_json_get_int(is, "size", 0, EXACT_MAX, &size, err) ||
+    if (fm_json_get_string(is, "name", &name, err) || fm_json_get_uint(is, "size", 0, &size, err) ||
         fm_json_get_string(is, "header", &header, err))
         return err->code;
-    if (strcmp(name, shard->name) == 0 && (uint64_t)size == shard->file.size &&
-        strcmp(header, hex) == 0)
+    if (strcmp(name, shard->name) == 0 && size == shard->file.size && strcmp(header, hex) == 0)
         return FM_OK;
     return fm_fail(err, FM_ECONFIG,
-                   "%s was made from another checkpoint: there, shard '%s' has %" PRId64
+                   "%s was made from another checkpoint: there, shard '%s' has %" PRIu64
                    " bytes and header digest %s; here, shard '%s' has %" PRIu64 " and %s",
                    b->file.path, name, size, header, shard->name, shard->file.size, hex);
 }

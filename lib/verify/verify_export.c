@@ -54,10 +54,10 @@ static int read_keys(struct fm_export_options *o, const cJSON *json, struct fm_e
 static int read_form(struct fm_export_options *o, const cJSON *json, struct fm_err *err)
 {
     const char *runtime = fm_json_string_value(json, "for");
-    int64_t pad = 1, shard = 0;
+    int64_t pad = 1;
     if (fm_json_get_int(json, "pad_multiple", 1, UINT32_MAX, &pad, err) ||
-        fm_json_get_int(json, "shard_size", 0, (int64_t)1 << 53, &shard, err) ||
-        read_cap(o, json, err) || read_keys(o, json, err))
+        fm_json_get_uint(json, "shard_size", 0, &o->shard_bytes, err) || read_cap(o, json, err) ||
+        read_keys(o, json, err))
         return err->code;
     const char *weights = fm_json_string_value(json, "weights");
     if (weights) {
@@ -71,7 +71,6 @@ static int read_form(struct fm_export_options *o, const cJSON *json, struct fm_e
     o->allow_code = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(json, "allow_code"));
     o->keep_extra = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(json, "keep_extra"));
     o->pad_multiple = (uint32_t)pad;
-    o->shard_bytes = (uint64_t)shard;
     int server = runtime ? fm_server_find(runtime) : -1;
     if (server >= 0 && fm_exportplan_serve(o, (enum fm_server)server, err))
         return err->code;

@@ -5,8 +5,6 @@
  */
 #include "lib/family/models/qwen.h"
 
-#define EXACT_MAX (((int64_t)1 << 53) - 1)
-
 /* Set dense (FM_LAYERS_MAX) for the layers in mlp_only_layers. */
 static int read_list(bool *dense, const struct fm_config *c, const cJSON *json, struct fm_err *err)
 {
@@ -29,7 +27,7 @@ int fm_qwen_layers(struct fm_config *c, const struct fm_keys *keys, struct fm_er
 {
     int64_t step = 1;
     bool dense[FM_LAYERS_MAX] = {false};
-    int rc = fm_json_opt_int(keys->json, "decoder_sparse_step", 1, EXACT_MAX, &step, err);
+    int rc = fm_json_opt_int(keys->json, "decoder_sparse_step", 1, FM_JSON_INTEGER_MAX, &step, err);
     if (!rc)
         rc = read_list(dense, c, keys->json, err);
     if (rc)
