@@ -35,7 +35,7 @@ struct amx {
     const uint16_t *a, *b;
     const int32_t *first; /* (parts + 1) batch p begins at row first[p] - first[0] */
     int parts;
-    int rows, I, H;   /* rows of W: per I */
+    int rows, H;      /* rows of W: per I */
     size_t panel;     /* numbers per panel of all batches, one batch after another */
     size_t *at;       /* (parts + 1) offset of each batch in a panel, in numbers */
     uint16_t *packed; /* b: batch p's panel j at tiles at[p] + j (at[p + 1] - at[p]) */
@@ -182,7 +182,7 @@ void fm_cpu_amx_scores(double *s, int per, struct fm_in W, const uint16_t *a, co
     if (first[parts] <= first[0])
         return;
     struct fm_mark mark = fm_scratch_mark();
-    struct amx x = {.s = s, .per = per, .W = W, .a = a, .b = b, .I = I, .H = H};
+    struct amx x = {.s = s, .per = per, .W = W, .a = a, .b = b, .H = H};
     x.first = first;
     x.parts = parts;
     x.rows = per * I;

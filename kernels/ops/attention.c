@@ -94,7 +94,7 @@ struct head_back {
     const float *d_o, *q, *k, *v, *sink;
     double *dk, *dv, *p, root;
     size_t q_step, o_step, k_step, v_step;
-    int T, C, D, window;
+    int C, D, window;
 };
 
 /* dp = d_o . v_j,  ds = p (dp - sum_j p dp),  dq = sum_j ds k_j / root,  dk_j += ds q / root,
@@ -138,7 +138,7 @@ void ref_attention_back(float *dq, float *dk, float *dv, const float *d_o, const
     (void)o; /* the float32 cpu table computes sum_j p dp from it */
     struct fm_mark mark = fm_scratch_mark();
     size_t nk = (size_t)T * C * sizeof(double), nv = (size_t)T * D * sizeof(double);
-    struct head_back b = {.T = T, .C = C, .D = D, .root = root, .window = window};
+    struct head_back b = {.C = C, .D = D, .root = root, .window = window};
     b.q_step = (size_t)Q * C, b.o_step = (size_t)Q * D;
     b.k_step = (size_t)G * C, b.v_step = (size_t)G * D;
     b.p = fm_scratch((size_t)T * sizeof(double));

@@ -88,7 +88,7 @@ void ref_delta_gates_back(float *da, float *db, const float *dg, const float *db
 
 struct rule {
     const float *x, *g, *beta, *d_o;
-    float *o, *dx, *dg, *dbeta;
+    float *dx, *dg, *dbeta;
     int T, G, Q, C, D, width; /* of a row of x */
 };
 

@@ -34,9 +34,9 @@ static double run_clip(struct fm_kernelcase *c, int tokens)
 
 struct products {
     struct fm_kernelcase *c;
-    const int *rows, *first; /* of each expert */
-    int cols;                /* of a task */
-    bool down;               /* the second product */
+    const int *rows; /* of each expert */
+    int cols;        /* of a task */
+    bool down;       /* the second product */
     bool refused;
 };
 

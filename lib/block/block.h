@@ -143,7 +143,6 @@ struct fm_arena;
  * a struct of the block's header.
  */
 struct fm_attention {
-    const char *name;
     /* Read and check the block's keys of config.json; set Q, G and C, whose meaning depends on the
      * block. */
     int (*read)(struct fm_config *config, const void *options, const struct fm_keys *keys,
@@ -190,7 +189,6 @@ const struct fm_attention *fm_attention_of(const struct fm_config *config, int l
 
 /* Which experts a token goes to, and with which weight. */
 struct fm_router {
-    const char *name;
     int (*read)(struct fm_config *config, const void *options, const struct fm_keys *keys,
                 struct fm_err *err);
     bool saves; /* p (N, E), values of all experts, is kept from the forward for the backward */
@@ -235,7 +233,6 @@ struct fm_expert_back {
  * the activation between them (lib/block/experts.h: how they are stored).
  */
 struct fm_expert_form {
-    const char *name;
     int rows;  /* r */
     bool bias; /* every row of gate_up has a bias, which belongs to its channel; down's bias belongs
                   to the expert and applies at any width, including 0 */
@@ -251,7 +248,6 @@ struct fm_expert_form {
 
 /* Norm over rows of H, weights w and b (H); b is NULL if `bias` is false. */
 struct fm_norm {
-    const char *name;
     bool bias;
     /* y (N, H), rstd (N), kept for the backward. */
     void (*forward)(const struct fm_ops *ops, float *y, float *rstd, const float *x, const float *w,

@@ -47,15 +47,8 @@ static void activate_back(const struct fm_pass *p, bool mlp, struct fm_out dgu, 
     p->ops->swiglu_clamped_back(dgu, dh, gu, n, I, k, p->config->alpha, p->config->limit);
 }
 
-const struct fm_expert_form fm_swiglu_clamped = {.name = "swiglu-clamped",
-                                                 .rows = 2,
-                                                 .bias = true,
-                                                 .read = read,
-                                                 .activate = activate,
-                                                 .activate_back = activate_back};
+const struct fm_expert_form fm_swiglu_clamped = {
+    .rows = 2, .bias = true, .read = read, .activate = activate, .activate_back = activate_back};
 
-const struct fm_expert_form fm_swiglu_clamped_unbiased = {.name = "swiglu-clamped-unbiased",
-                                                          .rows = 2,
-                                                          .read = read_unbiased,
-                                                          .activate = activate,
-                                                          .activate_back = activate_back};
+const struct fm_expert_form fm_swiglu_clamped_unbiased = {
+    .rows = 2, .read = read_unbiased, .activate = activate, .activate_back = activate_back};

@@ -288,8 +288,7 @@ static uint64_t scratch(const struct fm_config *c)
     return full > linear ? full : linear;
 }
 
-const struct fm_attention fm_deltanet = {.name = "deltanet",
-                                         .read = read,
+const struct fm_attention fm_deltanet = {.read = read,
                                          .is_own = fm_deltanet_layer,
                                          .full = &fm_gqa,
                                          .size = size_of,

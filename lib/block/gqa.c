@@ -738,8 +738,7 @@ static uint64_t scratch(const struct fm_config *c)
     return 2 * (keys + values) + norm + gate;
 }
 
-const struct fm_attention fm_gqa = {.name = "gqa",
-                                    .read = read,
+const struct fm_attention fm_gqa = {.read = read,
                                     .size = size_of,
                                     .has = has,
                                     .order = order_rows,

@@ -61,8 +61,5 @@ static void activate_back(const struct fm_pass *p, bool mlp, struct fm_out dgu, 
         p->ops->swiglu_back(dgu, dh, gu, n, I, k);
 }
 
-const struct fm_expert_form fm_swiglu_limited = {.name = "swiglu-limited",
-                                                 .rows = 2,
-                                                 .read = read,
-                                                 .activate = activate,
-                                                 .activate_back = activate_back};
+const struct fm_expert_form fm_swiglu_limited = {
+    .rows = 2, .read = read, .activate = activate, .activate_back = activate_back};

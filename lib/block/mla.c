@@ -475,8 +475,7 @@ static uint64_t scratch(const struct fm_config *c)
     return 2 * heads + 4 * (size_of(c, 'r') + size_of(c, 'k'));
 }
 
-const struct fm_attention fm_mla = {.name = "mla",
-                                    .read = read,
+const struct fm_attention fm_mla = {.read = read,
                                     .size = size_in_layer,
                                     .has = has,
                                     .angles = angles,

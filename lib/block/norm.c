@@ -56,8 +56,6 @@ static void plus_back(const struct fm_ops *ops, float *dx, const float *dy, cons
     fm_scratch_release(mark);
 }
 
-const struct fm_norm fm_rmsnorm = {.name = "rmsnorm", .forward = rms, .backward = rms_back};
-const struct fm_norm fm_layernorm = {
-    .name = "layernorm", .bias = true, .forward = layer, .backward = layer_back};
-const struct fm_norm fm_rmsnorm_plus = {
-    .name = "rmsnorm-plus", .forward = plus, .backward = plus_back};
+const struct fm_norm fm_rmsnorm = {.forward = rms, .backward = rms_back};
+const struct fm_norm fm_layernorm = {.bias = true, .forward = layer, .backward = layer_back};
+const struct fm_norm fm_rmsnorm_plus = {.forward = plus, .backward = plus_back};

@@ -133,8 +133,7 @@ static void backward(const struct fm_pass *p, float *dx, float *dlogits, const f
     fm_router_logits_back(&f32, dx, dlogits);
 }
 
-const struct fm_router fm_scored = {.name = "scored",
-                                    .read = read,
+const struct fm_router fm_scored = {.read = read,
                                     .saves = true,
                                     .forward = forward,
                                     .backward = backward,

@@ -134,8 +134,7 @@ static uint64_t scratch(const struct fm_config *c)
     return full > conv ? full : conv;
 }
 
-const struct fm_attention fm_shortconv = {.name = "shortconv",
-                                          .read = read,
+const struct fm_attention fm_shortconv = {.read = read,
                                           .is_own = fm_shortconv_layer,
                                           .full = &fm_gqa,
                                           .size = size_of,

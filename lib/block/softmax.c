@@ -79,19 +79,14 @@ static void backward_scaled(const struct fm_pass *p, float *dx, float *dlogits,
     fm_scratch_release(mark);
 }
 
-const struct fm_router fm_softmax = {.name = "softmax",
-                                     .read = read,
-                                     .forward = forward,
-                                     .backward = backward,
-                                     .flops = fm_router_logits_flops};
-const struct fm_router fm_softmax_raw = {.name = "softmax-raw",
-                                         .read = read,
+const struct fm_router fm_softmax = {
+    .read = read, .forward = forward, .backward = backward, .flops = fm_router_logits_flops};
+const struct fm_router fm_softmax_raw = {.read = read,
                                          .saves = true,
                                          .forward = forward_raw,
                                          .backward = backward_raw,
                                          .flops = fm_router_logits_flops};
-const struct fm_router fm_softmax_scaled = {.name = "softmax-scaled",
-                                            .read = read,
+const struct fm_router fm_softmax_scaled = {.read = read,
                                             .saves = true,
                                             .forward = forward_scaled,
                                             .backward = backward_scaled,

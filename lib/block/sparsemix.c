@@ -42,8 +42,7 @@ static void backward(const struct fm_pass *p, float *dx, float *dlogits, const f
     fm_router_logits_back(p, dx, dlogits);
 }
 
-const struct fm_router fm_sparsemix = {.name = "sparsemixer",
-                                       .read = read,
+const struct fm_router fm_sparsemix = {.read = read,
                                        .saves = true,
                                        .forward = forward,
                                        .backward = backward,

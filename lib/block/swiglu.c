@@ -49,14 +49,8 @@ static void activate_gelu_back(const struct fm_pass *p, bool mlp, struct fm_out 
     p->ops->geglu_back(dgu, dh, gu, n, I, k);
 }
 
-const struct fm_expert_form fm_swiglu = {.name = "swiglu",
-                                         .rows = 2,
-                                         .read = read,
-                                         .activate = activate,
-                                         .activate_back = activate_back};
+const struct fm_expert_form fm_swiglu = {
+    .rows = 2, .read = read, .activate = activate, .activate_back = activate_back};
 
-const struct fm_expert_form fm_geglu = {.name = "geglu",
-                                        .rows = 2,
-                                        .read = read_gelu,
-                                        .activate = activate_gelu,
-                                        .activate_back = activate_gelu_back};
+const struct fm_expert_form fm_geglu = {
+    .rows = 2, .read = read_gelu, .activate = activate_gelu, .activate_back = activate_gelu_back};

@@ -606,9 +606,6 @@ static void show_router(const struct fm_pass *p, const struct inner *a, const fl
     size_t n = (size_t)(fm_pass_rows(p) / p->parts); /* rows of a micro-batch */
     for (size_t i = 0; i < (size_t)p->parts; i++)
         visitor->router(visitor->self, &(struct fm_router_view){
-                                           .layer = where[i].layer,
-                                           .lane = where[i].lane,
-                                           .batch = where[i].batch,
                                            .slot = where[i].slot,
                                            .n = (int)n,
                                            .x = a->xr + i * n * (size_t)p->config->H,

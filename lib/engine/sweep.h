@@ -120,10 +120,10 @@ struct fm_expert_view {
  * The gradient of its weights (E, H) is dlogits^T x, and that of its bias (E) is the sum of
  * dlogits. */
 struct fm_router_view {
-    int layer, lane, batch, slot; /* as in struct fm_expert_view */
-    int n;                        /* tokens of the micro-batch */
-    const float *x;               /* (n, H) input of the router */
-    const float *dlogits;         /* (n, E) gradient at its logits; the choice is constant */
+    int slot;             /* as in struct fm_expert_view */
+    int n;                /* tokens of the micro-batch */
+    const float *x;       /* (n, H) input of the router */
+    const float *dlogits; /* (n, E) gradient at its logits; the choice is constant */
 };
 
 struct fm_visitor {

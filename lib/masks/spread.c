@@ -127,7 +127,7 @@ void fm_spread_of(struct fm_spread *spread, const struct fm_token *token, const 
 {
     size_t n = first[groups];
     assert(groups > 0 && n > 0 && near > 0);
-    *spread = (struct fm_spread){.compared = compared, .tokens = (int64_t)n, .groups = groups};
+    *spread = (struct fm_spread){.compared = compared};
     spread->ce_half = half_width(token, first, groups, CE);
     if (!compared)
         return;

@@ -37,9 +37,7 @@ extern const double fm_spread_at[FM_SPREAD_AT];
 #define FM_SPREAD_MEDIAN 6 /* index of the median */
 
 struct fm_spread {
-    bool compared;     /* there is an original; otherwise only tokens, groups and ce_half are set */
-    int64_t tokens;    /* 0: nothing was measured */
-    int groups;        /* sequences */
+    bool compared;     /* there is an original; otherwise only ce_half is set */
     double ce_half;    /* half of the 95 % interval of the mean cross-entropy; NaN for one group */
     double kl_half;    /* half of the 95 % interval of the mean divergence */
     double top5;       /* mean of fm_token.near, as a share of its maximum */

