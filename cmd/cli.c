@@ -72,13 +72,13 @@ static const char *advise(char to[96], const struct fm_err *err, int groups)
     return to;
 }
 
-int fm_cli_settle_side(const char *option, const char *path, int code, struct fm_err *err)
+int fm_cli_settle_plot(const char *path, int code, struct fm_err *err)
 {
     if (!code || strcmp(path, "-") == 0)
         return code;
     char text[FM_ERR_TEXT_BYTES + 160], words[96];
-    snprintf(text, sizeof text, "%s: %s%s; only the %s is lost, not the result", option, err->text,
-             advise(words, err, 0), option + 2);
+    snprintf(text, sizeof text, "--plot: %s%s; only the plot is lost, not the result", err->text,
+             advise(words, err, 0));
     fm_progress_warn(text);
     *err = (struct fm_err){0};
     return FM_OK;

@@ -47,11 +47,11 @@ int fm_cli_text_open(struct fm_cli_text *text, struct fm_err *err);
 void fm_cli_text_drop(struct fm_cli_text *text); /* discard it */
 
 /*
- * Handle the result (`code` and *err) of writing a plot (`option`, `path`).  The exit status is
- * that of the run's result, so a lost plot is only a warning, and FM_OK is returned.
- * On standard output it is an error like any other lost write, and `code` is returned.
+ * Handle the result (`code` and *err) of writing a plot.  The exit status is that of the run's
+ * result, so a lost plot is only a warning, and FM_OK is returned.  On standard output it is an
+ * error like any other lost write, and `code` is returned.
  */
-int fm_cli_settle_side(const char *option, const char *path, int code, struct fm_err *err);
+int fm_cli_settle_plot(const char *path, int code, struct fm_err *err);
 
 /*
  * Print the result, before the output gets its final name (lib/run/run.h, struct fm_announce):

@@ -42,14 +42,11 @@ static bool offered(const struct fm_completion_row *row, int mode)
     return !mode || !row->modes || row->modes & mode;
 }
 
-/* Print the words of "a|b|c", separated by `between`. */
-static void print_words(FILE *out, const char *list, const char *between)
+/* Print the words of "a|b|c", separated by spaces. */
+static void print_words(FILE *out, const char *list)
 {
     for (; *list; list++)
-        if (*list == '|')
-            fputs(between, out);
-        else
-            fputc(*list, out);
+        fputc(*list == '|' ? ' ' : *list, out);
 }
 
 /* The name of the shell function: "_fm_rank" for fm-rank. */
@@ -104,7 +101,7 @@ static void bash_values(FILE *out, const struct fm_completion *c)
         if (follows(c->row[i].option) == WORDS) {
             bash_pattern(out, &c->row[i], 1, WORDS);
             fprintf(out, ") words='");
-            print_words(out, c->row[i].option->arg, " ");
+            print_words(out, c->row[i].option->arg);
             fprintf(out, "' ;;\n");
         } else if (c->row[i].option->kind == FM_CLI_HELP) {
             fprintf(out, "    --%s) words=all ;;\n", c->row[i].option->name);
@@ -216,7 +213,7 @@ static void zsh_option(FILE *out, const struct fm_cli_option *o)
         fprintf(out, "::how much:(all)");
     if (what == WORDS) {
         fprintf(out, ":%s:(", o->name);
-        print_words(out, o->arg, " ");
+        print_words(out, o->arg);
         fputc(')', out);
     } else if (what != NOTHING) {
         fputc(':', out);

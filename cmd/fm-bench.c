@@ -162,9 +162,8 @@ static int quality(const struct fm_cli *cli, struct options *o, struct fm_err *e
     int rc = FM_OK;
     if (fm_bench_quality(&cli->run, o->budgets, dry, &q, err) ||
         (o->plot && !cli->dry_run &&
-         fm_cli_settle_side("--plot", o->plot,
-                            fm_results_quality_plot(&q, o->plot, cli->run.outputs.force, err),
-                            err)) ||
+         fm_cli_settle_plot(
+             o->plot, fm_results_quality_plot(&q, o->plot, cli->run.outputs.force, err), err)) ||
         fm_show(&shown, err))
         rc = err->code;
     fm_bench_quality_release(&q);
@@ -189,7 +188,7 @@ static int kernels(const struct fm_cli *cli, const struct options *o, struct fm_
     int rc = FM_OK;
     if (fm_kernelbench_run(&k, cli->dry_run, &result, err) ||
         (o->plot && !cli->dry_run &&
-         fm_cli_settle_side("--plot", o->plot,
+         fm_cli_settle_plot(o->plot,
                             fm_results_kernels_plot(&result, o->plot, cli->run.outputs.force, err),
                             err)) ||
         fm_show(&shown, err))
@@ -225,9 +224,8 @@ static int baselines(const struct fm_cli *cli, const struct options *o, struct f
     struct fm_baseline_table *table = fm_alloc(1, sizeof *table, "a table", err);
     int rc = table ? fm_baseline_run(&run, o->budgets, cli->dry_run, table, err) : FM_ENOMEM;
     if (!rc && o->plot && !cli->dry_run)
-        rc = fm_cli_settle_side(
-            "--plot", o->plot,
-            fm_results_baselines_plot(table, o->plot, cli->run.outputs.force, err), err);
+        rc = fm_cli_settle_plot(
+            o->plot, fm_results_baselines_plot(table, o->plot, cli->run.outputs.force, err), err);
     struct fm_shown shown = {cli, "fm-bench baselines", fm_results_baselines, table, NULL};
     if (!rc)
         rc = fm_show(&shown, err);

@@ -294,7 +294,7 @@ static _Noreturn void refuse_option(const struct fm_cli *cli, const struct table
 
 /* --- parsing --- */
 
-static int getopt_tables(const struct table *t, struct option *longs, char *shorts)
+static void getopt_tables(const struct table *t, struct option *longs, char *shorts)
 {
     char *s = shorts;
     *s++ = ':';
@@ -312,7 +312,6 @@ static int getopt_tables(const struct table *t, struct option *longs, char *shor
     }
     *s = '\0';
     longs[t->rows] = (struct option){0};
-    return t->rows;
 }
 
 /* The row for the result of getopt_long, or -1. */

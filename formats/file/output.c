@@ -199,7 +199,7 @@ int fm_output_reserve(struct fm_output *o, uint64_t size, struct fm_err *err)
 /* Wait until at least PIPE_BUF bytes can be written, or the reader has closed the pipe. */
 static int await_reader(const struct fm_output *o, struct fm_err *err)
 {
-    if (fm_signals_await(o->fd, POLLOUT, -1))
+    if (fm_signals_await(o->fd, POLLOUT))
         return FM_OK;
     return fm_fail(err, FM_ESAVED, "stopped while it waited for the reader of %s", name_of(o));
 }

@@ -52,7 +52,7 @@ static int receive(struct fm_spool *s, void *dst, size_t size, size_t *got, stru
 {
     *got = 0;
     while (!s->ended) {
-        if (!fm_signals_await(STDIN_FILENO, POLLIN, -1))
+        if (!fm_signals_await(STDIN_FILENO, POLLIN))
             return fm_fail(err, FM_ESAVED, "stopped while it waited for standard input");
         ssize_t n = read(STDIN_FILENO, dst, size);
         if (n >= 0) {

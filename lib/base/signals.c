@@ -150,14 +150,14 @@ const atomic_int *fm_signals_stop(void)
     return &stop_signal;
 }
 
-bool fm_signals_await(int fd, short events, int milliseconds)
+bool fm_signals_await(int fd, short events)
 {
     struct pollfd p[2] = {{.fd = fd, .events = events}, {.fd = stop_event, .events = POLLIN}};
     int n;
     do
-        n = poll(p, 2, milliseconds);
+        n = poll(p, 2, -1);
     while (n < 0 && errno == EINTR);
-    return n != 0 && p[1].revents == 0;
+    return p[1].revents == 0;
 }
 
 static int held; /* of a process with one thread: the first stop signal */

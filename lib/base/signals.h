@@ -9,7 +9,7 @@
  *
  *     fm_signals_install(abandon, &err);   the main thread, before it makes any other
  *     fm_signals_thread(&t, body, arg);    instead of pthread_create
- *     fm_signals_await(fd, POLLIN, -1);    before a read that may block for long, because no signal
+ *     fm_signals_await(fd, POLLIN);        before a read that may block for long, because no signal
  *                                          interrupts it
  */
 #ifndef FM_BASE_SIGNALS_H
@@ -43,11 +43,8 @@ void fm_signals_settle(void);
  * error number. */
 int fm_signals_thread(pthread_t *thread, void *(*body)(void *arg), void *arg);
 
-/*
- * Wait until poll(2) has an event for `fd`, at most that many milliseconds (-1: forever).  False
- * on a timeout, or if the process was asked to stop.
- */
-bool fm_signals_await(int fd, short events, int milliseconds);
+/* Wait until poll(2) has an event for `fd`; false if the process was asked to stop. */
+bool fm_signals_await(int fd, short events);
 
 /*
  * For a process with one thread that waits for children (lib/run/child.h).  After fm_signals_hold

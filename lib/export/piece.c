@@ -303,10 +303,9 @@ static int read_decoded(const struct fm_exportplan *p, const struct fm_planned_t
     int rc = FM_OK;
     for (int i = 0; i < 4 && first == 0 && !rc; i++)
         rc = whole[i] ? check_whole(p, whole[i], err) : FM_OK;
-    if (!rc &&
-        (fm_reading_bytes(raw, &r, 0, first * bits / 8, bytes, err) ||
-         fm_reading_plane(&scale, &r, 1, err) || fm_reading_factor(&factor, &r, false, err) ||
-         fm_reading_widen(&scales, &r, scale, factor, err)))
+    if (!rc && (fm_reading_bytes(raw, &r, 0, first * bits / 8, bytes, err) ||
+                fm_reading_scales(&scale, &r, err) || fm_reading_factor(&factor, &r, false, err) ||
+                fm_reading_widen(&scales, &r, scale, factor, err)))
         rc = fm_within(err, "%s", at->file->path);
     if (!rc) {
         scales.first = (int64_t)first;

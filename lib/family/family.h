@@ -226,9 +226,8 @@ int fm_weights_shape(uint64_t shape[FM_ST_DIMS_MAX], const struct fm_config *con
 /* "(14336, 4096)" */
 void fm_weights_print_shape(char *text, size_t size, const uint64_t *shape, int dims);
 
-/* Elements of the row's tensor in layer l, where `channels` is the sum of its experts' caps. */
-uint64_t fm_weights_count(const struct fm_config *config, const struct fm_weight *w, int l,
-                          uint64_t channels);
+/* Elements of the row's tensor in layer l; 0 for the experts of a ragged export. */
+uint64_t fm_weights_count(const struct fm_config *config, const struct fm_weight *w, int l);
 
 /* FM_EFORMAT unless a tensor has that shape; `who` begins the reason, as in "config.json
  * requires". */

@@ -198,12 +198,11 @@ int fm_weights_shape(uint64_t shape[FM_ST_DIMS_MAX], const struct fm_config *c,
     return dims;
 }
 
-uint64_t fm_weights_count(const struct fm_config *c, const struct fm_weight *w, int l,
-                          uint64_t channels)
+uint64_t fm_weights_count(const struct fm_config *c, const struct fm_weight *w, int l)
 {
     uint64_t count = 1;
     for (const char *letter = w->shape; *letter; letter++)
-        count *= size_of(c, *letter, l, channels);
+        count *= size_of(c, *letter, l, 0);
     return count;
 }
 
@@ -261,7 +260,7 @@ static uint64_t params_fixed(const struct fm_config *c)
         if (!w->name[FM_NAMING_STOCK] || fm_weights_is_expert(w) || w->part == FM_PART_SPARE)
             continue;
         for (int l = end ? -1 : 0; l < (end ? 0 : c->L); l++)
-            sum += fm_weights_exists(c, w, l) ? fm_weights_count(c, w, l, 0) : 0;
+            sum += fm_weights_exists(c, w, l) ? fm_weights_count(c, w, l) : 0;
     }
     return sum;
 }

@@ -112,7 +112,7 @@ static size_t block_bytes(const struct fm_model *m, int l)
         sum += fm_loading_size((uint64_t)c->expert->rows * channels, FM_F32);
     for (const struct fm_weight *w = c->family->weight; fm_weights_more(w); w++)
         if (fm_weights_exists(c, w, l) && (is_mlp(w) || fm_weights_is_field(w)))
-            sum += fm_loading_size(fm_weights_count(c, w, l, 0), is_mlp(w) ? held : field_as(m, w));
+            sum += fm_loading_size(fm_weights_count(c, w, l), is_mlp(w) ? held : field_as(m, w));
     return sum;
 }
 
@@ -157,7 +157,7 @@ static void place_arrays(const struct fm_model *m, struct fm_layer_slot *s, int 
     for (const struct fm_weight *w = c->family->weight; fm_weights_more(w); w++)
         if (fm_weights_is_field(w) && fm_weights_exists(c, w, l))
             *(float **)((char *)y + w->field) =
-                carve(&at, fm_weights_count(c, w, l, 0), field_as(m, w)).data;
+                carve(&at, fm_weights_count(c, w, l), field_as(m, w)).data;
     y->narrow = m->ops->operand == FM_BF16;
     s->mlp_gate_up = s->mlp_down = (struct fm_out){0};
     if (mlp > 0) {
@@ -296,7 +296,7 @@ static int read_nonlayer_scales(struct conversion *v, struct fm_digest *sum, str
     float factor;
     if (!r.at->scale)
         return FM_OK;
-    if (fm_reading_plane(&raw, &r, 1, err) || fm_reading_factor(&factor, &r, true, err))
+    if (fm_reading_scales(&raw, &r, err) || fm_reading_factor(&factor, &r, true, err))
         return err->code;
     if (fm_reading_widen(&v->scales, &r, raw, factor, err))
         return fm_within(err, "%s", v->m->path);
@@ -648,7 +648,7 @@ static int read_piece(struct conversion *v, struct piece *x, struct fm_err *err)
     int rc = fm_reading_bytes(raw, &r, 0, x->first * bits / 8, size, err);
     if (rc || !r.at->scale)
         return rc;
-    if (fm_reading_plane(&x->c.plane[1], &r, 1, err))
+    if (fm_reading_scales(&x->c.plane[1], &r, err))
         return err->code;
     return fm_reading_factor(x->c.factor, &r, true, err) ? fm_within(err, "%s", v->m->path) : FM_OK;
 }

@@ -28,14 +28,13 @@ static struct fm_digest piece_digest(size_t index, const void *bytes, size_t siz
 }
 
 /* The digest of a tensor from all its bytes. */
-static struct fm_digest digest_of(const struct fm_tensor *t, const void *bytes, size_t shares)
+static struct fm_digest digest_of(const struct fm_tensor *t, const void *bytes)
 {
     struct fm_digest pieces = {{0}};
-    size_t most = shares ? (size_t)t->size / shares : FM_READING_PIECE;
-    for (size_t i = 0, at = 0; at < t->size; i++, at += most) {
-        size_t left = (size_t)t->size - at;
-        struct fm_digest piece =
-            piece_digest(i, (const char *)bytes + at, left < most ? left : most);
+    for (size_t i = 0, at = 0; at < t->size; i++, at += FM_READING_PIECE) {
+        size_t left = (size_t)t->size - at,
+               size = left < FM_READING_PIECE ? left : FM_READING_PIECE;
+        struct fm_digest piece = piece_digest(i, (const char *)bytes + at, size);
         fm_reading_add(&pieces, &piece);
     }
     return fm_reading_digest(t, &pieces);
@@ -86,8 +85,7 @@ int fm_reading_bytes(void *dst, const struct fm_reading *r, int plane, uint64_t 
         return fm_within(err, "tensor '%s'", t->name);
     if (!r->sum)
         return FM_OK;
-    struct fm_digest digest =
-        r->e < 0 ? digest_of(t, dst, 0) : piece_digest((size_t)r->e, dst, size);
+    struct fm_digest digest = r->e < 0 ? digest_of(t, dst) : piece_digest((size_t)r->e, dst, size);
     add(r, r->e < 0 ? r->sum : &r->pieces[plane], &digest);
     return FM_OK;
 }
@@ -103,11 +101,11 @@ int fm_reading_share(void *dst, const struct fm_reading *r, int plane, struct fm
     return fm_reading_bytes(dst, r, plane, r->e < 0 ? 0 : (uint64_t)r->e * size, size, err);
 }
 
-int fm_reading_plane(const void **bytes, const struct fm_reading *r, int plane, struct fm_err *err)
+int fm_reading_scales(const void **bytes, const struct fm_reading *r, struct fm_err *err)
 {
-    void *dst = fm_scratch(fm_reading_size(r, plane));
+    void *dst = fm_scratch(fm_reading_size(r, 1));
     *bytes = dst;
-    return fm_reading_share(dst, r, plane, err);
+    return fm_reading_share(dst, r, 1, err);
 }
 
 void fm_reading_join(const struct fm_reading *r, int plane)
@@ -125,7 +123,7 @@ static int add_apart(const struct fm_reading *r, float factor, struct fm_err *er
     const struct fm_stored *s = r->at;
     struct fm_digest digest;
     if (s->factor) {
-        digest = r->e < 0 ? digest_of(s->factor, &factor, 0)
+        digest = r->e < 0 ? digest_of(s->factor, &factor)
                           : piece_digest((size_t)r->e, &factor, sizeof factor);
         add(r, r->e < 0 ? r->sum : &r->pieces[FM_PLANES], &digest);
     }
@@ -135,7 +133,7 @@ static int add_apart(const struct fm_reading *r, float factor, struct fm_err *er
     void *bytes = fm_scratch((size_t)s->zero->size);
     int rc = fm_tensor_read(s->zero, s->zero_file, 0, bytes, (size_t)s->zero->size, err);
     if (!rc) {
-        digest = digest_of(s->zero, bytes, 0);
+        digest = digest_of(s->zero, bytes);
         add(r, r->sum, &digest);
     }
     fm_scratch_release(mark);

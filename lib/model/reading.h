@@ -54,10 +54,10 @@ struct fm_reading {
 int fm_reading_bytes(void *dst, const struct fm_reading *r, int plane, uint64_t offset, size_t size,
                      struct fm_err *err);
 
-/* The size of the share, or of the whole tensor; read it; and read it into scratch. */
+/* The size of the share, or of the whole tensor; read it; and read scales into scratch. */
 size_t fm_reading_size(const struct fm_reading *r, int plane);
 int fm_reading_share(void *dst, const struct fm_reading *r, int plane, struct fm_err *err);
-int fm_reading_plane(const void **bytes, const struct fm_reading *r, int plane, struct fm_err *err);
+int fm_reading_scales(const void **bytes, const struct fm_reading *r, struct fm_err *err);
 
 /* After all shares of a plane or of the factors (FM_PLANES) have been read, add their digests to
  * the sum of the layer. */

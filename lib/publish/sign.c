@@ -80,7 +80,7 @@ static int read_passphrase(char text[PASSPHRASE_MAX + 1], int fd, struct fm_err 
 {
     size_t size = 0;
     for (;;) {
-        if (!fm_signals_await(fd, POLLIN, -1))
+        if (!fm_signals_await(fd, POLLIN))
             return fm_fail(err, FM_ESAVED, "stopped while it waited for the passphrase");
         ssize_t got = read(fd, text + size, 1);
         if (got < 0 && errno == EINTR)

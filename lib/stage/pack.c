@@ -670,8 +670,7 @@ static int read_scales(struct packing *p, const struct fm_reading *r, struct fm_
     own.sum = p->packed.storage ? NULL : r->sum;
     if (!r->at->scale)
         return FM_OK;
-    return fm_reading_plane(&raw, &own, 1, err) ? err->code
-                                                : widen_scales(p, &own, raw, scales, err);
+    return fm_reading_scales(&raw, &own, err) ? err->code : widen_scales(p, &own, raw, scales, err);
 }
 
 /* FM_EFORMAT if one of the n codes or values of a reading is not finite. */

@@ -70,7 +70,7 @@ void fm_workdir_remove(const struct fm_workdir *w, const char *name)
 static bool await_end(pid_t pid, int *status)
 {
     int fd = (int)syscall(SYS_pidfd_open, pid, 0);
-    bool going = fd < 0 || fm_signals_await(fd, POLLIN, -1);
+    bool going = fd < 0 || fm_signals_await(fd, POLLIN);
     if (fd >= 0)
         close(fd);
     if (!going)
