@@ -9,7 +9,6 @@
  * Source: nvidia-modelopt 0.47, torch/quantization/qtensor and torch/export (quant_utils.py,
  * convert_hf_config.py).
  */
-#include <stdio.h>
 #include <string.h>
 
 #include "formats/quant/formats.h"

@@ -5,7 +5,6 @@
 #include "kernels/clip/clip_device.h"
 
 #include <assert.h>
-#include <math.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>

@@ -1,8 +1,6 @@
 /* Reference implementation of experts whose gate and up are biased and clamped, or only clamped. */
 #include "kernels/ops/ops.h"
 
-#include <math.h>
-
 static double smaller(double a, double b)
 {
     return a < b ? a : b;

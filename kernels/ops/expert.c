@@ -4,8 +4,6 @@
  */
 #include "kernels/ops/ops.h"
 
-#include <math.h>
-
 void ref_gather(struct fm_out y, struct fm_in x, const int32_t *rows, const float *scale, int n,
                 int H)
 {

@@ -8,8 +8,6 @@
 #include <assert.h>
 #include <string.h>
 
-#include "lib/base/vector.h"
-
 static const struct {
     int bits;
     float scale_max; /* scale_max * largest code < 3.3895e38, the largest bfloat16 */

@@ -19,7 +19,6 @@
 
 #include "formats/file/file.h"
 #include "lib/base/dtype.h"
-#include "lib/base/mem.h"
 #include "lib/model/reading.h"
 
 /* ---- pieces of a tensor ---- */

@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "lib/model/checkpoint.h"
 #include "lib/model/stored.h"
 
 /* ---- flat tensors ---- */

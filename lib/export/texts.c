@@ -19,7 +19,6 @@
 #include "lib/base/mem.h"
 #include "lib/export/card.h"
 #include "lib/export/trust.h"
-#include "lib/stage/stage.h"
 
 void fm_texts_widths(struct fm_text *t, const struct fm_exportplan *p, const uint32_t *widths,
                      const char *indent)

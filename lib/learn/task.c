@@ -6,7 +6,6 @@
 #include "lib/learn/task.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>

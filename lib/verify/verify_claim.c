@@ -9,7 +9,6 @@
 
 #include "formats/json/json.h"
 #include "formats/sign/oms.h"
-#include "lib/stage/stage.h"
 
 int fm_verify_claim(struct fm_verify_claim *c, const struct fm_verifier *v, struct fm_err *err)
 {

@@ -14,11 +14,9 @@
 
 #include "formats/json/json.h"
 #include "formats/json/jsonedit.h"
-#include "formats/sign/oms.h"
 #include "lib/base/mem.h"
 #include "lib/export/card.h"
 #include "lib/export/filetable.h"
-#include "lib/stage/stage.h"
 
 /* ---- reading fm-export.json ---- */
 

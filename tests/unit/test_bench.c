@@ -1,6 +1,5 @@
 /* Test the measurements: a synthetic checkpoint that the suite itself reads, a meter that counts
  * calls and changes no result. */
-#include <math.h>
 #include <unistd.h>
 
 #include "formats/text/tokens.h"

@@ -4,7 +4,6 @@
 
 #include <unistd.h>
 
-#include "formats/tensor/hfcache.h"
 #include "tests/unit/scratch.h"
 #include "tests/unit/test.h"
 

@@ -2,7 +2,6 @@
 #include <dirent.h>
 #include <pthread.h>
 #include <sched.h>
-#include <unistd.h>
 
 #include "kernels/clip/clip_pool.h"
 #include "tests/unit/test.h"

@@ -8,7 +8,6 @@
 #include "formats/quant/quant.h"
 #include "lib/block/gqa.h"
 #include "lib/family/family.h"
-#include "lib/model/model.h"
 #include "tests/unit/owned.h"
 #include "tests/unit/relaxed.h"
 #include "tests/unit/test.h"

@@ -3,7 +3,6 @@
  * backward against finite differences along random directions, for linear layers (tensors packed
  * and apart) and full ones.
  */
-#include <math.h>
 
 #include "lib/block/deltanet.h"
 #include "lib/block/norm.h"

@@ -8,7 +8,6 @@
 #include "lib/block/gqa.h"
 #include "lib/block/softmax.h"
 #include "lib/family/family.h"
-#include "lib/model/model.h"
 #include "tests/unit/configs.h"
 #include "tests/unit/models.h"
 #include "tests/unit/test.h"

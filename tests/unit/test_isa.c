@@ -7,8 +7,6 @@
  */
 #include "tests/unit/kernels.h"
 
-#include <unistd.h>
-
 #include "kernels/clip/clip_tile.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/cpu_tile.h"

@@ -7,7 +7,6 @@
  */
 #include "formats/quant/formats.h"
 #include "lib/block/clamped.h"
-#include "lib/block/swiglu.h"
 #include "lib/model/packed.h"
 #include "tests/unit/test.h"
 

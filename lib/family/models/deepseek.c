@@ -7,7 +7,6 @@
 
 #include "lib/block/gqa.h"
 #include "lib/block/mla.h"
-#include "lib/block/norm.h"
 #include "lib/family/family.h"
 
 /* clang-format off */
