@@ -23,23 +23,15 @@
 /* The stack that a tool's first thread needs, with a margin; the tests reach 212 KiB. */
 #define FM_STACK_BYTES ((size_t)256 << 10)
 
-/* *out = a * b or a + b; false on overflow, with *out unchanged. */
+/* *out = a * b or a + b; false on overflow. */
 static inline bool fm_mul(size_t *out, size_t a, size_t b)
 {
-    size_t r;
-    if (__builtin_mul_overflow(a, b, &r))
-        return false;
-    *out = r;
-    return true;
+    return !__builtin_mul_overflow(a, b, out);
 }
 
 static inline bool fm_add(size_t *out, size_t a, size_t b)
 {
-    size_t r;
-    if (__builtin_add_overflow(a, b, &r))
-        return false;
-    *out = r;
-    return true;
+    return !__builtin_add_overflow(a, b, out);
 }
 
 /* The least common multiple of a and b, at most `most`; a if b is 0.  Both are below 2^32. */
