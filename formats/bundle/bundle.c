@@ -354,7 +354,7 @@ int fm_bundle_check_schema(const cJSON *json, struct fm_err *err)
 
 static int check_title(const cJSON *manifest, struct fm_err *err)
 {
-    static const char *const stages[] = {"rank", "train", "recover", "pack"};
+    static const char *const stages[] = {"rank", "train", "recover", "pack", NULL};
     const char *suite, *stage;
     if (!cJSON_IsObject(manifest))
         return fm_fail(err, FM_EFORMAT, "is not an object");
@@ -364,10 +364,9 @@ static int check_title(const cJSON *manifest, struct fm_err *err)
         return err->code;
     if (strcmp(suite, "fm") != 0)
         return fm_fail(err, FM_EFORMAT, "suite is '%s', not 'fm'", suite);
-    for (size_t i = 0; i < sizeof stages / sizeof stages[0]; i++)
-        if (strcmp(stage, stages[i]) == 0)
-            return FM_OK;
-    return fm_fail(err, FM_EFORMAT, "stage '%s' is unknown", stage);
+    return fm_names_index(stages, stage) >= 0
+               ? FM_OK
+               : fm_fail(err, FM_EFORMAT, "stage '%s' is unknown", stage);
 }
 
 static int read_digest(struct listing *l, const cJSON *entry, struct fm_err *err)

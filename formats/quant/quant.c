@@ -251,7 +251,7 @@ void fm_quantisers_choices(char *text, size_t size)
         at += (size_t)snprintf(text + at, size - at, "|%s", (*q)->name);
 }
 
-static const char *const servers[FM_SERVERS] = {"any", "vllm", "sglang"};
+static const char *const servers[FM_SERVERS + 1] = {"any", "vllm", "sglang"};
 
 const char *fm_server_name(enum fm_server server)
 {
@@ -260,10 +260,7 @@ const char *fm_server_name(enum fm_server server)
 
 int fm_server_find(const char *name)
 {
-    for (int i = 0; i < FM_SERVERS; i++)
-        if (strcmp(servers[i], name) == 0)
-            return i;
-    return -1;
+    return fm_names_index(servers, name);
 }
 
 int fm_storage_read(struct fm_scheme *scheme, struct fm_schemes **schemes, const cJSON *json,

@@ -228,10 +228,7 @@ static int get_object(const cJSON **object, const cJSON *from, const char *key,
         return FM_OK;
     cJSON_ArrayForEach(member, *object)
     {
-        const char *const *m = may;
-        while (*m && strcmp(*m, member->string) != 0)
-            m++;
-        if (!*m)
+        if (fm_names_index(may, member->string) < 0)
             return key ? fm_fail(err, FM_EFORMAT, "'%.100s' in '%s' is not known", member->string,
                                  key)
                        : fm_fail(err, FM_EFORMAT, "'%.100s' is not known", member->string);

@@ -61,6 +61,14 @@ int fm_names_unsorted_twin(const char **twin, const void *records, size_t count,
     return FM_OK;
 }
 
+int fm_names_index(const char *const *list, const char *name)
+{
+    for (int i = 0; list[i]; i++)
+        if (strcmp(list[i], name) == 0)
+            return i;
+    return -1;
+}
+
 static int least(int a, int b)
 {
     return a < b ? a : b;

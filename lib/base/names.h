@@ -25,6 +25,9 @@ const char *fm_names_twin(const void *records, size_t count, size_t size);
 int fm_names_unsorted_twin(const char **twin, const void *records, size_t count, size_t size,
                            struct fm_err *err);
 
+/* The index of a name in a list that ends with NULL, or -1. */
+int fm_names_index(const char *const *list, const char *name);
+
 static inline bool fm_ends_with(const char *text, const char *end)
 {
     size_t n = strlen(text), e = strlen(end);

@@ -15,6 +15,7 @@
 #include "formats/text/documents.h"
 #include "formats/text/unicode.h"
 #include "lib/base/mem.h"
+#include "lib/base/names.h"
 #include "lib/base/printable.h"
 
 #define GRAM 4
@@ -171,7 +172,7 @@ static void keep(struct fm_loops *l, const struct fm_loop *loop, uint64_t line, 
 static int add_text(struct fm_loops *l, uint64_t line, const char *text, const char *reason,
                     struct fm_err *err)
 {
-    static const char *const own[] = {"stop", "eos", "word", "end_turn", "tool_calls"};
+    static const char *const own[] = {"stop", "eos", "word", "end_turn", "tool_calls", NULL};
     struct fm_loop loop;
     double different;
     uint64_t words;
@@ -184,8 +185,7 @@ static int add_text(struct fm_loops *l, uint64_t line, const char *text, const c
     l->empty += words == 0;
     l->words += words;
     l->told += reason != NULL;
-    for (size_t i = 0; reason && i < sizeof own / sizeof *own; i++)
-        l->ended += strcmp(reason, own[i]) == 0;
+    l->ended += reason && fm_names_index(own, reason) >= 0;
     l->long_enough += different >= 0;
     l->different += different >= 0 ? different : 0;
     l->looping += loop.repeats > 0;

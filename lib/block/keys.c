@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "lib/base/names.h"
+
 int fm_keys_size(int *size, const cJSON *object, const char *key, int limit, struct fm_err *err)
 {
     int64_t value = 0;
@@ -98,12 +100,10 @@ int fm_keys_word(int *which, const struct fm_keys *keys, const char *key, const 
     const cJSON *value = fm_json_value(keys->json, key);
     const char *name = cJSON_GetStringValue(value);
     char text[80];
-    for (int i = 0; name && known[i]; i++)
-        if (strcmp(name, known[i]) == 0) {
-            *which = i;
-            return FM_OK;
-        }
-    if (!value)
+    int i = name ? fm_names_index(known, name) : -1;
+    if (i >= 0)
+        *which = i;
+    if (i >= 0 || !value)
         return FM_OK;
     print_value(text, sizeof text, value);
     return fm_fail(err, FM_ECONFIG, "%s %s is not supported for %s; supported: %s%s%s", key, text,

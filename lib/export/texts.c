@@ -17,6 +17,7 @@
 #include "formats/tensor/hftext.h"
 #include "formats/tensor/hfwriter.h"
 #include "lib/base/mem.h"
+#include "lib/base/names.h"
 #include "lib/export/card.h"
 #include "lib/export/trust.h"
 
@@ -466,12 +467,9 @@ static int add_export_json(struct fm_exportplan *p, struct fm_err *err)
 /* True for names that an export writes itself, whatever the checkpoint carried. */
 static bool is_own(const char *name)
 {
-    static const char *const own[] = {"config.json", FM_EXPORT_JSON, FM_EXPORT_CARD,
-                                      FM_EXPORT_MODELING, FM_HFWRITER_INDEX};
-    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
-        if (strcmp(name, own[i]) == 0)
-            return true;
-    return false;
+    static const char *const own[] = {"config.json",      FM_EXPORT_JSON,    FM_EXPORT_CARD,
+                                      FM_EXPORT_MODELING, FM_HFWRITER_INDEX, NULL};
+    return fm_names_index(own, name) >= 0;
 }
 
 /* True for files that describe codes that the export does not have: ModelOpt's if the export has

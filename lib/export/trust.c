@@ -110,14 +110,6 @@ static bool is_set(const struct reading *r, const char *key)
     return false;
 }
 
-static bool is_asked_for(const struct reading *r, const char *key)
-{
-    for (const char *const *k = r->plan->options.keep_config; *k; k++)
-        if (strcmp(key, *k) == 0)
-            return true;
-    return false;
-}
-
 /* True if programs that read this key load code or another model. */
 static bool loads(const struct reading *r, const char *key, int depth)
 {
@@ -138,7 +130,8 @@ static bool stays(void *self, const char *key, int depth)
         return allowed;
     }
     if (depth > 1 || !r->listed || allowed || strcmp(key, FM_HFTEXT_WRAPPER) == 0 ||
-        fm_families_knows(r->plan->from->config.family, key) || is_asked_for(r, key))
+        fm_families_knows(r->plan->from->config.family, key) ||
+        fm_names_index(r->plan->options.keep_config, key) >= 0)
         return true;
     if (!r->rc)
         r->rc = note(r->plan, FM_CODE_UNKNOWN, key, NULL, r->err);

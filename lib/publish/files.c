@@ -46,14 +46,6 @@ static int add_entry(struct fm_files *f, const char *name, uint64_t bytes, struc
     return FM_OK;
 }
 
-static bool is_passed_over(const struct walk *w, const char *name)
-{
-    for (const char *const *n = w->rule->without; *n; n++)
-        if (strcmp(*n, name) == 0)
-            return true;
-    return false;
-}
-
 static bool is_ignored(const struct walk *w, const char *name)
 {
     bool hubs = strcmp(name, ".cache") == 0 || strncmp(name, ".git", 4) == 0;
@@ -129,7 +121,7 @@ static int walk(struct walk *w, const char *below, int level, struct fm_err *err
     close(fd);
     for (size_t i = 0; i < list.count && !rc; i++) {
         const char *own = list.name[i];
-        if (level == 0 && is_passed_over(w, own))
+        if (level == 0 && fm_names_index(w->rule->without, own) >= 0)
             continue;
         if (level == 0 && is_ignored(w, own))
             rc = add_ignored(w->f, own, err);

@@ -5,10 +5,10 @@
 #include "lib/verify/verifier.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "formats/json/json.h"
 #include "formats/sign/oms.h"
+#include "lib/base/names.h"
 
 int fm_verify_claim(struct fm_verify_claim *c, const struct fm_verifier *v, struct fm_err *err)
 {
@@ -39,35 +39,22 @@ void fm_verify_claim_release(struct fm_verify_claim *c)
 
 /* Files that are not compared: those that the hub and its client put beside a repository's files,
  * and a signature. */
-static const char *const hubs[] = {".cache", ".git", ".gitattributes", FM_OMS_NAME};
-#define HUBS (sizeof hubs / sizeof *hubs)
-
-/* The index of a name in that list; HUBS if it is not in it. */
-static size_t find_hubs(const char *name)
-{
-    size_t i = 0;
-    while (i < HUBS && strcmp(name, hubs[i]) != 0)
-        i++;
-    return i;
-}
+static const char *const hubs[] = {".cache", ".git", ".gitattributes", FM_OMS_NAME, NULL};
 
 int fm_verify_claim_others(struct fm_verifier *v, bool (*known)(const void *self, const char *name),
                            void (*other)(void *self, const char *name), void *self,
                            struct fm_err *err)
 {
     struct fm_file_list list;
-    bool there[HUBS + 1] = {0};
     if (fm_file_list(&list, v->dir, v->options->target, err))
         return err->code;
     for (size_t i = 0; i < list.count; i++) {
-        size_t hub = find_hubs(list.name[i]);
-        there[hub] = true;
-        if (hub == HUBS && !known(self, list.name[i]))
+        int hub = fm_names_index(hubs, list.name[i]);
+        if (hub >= 0)
+            fm_verifier_skip(v, hubs[hub]);
+        else if (!known(self, list.name[i]))
             other(self, list.name[i]);
     }
-    for (size_t i = 0; i < HUBS; i++)
-        if (there[i])
-            fm_verifier_skip(v, hubs[i]);
     fm_file_list_release(&list);
     return FM_OK;
 }
