@@ -397,10 +397,7 @@ int fm_options_check(const struct fm_cli *cli, int mode, const char *says, struc
 
 bool fm_options_given(const struct fm_cli *cli, const char *name)
 {
-    for (int i = 0; i < cli->words; i++)
-        if (strcmp(cli->word[i].name, name) == 0)
-            return true;
-    return false;
+    return fm_names_among(cli->word, (size_t)cli->words, sizeof *cli->word, name) != NULL;
 }
 
 bool fm_options_make_file(const struct fm_cli *cli)

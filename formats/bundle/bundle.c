@@ -76,18 +76,9 @@ struct listing {
     struct fm_digest digest;
 };
 
-static int find_name(const struct fm_bundle *b, const char *name)
-{
-    for (size_t i = 0; i < b->members; i++)
-        if (strcmp(b->member[i].name, name) == 0)
-            return (int)i;
-    return -1;
-}
-
 const struct fm_member *fm_bundle_find(const struct fm_bundle *b, const char *name)
 {
-    int i = find_name(b, name);
-    return i < 0 ? NULL : &b->member[i];
+    return fm_names_among(b->member, b->members, sizeof *b->member, name);
 }
 
 /* Append the members of the archive at the beginning of `file`, which begins at offset `base` of
@@ -318,17 +309,17 @@ static int check_ends(const struct fm_bundle *b, bool prefix, struct fm_err *err
     if (b->members == 0)
         return fm_fail(err, FM_EFORMAT,
                        prefix ? "too short to hold a manifest" : "an empty archive");
-    int at = find_name(b, FM_MEMBER_MANIFEST);
-    if (at > 0)
+    const struct fm_member *at = fm_bundle_find(b, FM_MEMBER_MANIFEST);
+    if (at && at != b->member)
         return fm_fail(err, FM_EFORMAT, "%s is member %d of the stream; it must be the first",
-                       FM_MEMBER_MANIFEST, at + 1);
+                       FM_MEMBER_MANIFEST, (int)(at - b->member) + 1);
     int number = number_of_name(b->member[b->members - 1].name);
-    if (at < 0 && number)
+    if (!at && number)
         return fm_fail(err, FM_EFORMAT,
                        "is part %d of a bundle; give the first part, whose name ends in "
                        "-00001-of-00003.fm or the like",
                        number);
-    if (at < 0)
+    if (!at)
         return fm_fail(err, FM_EFORMAT,
                        "the first member is '%s', not %s: not a stream of the fm suite",
                        b->member[0].name, FM_MEMBER_MANIFEST);
@@ -404,7 +395,7 @@ static int read_listing(struct listing *l, const cJSON *entry, struct fm_err *er
 static int fail_names(const struct fm_bundle *b, const struct listing *list, size_t n, size_t i,
                       struct fm_err *err)
 {
-    if (i < n && find_name(b, list[i].name) < 0)
+    if (i < n && !fm_bundle_find(b, list[i].name))
         return fm_fail(err, FM_EFORMAT, "the manifest lists '%s', which the stream does not have",
                        list[i].name);
     for (size_t k = 0; k < n && i < b->members; k++)

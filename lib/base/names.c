@@ -3,6 +3,7 @@
 #include "lib/base/names.h"
 
 #include <assert.h>
+#include <search.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,6 +33,11 @@ void *fm_names_find(const void *records, size_t count, size_t size, const char *
 {
     /* A name is itself a record of the smallest kind. */
     return count > 0 ? bsearch(&name, records, count, size, compare) : NULL;
+}
+
+void *fm_names_among(const void *records, size_t count, size_t size, const char *name)
+{
+    return lfind(&name, records, &count, size, compare);
 }
 
 const char *fm_names_twin(const void *records, size_t count, size_t size)

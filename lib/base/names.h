@@ -18,6 +18,9 @@ void fm_names_sort(void *records, size_t count, size_t size);
 /* Find a name among sorted records; NULL if none has it. */
 void *fm_names_find(const void *records, size_t count, size_t size, const char *name);
 
+/* The same among records in any order. */
+void *fm_names_among(const void *records, size_t count, size_t size, const char *name);
+
 /* The first name that occurs twice among sorted records, or NULL. */
 const char *fm_names_twin(const void *records, size_t count, size_t size);
 

@@ -2,7 +2,8 @@
 #include "lib/bench/shapes.h"
 
 #include <stdio.h>
-#include <string.h>
+
+#include "lib/base/names.h"
 
 static const struct fm_shape shapes[] = {
     {"mixtral-8x7b", 4096, 14336, 8, 2, 32, 32, 8, 128},
@@ -20,10 +21,7 @@ enum { SHAPES = sizeof shapes / sizeof *shapes };
 
 const struct fm_shape *fm_shapes_find(const char *name)
 {
-    for (int i = 0; i < SHAPES; i++)
-        if (strcmp(name, shapes[i].name) == 0)
-            return &shapes[i];
-    return NULL;
+    return fm_names_among(shapes, SHAPES, sizeof *shapes, name);
 }
 
 const char *fm_shapes_names(char *text, size_t size)

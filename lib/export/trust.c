@@ -102,14 +102,6 @@ struct reading {
     int rc;
 };
 
-static bool is_set(const struct reading *r, const char *key)
-{
-    for (int i = 0; i < r->edits; i++)
-        if (strcmp(key, r->edit[i].key) == 0)
-            return true;
-    return false;
-}
-
 /* True if programs that read this key load code or another model. */
 static bool loads(const struct reading *r, const char *key, int depth)
 {
@@ -122,7 +114,8 @@ static bool stays(void *self, const char *key, int depth)
 {
     struct reading *r = self;
     bool allowed = r->plan->options.allow_code, is_code = loads(r, key, depth);
-    if (depth == 1 && is_set(r, key) && (!is_code || allowed))
+    if (depth == 1 && fm_names_among(r->edit, (size_t)r->edits, sizeof *r->edit, key) &&
+        (!is_code || allowed))
         return true; /* replaced by the layout's value */
     if (is_code) {
         if (!r->rc)

@@ -14,10 +14,11 @@
 
 #include "formats/json/json.h"
 #include "lib/base/mem.h"
+#include "lib/base/names.h"
 #include "lib/masks/decimal.h"
 
 /* Members after the carried files, in stream order, with the stage that makes each. */
-static const struct {
+static const struct typed {
     const char *name;
     enum fm_stage maker;
     bool aligned;
@@ -26,15 +27,6 @@ static const struct {
              {FM_MEMBER_ADAPTER, FM_STAGE_RECOVER, false},
              {FM_MEMBER_SEGMENTS, FM_STAGE_PACK, false}};
 #define TYPED (sizeof typed / sizeof typed[0])
-
-/* The index of a member in `typed`; -1 if it is not there. */
-static int typed_of(const char *name)
-{
-    for (size_t i = 0; i < TYPED; i++)
-        if (strcmp(typed[i].name, name) == 0)
-            return (int)i;
-    return -1;
-}
 
 static const char *const stage_names[] = {"rank", "train", "recover", "pack"};
 #define STAGES (sizeof stage_names / sizeof stage_names[0])
@@ -78,10 +70,10 @@ static int check_needs(const struct fm_bundle *b, const char *needs, struct fm_e
 {
     if (fm_bundle_find(b, needs))
         return FM_OK;
-    int i = typed_of(needs);
-    assert(i >= 0);
+    const struct typed *t = fm_names_among(typed, TYPED, sizeof *typed, needs);
+    assert(t);
     return fm_fail(err, FM_ECONFIG, "%s: has no '%s'; run fm-%s on it first", b->file.path, needs,
-                   stage_names[typed[i].maker]);
+                   stage_names[t->maker]);
 }
 
 int fm_stage_config_read(struct fm_config *config, const struct fm_bundle *b, struct fm_err *err)
@@ -347,7 +339,7 @@ int fm_stage_parts_collect(struct fm_stage_parts *p, enum fm_stage stage,
 {
     assert(in || dir);
     for (size_t k = 0; k < members; k++) /* any other member would be left out */
-        assert(typed_of(member[k].name) >= 0);
+        assert(fm_names_among(typed, TYPED, sizeof *typed, member[k].name));
     *p = (struct fm_stage_parts){0};
     int rc = add_build(p, err);
     if (!rc)

@@ -17,6 +17,7 @@
 
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
+#include "lib/base/names.h"
 
 #define KEY_TOOL "fm.state"
 #define KEY_VERSION "fm.version"
@@ -91,16 +92,6 @@ static int hash_items(char hex[FM_DIGEST_HEX], const struct fm_journal_item *ite
     return rc;
 }
 
-static const struct fm_journal_item *item_named(const struct fm_journal_item *item, size_t items,
-                                                const char *name)
-{
-    for (size_t i = 0; i < items; i++) {
-        if (strcmp(item[i].name, name) == 0)
-            return &item[i];
-    }
-    return NULL;
-}
-
 static int write_items(struct fm_output *out, const struct fm_journal_item *item, size_t items,
                        const char *const *metadata, struct fm_err *err)
 {
@@ -117,7 +108,8 @@ static int write_items(struct fm_output *out, const struct fm_journal_item *item
         fm_output_write(out, header, (size_t)header_bytes, err))
         rc = err->code;
     for (size_t i = 0; !rc && i < items; i++) {
-        const struct fm_journal_item *it = item_named(item, items, tensor[i].name);
+        const struct fm_journal_item *it =
+            fm_names_among(item, items, sizeof *item, tensor[i].name);
         assert(it && tensor[i].offset == out->at && tensor[i].size == bytes_of(it));
         rc = each_chunk(it, write_chunk, out, err);
     }

@@ -41,10 +41,8 @@ static int note(struct fm_bundle_job *j, const char *member, const char *item, i
 /* True if the member exists and its digest matches. */
 static bool is_good(const struct fm_bundle_job *j, const char *name)
 {
-    for (size_t i = 0; i < j->bundle.members; i++)
-        if (strcmp(j->bundle.member[i].name, name) == 0)
-            return j->good[i];
-    return false;
+    const struct fm_member *m = fm_bundle_find(&j->bundle, name);
+    return m && j->good[m - j->bundle.member];
 }
 
 static int compare_config(struct fm_bundle_job *j, const void *text, size_t size,

@@ -15,6 +15,7 @@
 #include "formats/json/json.h"
 #include "formats/json/jsonedit.h"
 #include "lib/base/mem.h"
+#include "lib/base/names.h"
 #include "lib/export/card.h"
 #include "lib/export/filetable.h"
 
@@ -274,21 +275,13 @@ static void check_tensor(struct fm_verify_job *j, size_t i)
     j->have[i] = same ? have : NULL;
 }
 
-static bool is_planned(const struct fm_verify_job *j, const struct fm_planned_file *f,
-                       const char *name)
-{
-    for (size_t i = f->tensor; i < f->tensor + f->tensors; i++)
-        if (strcmp(j->plan.tensor[i].t.name, name) == 0)
-            return true;
-    return false;
-}
-
 static void check_no_more_tensors(struct fm_verify_job *j, size_t file)
 {
     const struct fm_safetensors *st = &j->shard[file].st;
     const struct fm_planned_file *f = &j->plan.file[file];
     for (size_t i = 0; i < st->count && st->count != f->tensors; i++)
-        if (!is_planned(j, f, st->tensor[i].name))
+        if (!fm_names_among(j->plan.tensor + f->tensor, f->tensors, sizeof *j->plan.tensor,
+                            st->tensor[i].name))
             fm_verifier_find(j->v, file, FM_EDIFF, st->tensor[i].name, "does not belong in %s",
                              f->name);
 }

@@ -620,6 +620,9 @@ TEST(records_are_sorted_and_found_by_their_names)
         const char *name;
         int value;
     } r[] = {{"b", 2}, {"\xff", 4}, {"a.10", 1}, {"a", 0}, {"b.", 3}};
+    assert_ptr_equal(fm_names_among(r, 5, sizeof *r, "a"), &r[3]);
+    assert_null(fm_names_among(r, 3, sizeof *r, "a"));
+    assert_null(fm_names_among(NULL, 0, sizeof *r, "a"));
     fm_names_sort(r, 5, sizeof *r);
     for (int i = 0; i < 5; i++)
         assert_int_equal(r[i].value, i);
