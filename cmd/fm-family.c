@@ -122,13 +122,12 @@ static void add_widths(struct words *w)
 {
     const struct fm_quantiser *q = asked.weights ? fm_quantisers_find(asked.weights) : NULL;
     int server = asked.server ? fm_server_find(asked.server) : FM_SERVER_ANY;
-    uint32_t multiple;
-    const char *granularity = fm_layouts_masks(asked.layout, &multiple);
-    if (!asked.granularity && granularity)
-        add(w, "--granularity=%s", granularity);
-    if (!asked.multiple && multiple > 1)
+    const struct fm_layout *layout = fm_layouts_find(asked.layout);
+    if (!asked.granularity && layout && layout->granularity)
+        add(w, "--granularity=%s", layout->granularity);
+    if (!asked.multiple && layout && layout->multiple > 1)
         add(w, "--width-multiple=%d",
-            asked.tp * (int)(q && server >= 0 ? q->multiple[server] : multiple));
+            asked.tp * (int)(q && server >= 0 ? q->multiple[server] : layout->multiple));
 }
 
 /* The options of a step; unless `all`, only those that determine its output, and files without

@@ -106,7 +106,7 @@ static void describe_rounding(const struct fm_result *out, const char *would, co
 
 /* Warn if the export removes nothing, or is not smaller than the original. */
 static void source_lines(FILE *out, const char *would, const char *padding,
-                         const struct fm_export_report *r)
+                         const struct fm_layout *layout, const struct fm_export_report *r)
 {
     char source[32];
     fm_units_bytes(source, r->bytes_source);
@@ -119,7 +119,7 @@ static void source_lines(FILE *out, const char *would, const char *padding,
         fprintf(out,
                 "removes       nothing  %ssome expert%s keeps all its channels, and the others get "
                 "its width; use a larger budget, or layout ragged\n",
-                *would ? "would remove nothing: " : "", r->one_width ? "" : " of each layer");
+                *would ? "would remove nothing: " : "", layout->one_width ? "" : " of each layer");
     if (!r->larger)
         return;
     fprintf(out, "larger  %13s  %s the checkpoint's weight files; ", source,
@@ -134,17 +134,18 @@ static void describe_member(const struct fm_result *out, const char *would,
                             const struct fm_export_options *options,
                             const struct fm_export_report *r)
 {
+    const struct fm_layout *layout = options->layout;
     cJSON *o = out->json;
-    fprintf(out->text, "export   %s%s, budget %.4f (mask %d)\n", would, r->layout, r->budget,
+    fprintf(out->text, "export   %s%s, budget %.4f (mask %d)\n", would, layout->name, r->budget,
             r->index);
-    fm_json_add_string(o, "layout", r->layout);
-    if (r->runtime)
-        fm_json_add_string(o, "for", r->runtime);
+    fm_json_add_string(o, "layout", layout->name);
+    if (layout->runtime)
+        fm_json_add_string(o, "for", layout->runtime);
     fm_json_add_uint(o, "index", (uint64_t)r->index);
     if (options->by == FM_BY_BUDGET)
         fm_json_add_double(o, "budget_asked", options->budget);
     fm_json_add_double(o, "budget", r->budget);
-    if (r->one_width)
+    if (layout->one_width)
         fprintf(out->text,
                 "width    %s%u channels in every expert; the mask leaves %.1f on average\n", would,
                 r->width_uniform, r->width_mean);
@@ -174,7 +175,7 @@ static void describe_export(const struct fm_result *out, const void *self)
     fm_json_add_bool(o, "dry_run", dry_run);
     describe_member(out, would, options, r);
     describe_rounding(out, would, "layout", layout, r->channels_layout, r->bytes_layout,
-                      r->leveled);
+                      options->layout->leveled);
     if (options->load_cap)
         fm_result_bytes(out, "freed", NULL, r->bytes_freed,
                         "%sof %llu channels that none of the exported budgets uses (budgets: %d)",
@@ -203,7 +204,7 @@ static void describe_export(const struct fm_result *out, const void *self)
                                         : "left out");
     fm_result_bytes(out, "all", "bytes_out", r->bytes_out, "%s all %d files",
                     dry_run ? "would be in" : "of", r->files);
-    source_lines(out->text, would, padding, r);
+    source_lines(out->text, would, padding, options->layout, r);
     fm_json_add_uint(o, "bytes_memory", r->bytes_memory);
     fm_json_add_uint(o, "bytes_free", r->bytes_free);
     fm_json_add_uint(o, "files", (uint64_t)r->files);

@@ -300,10 +300,10 @@ static void print_against(FILE *out, const struct fm_quality *q, const struct fm
  * with, or the layout. */
 static void print_name(FILE *out, const struct fm_bench_export *e, int i, const char *mark)
 {
-    if (e->whole)
+    if (e->layout->all_members)
         fprintf(out, "%-9.4f%s", e->member[i].budget, i == e->start ? mark : " ");
     else
-        fprintf(out, "%-10s", e->layout);
+        fprintf(out, "%-10s", e->layout->name);
 }
 
 static void print_member(FILE *out, const struct fm_bench_export *e, int i)
@@ -345,7 +345,7 @@ static const char *weights_of(const struct fm_bench_export *e)
 /* Add an export and, if `step`, the differences between its members. */
 static void add_export(cJSON *o, const struct fm_bench_export *e, bool step)
 {
-    fm_json_add_string(o, "layout", e->layout);
+    fm_json_add_string(o, "layout", e->layout->name);
     fm_json_add_string(o, "weights", weights_of(e));
     fm_json_add_uint(o, "bytes", e->bytes);
     fm_json_add_double(o, "budget", e->member[e->start].budget);
@@ -364,8 +364,8 @@ static void add_export(cJSON *o, const struct fm_bench_export *e, bool step)
         fm_json_add_double(o, "original_ce", e->original.ce);
     if (e->compared)
         add_interval(o, "original_ce_interval", e->original.ce, e->original_spread.ce_half);
-    cJSON *members = e->whole ? fm_json_add_array(o, "members") : NULL;
-    for (int i = 0; e->whole && i < e->members; i++) {
+    cJSON *members = e->layout->all_members ? fm_json_add_array(o, "members") : NULL;
+    for (int i = 0; e->layout->all_members && i < e->members; i++) {
         cJSON *member = fm_json_add_object(members, NULL);
         fm_json_add_double(member, "budget", e->member[i].budget);
         add_numbers(member, e, i, true);
@@ -378,7 +378,7 @@ void fm_results_exported(const struct fm_result *r, const void *self)
     FILE *out = r->text;
     add_export(r->json, e, true);
     fprintf(out, "held out: %d sequences of %d tokens, %s; ", e->sequences, e->T, e->precision);
-    if (e->whole)
+    if (e->layout->all_members)
         fprintf(out, "%d budgets, * is the one it starts with\n", e->members);
     else
         fprintf(out, "budget %.4f\n", e->member[e->start].budget);
@@ -388,7 +388,7 @@ void fm_results_exported(const struct fm_result *r, const void *self)
     if (e->compared)
         print_reference(out, FM_BENCH_ORIGINAL, false);
     print_paired_about(out, e->compared, e->members > 1);
-    fprintf(out, "%-10s %10s%s%s %12s", e->whole ? "budget" : "", "CE",
+    fprintf(out, "%-10s %10s%s%s %12s", e->layout->all_members ? "budget" : "", "CE",
             e->compared ? PAIRED_ORIGINAL : "", e->members > 1 ? PAIRED_ROW : "", "perplexity");
     fprintf(out, "%s\n", e->compared ? "       KL   +-95%  agree%" : "");
     for (int i = 0; i < e->members; i++)
@@ -403,7 +403,7 @@ void fm_results_exported(const struct fm_result *r, const void *self)
         for (int i = 0; i < e->members; i++)
             print_change(out, e->member[i].budget, &e->member[i].spread);
     }
-    kinds_head(out, &e->kinds, e->whole ? "budget" : "", 10);
+    kinds_head(out, &e->kinds, e->layout->all_members ? "budget" : "", 10);
     for (int i = 0; i < e->members && e->kinds.count; i++) {
         print_name(out, e, i, " ");
         kinds_cells(out, &e->kinds, e->member[i].quality.kind);
@@ -447,11 +447,11 @@ static void describe_refused(const struct fm_result *r, const struct fm_bench_ex
     for (int i = 0; i < n; i++) {
         if (!e[i].why[0])
             continue;
-        fprintf(r->text, "%10s %-10s %-8s %7.4f  %s\n", "", weights_of(&e[i]), e[i].layout,
+        fprintf(r->text, "%10s %-10s %-8s %7.4f  %s\n", "", weights_of(&e[i]), e[i].layout->name,
                 e[i].member[0].budget, e[i].why);
         list = list ? list : fm_json_add_array(r->json, "refused");
         cJSON *one = fm_json_add_object(list, NULL);
-        fm_json_add_string(one, "layout", e[i].layout);
+        fm_json_add_string(one, "layout", e[i].layout->name);
         fm_json_add_string(one, "weights", weights_of(&e[i]));
         fm_json_add_double(one, "budget", e[i].member[0].budget);
         fm_json_add_string(one, "why", e[i].why);
@@ -470,7 +470,7 @@ static void describe_export(const struct fm_result *row, const struct fm_bench_e
     add_paired(row->json, "ce_step", step);
     if (name)
         fm_json_add_string(row->json, "directory", name);
-    fprintf(out, "%10s %-10s %-8s %7.4f", bytes, weights_of(e), e->layout,
+    fprintf(out, "%10s %-10s %-8s %7.4f", bytes, weights_of(e), e->layout->name,
             e->member[e->start].budget);
     if (q->positions > 0) {
         fprintf(out, " %10.4f", q->ce);

@@ -91,15 +91,14 @@ static int read_claim(struct fm_bench_export *r, const char *directory, struct f
     int rc = read_json(&json, directory, FM_EXPORT_JSON, err);
     if (!rc)
         rc = fm_json_get_string(json, "layout", &name, err);
+    r->layout = rc ? NULL : fm_layouts_find(name);
     const cJSON *budget = cJSON_GetObjectItemCaseSensitive(json, "budget");
-    if (!rc && (!fm_layouts_find(name) || !cJSON_IsNumber(budget) || !(budget->valuedouble >= 0) ||
+    if (!rc && (!r->layout || !cJSON_IsNumber(budget) || !(budget->valuedouble >= 0) ||
                 !(budget->valuedouble < 1)))
         rc = fm_fail(err, FM_EFORMAT,
                      "%s/" FM_EXPORT_JSON ": it has no valid layout and budget; export again",
                      directory);
     if (!rc) {
-        snprintf(r->layout, sizeof r->layout, "%s", name);
-        r->whole = fm_layouts_holds_all(name);
         r->members = 1;
         r->member[0].budget = budget->valuedouble;
         const char *weights = fm_json_string_value(json, "weights");
@@ -245,7 +244,7 @@ static int read_planned(struct fm_bench_export *r, struct fm_model *model,
     r->members = 1;
     r->member[0].budget = planned->budget;
     r->bytes = report.bytes_out;
-    snprintf(r->layout, sizeof r->layout, "%s", planned->layout->name);
+    r->layout = planned->layout;
     snprintf(r->weights, sizeof r->weights, "%s",
              planned->quantise                     ? planned->quantise->name
              : planned->weights == FM_WEIGHTS_KEEP ? "keep"
@@ -269,10 +268,10 @@ static int open_subject(struct subject *s, struct fm_bench_export *r,
     uint64_t memory = fm_machine_memory(&run->machine) / (source ? 4 : 2);
     if (!planned && read_claim(r, run->inputs.stream, err))
         return err->code;
-    if (budgets && !r->whole)
+    if (budgets && !planned && !r->layout->all_members)
         return fm_fail(err, FM_EUSAGE,
                        "--budgets has no effect on layout %s, which holds one member; omit it",
-                       r->layout);
+                       r->layout->name);
     if (fm_model_open(&s->model, run->inputs.stream, memory, err) ||
         (planned && read_planned(r, s->model, run, planned, err)) ||
         (source && !original->model && fm_model_open(&original->model, source, memory, err)))
@@ -284,7 +283,7 @@ static int open_subject(struct subject *s, struct fm_bench_export *r,
                        "original; give the original with --model",
                        run->inputs.model, fm_model_config(s->original)->V, run->inputs.stream,
                        fm_model_config(s->model)->V);
-    if (r->whole && read_members(s, r, run->inputs.stream, budgets, err))
+    if (r->layout->all_members && read_members(s, r, run->inputs.stream, budgets, err))
         return err->code;
     return fm_bench_held(&s->train, &s->held, &own, fm_model_config(s->model), err);
 }
@@ -433,7 +432,7 @@ int fm_bench_plan(struct fm_export_options **plan, int *n, const char *path,
     struct fm_bundle bundle = {0};
     struct fm_budgets family = {0};
     int *mask = NULL, masks = 0, formats = 1;
-    if (fm_layouts_holds_all(layout->name))
+    if (layout->all_members)
         return fm_fail(err, FM_EUSAGE,
                        "layout %s holds all members; export it and measure the directory",
                        layout->name);

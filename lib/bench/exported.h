@@ -27,7 +27,7 @@ struct fm_bench_member {
 
 /* The figures of a directory. */
 struct fm_bench_export {
-    char layout[16];
+    const struct fm_layout *layout;
     char weights[16];               /* "keep", "bf16", a format; "": absent */
     uint64_t bytes;                 /* bytes of the weight files; if planned, of all files */
     bool planned;                   /* the export is not written, and the original is the bundle */
@@ -36,7 +36,6 @@ struct fm_bench_export {
     struct fm_kinds kinds;          /* kinds of the held-out text */
     char digest[FM_DIGEST_HEX];     /* digest of the ids of the held-out tokens */
     const char *precision;          /* of the computation: "f32" */
-    bool whole;                     /* the layout has all members */
     bool compared;                  /* kl, agree and `original` are set */
     int members, start;             /* number of measured members; index of the initial one */
     struct fm_bench_member *member; /* (members), in order of budget */

@@ -122,23 +122,18 @@ static bool removes_nothing(const struct fm_exportplan *p)
 static int plan(struct fm_exportplan *p, const struct fm_run_options *run,
                 struct fm_export_report *r, struct fm_err *err)
 {
-    const struct fm_layout *layout = p->options.layout;
     int index = 0, rc = choose(p, run, &index, err);
     if (!rc)
         rc = fm_exportplan_member(p, index, err);
     if (rc)
         return rc;
-    *r = (struct fm_export_report){.layout = layout->name,
-                                   .runtime = layout->runtime,
-                                   .leveled = layout->leveled,
-                                   .one_width = layout->one_width,
-                                   .index = index,
+    *r = (struct fm_export_report){.index = index,
                                    .budget = p->from->budgets.budget[index].budget,
                                    .bytes_weights = fm_planned_weight_bytes(p),
                                    .bytes_out = bytes_out(p, run),
                                    .bytes_memory = fm_exportwriter_memory(p, is_stream(run)),
                                    .files = (int)p->files};
-    r->width_uniform = layout->one_width ? p->widths.widest : 0;
+    r->width_uniform = p->options.layout->one_width ? p->widths.widest : 0;
     r->width_mean = (1 - r->budget) * p->from->config.I;
     snprintf(r->storage, sizeof r->storage, "%s", p->from->stored);
     r->codes = p->codes;

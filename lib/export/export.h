@@ -54,12 +54,9 @@
 
 /* Report of fm_export; with --dry-run, of what it would write. */
 struct fm_export_report {
-    const char *layout, *runtime;           /* names; runtime NULL: one form for all */
-    const char *leveled;                    /* the reason for channels_layout */
-    bool one_width;                         /* every expert has the same width */
     int index;                              /* index of the budget in the family */
     double budget;                          /* the budget: a fraction */
-    uint32_t width_uniform;                 /* with one_width; else 0 */
+    uint32_t width_uniform;                 /* of every expert; 0: they differ */
     double width_mean;                      /* mean width of an expert in the mask */
     uint64_t channels_layout, bytes_layout; /* kept beyond the mask, because the layout has one
                                                width for many experts */

@@ -19,19 +19,6 @@ const struct fm_layout *fm_layouts_find(const char *name)
     return *layout;
 }
 
-bool fm_layouts_holds_all(const char *name)
-{
-    const struct fm_layout *layout = fm_layouts_find(name);
-    return layout && layout->all_members;
-}
-
-const char *fm_layouts_masks(const char *name, uint32_t *multiple)
-{
-    const struct fm_layout *layout = fm_layouts_find(name);
-    *multiple = layout ? layout->multiple : 0;
-    return layout ? layout->granularity : NULL;
-}
-
 void fm_layouts_choices(char *text, size_t size)
 {
     size_t used = 0;

@@ -112,11 +112,6 @@ extern const struct fm_layout *const fm_layouts[];
 
 /* NULL if no layout has that name. */
 const struct fm_layout *fm_layouts_find(const char *name);
-/* Whether exports in the layout of that name hold all members; false for an unknown name. */
-bool fm_layouts_holds_all(const char *name);
-/* What masks must have for exports in the layout of that name to have their widths: the granularity
- * (NULL: any), and the multiple of widths (0: any). */
-const char *fm_layouts_masks(const char *name, uint32_t *multiple);
 /* "native|ragged|...", the choices of an option. */
 void fm_layouts_choices(char *text, size_t size);
 /* Replace *layout with its form for vLLM; FM_EUSAGE if it has one form for all. */

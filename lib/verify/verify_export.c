@@ -319,7 +319,7 @@ static int keep_served(struct fm_verify_job *j, struct fm_err *err)
     if (!served)
         return err->code;
     j->v->served = served;
-    j->v->all_resident = fm_layouts_holds_all(j->options.layout->name);
+    j->v->all_resident = j->options.layout->all_members;
     j->v->rest_decoded = j->plan.coded == FM_CODED_EXPERTS;
     fm_exportplan_served(&j->plan, j->plan.index, served);
     return FM_OK;
