@@ -13,7 +13,7 @@
 enum fm_naming {
     FM_NAMING_STOCK,  /* a checkpoint of the family, with the names of transformers */
     FM_NAMING_ONLINE, /* a bundle's weights/ members, or an export with such files */
-    FM_NAMING_RAGGED, /* an export with our modelling file */
+    FM_NAMING_RAGGED, /* the modules of our modelling file */
     FM_NAMINGS
 };
 

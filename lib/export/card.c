@@ -67,7 +67,7 @@ static void say_front_matter(struct fm_text *t, const struct fm_exportplan *p)
     if (base[0])
         fm_text_printf(t, "base_model: %s\n", base);
     fm_text_printf(t, "library_name: %s\npipeline_tag: text-generation\n",
-                   p->options.layout->config ? "transformers" : "fm");
+                   p->options.layout->tools_only ? "fm" : "transformers");
     fm_text_printf(t, "tags:\n- moe\n- pruned\n- expert-pruning\n- safetensors\n---\n");
 }
 
@@ -116,8 +116,7 @@ static void say_quality(struct fm_text *t, const struct fm_exportplan *p)
     if (!known) {
         fm_text_printf(
             t, "| held-out cross-entropy | not measured; `fm-bench quality` measures %s |\n",
-            p->options.layout->listed ? "these widths, exported with `--for any`"
-                                      : "this directory");
+            p->options.layout->unread ? p->options.layout->unread : "this directory");
         return;
     }
     char note[128];
@@ -236,7 +235,7 @@ static void say_member(struct fm_text *t, const struct fm_exportplan *p)
 static void say_servers(struct fm_text *t, const struct fm_exportplan *p)
 {
     const struct fm_layout *layout = p->options.layout;
-    const char *code = fm_planned_ours(p) ? " --trust-remote-code" : "";
+    const char *code = p->options.layout->modeling ? " --trust-remote-code" : "";
     fm_text_printf(t, "vLLM:\n\n    vllm serve .%s%s\n\nSGLang%s:\n\n", code,
                    layout->vllm_options ? layout->vllm_options : "",
                    layout->sglang_package ? ", with the suite's package" : "");
@@ -254,7 +253,7 @@ static void say_servers(struct fm_text *t, const struct fm_exportplan *p)
  * trust_remote_code it asks, or warns of an unknown type, if that names custom classes. */
 static void say_transformers(struct fm_text *t, const struct fm_exportplan *p)
 {
-    bool code = fm_planned_ours(p);
+    bool code = p->options.layout->modeling;
     const char *list, *config = p->coded == FM_CODED_ROUNDED ? fm_planned_format(p, &list) : "";
     bool package = strstr(config, "compressed-tensors") != NULL;
     const char *model = "AutoModelForCausalLM.from_pretrained(\".\", dtype=\"auto\"";
@@ -302,7 +301,7 @@ static void say_runtimes(struct fm_text *t, const struct fm_exportplan *p)
     const struct fm_layout *layout = p->options.layout;
     const char *unread = p->coded == FM_CODED_ROUNDED ? p->options.quantise->unread : NULL;
     fm_text_printf(t, "## Running it\n\n");
-    if (layout->config) {
+    if (!layout->tools_only) {
         fm_text_printf(t, "Run the commands below in this directory, or replace `.` by its path "
                           "or its name on a hub.\n\n");
         if (unread)
@@ -313,12 +312,12 @@ static void say_runtimes(struct fm_text *t, const struct fm_exportplan *p)
     }
     if (layout->running)
         say(t, layout->running);
-    if (layout->config && !unread)
+    if (!layout->tools_only && !unread)
         fm_text_printf(t,
                        "Measuring it:\n\n    lm_eval --model hf --model_args "
                        "pretrained=.,dtype=auto%s \\\n        --tasks "
                        "arc_challenge,hellaswag,winogrande --batch_size auto\n\n",
-                       fm_planned_ours(p) ? ",trust_remote_code=True" : "");
+                       p->options.layout->modeling ? ",trust_remote_code=True" : "");
 }
 
 /* ---- provenance ---- */
@@ -400,7 +399,8 @@ static void say_code(struct fm_text *t, const struct fm_exportplan *p)
     fm_text_printf(t,
                    "\n## Code\n\n%sThese files and keys are code of the original's author, or "
                    "make programs load code or\nanother model:\n",
-                   fm_planned_ours(p) ? "`" FM_EXPORT_MODELING "` is the fm suite's.  " : "");
+                   p->options.layout->modeling ? "`" FM_EXPORT_MODELING "` is the fm suite's.  "
+                                               : "");
     do
         fm_text_printf(t, "%s\n", names);
     while (fm_trust_names(p, FM_CODE_KEPT, &next, names));

@@ -166,11 +166,10 @@ static int check_parts(const struct fm_export_options *o, const struct fm_opened
 {
     bool whole = from->config.family->wrapper_form && !from->config.fused &&
                  o->layout->names == FM_NAMING_STOCK;
-    if (o->keep_extra && o->layout->names == FM_NAMING_RAGGED && fm_extra_others(&from->extra))
-        return fm_fail(err, FM_EUSAGE,
-                       "--keep-extra: layout %s has only the text model, and no other parts; use "
-                       "another layout",
-                       o->layout->name);
+    const char *text = o->layout->cannot[FM_WITH_PARTS];
+    if (o->keep_extra && text && fm_extra_others(&from->extra))
+        return fm_fail(err, FM_EUSAGE, "--keep-extra: layout %s %s; use another layout",
+                       o->layout->name, text);
     if (!o->keep_extra && whole)
         return fm_fail(
             err, FM_ECONFIG,

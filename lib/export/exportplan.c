@@ -56,7 +56,7 @@ int fm_exportplan_check(const struct fm_export_options *o, struct fm_err *err)
 
 int fm_exportplan_serve(struct fm_export_options *o, enum fm_server server, struct fm_err *err)
 {
-    bool widths = o->quantise && o->layout->names != FM_NAMING_RAGGED;
+    bool widths = o->quantise && !o->layout->modeling;
     o->server = widths ? server : FM_SERVER_ANY;
     if (widths || server == FM_SERVER_ANY)
         return FM_OK;
@@ -248,19 +248,19 @@ static int choose_codes(struct fm_exportplan *p, struct fm_err *err)
         return fm_fail(err, FM_ECONFIG,
                        "--weights keep: layout %s %s; use another layout, or --weights bf16",
                        layout->name, cannot);
-    bool one = layout->names == FM_NAMING_STOCK || p->from->packed.forms == 1;
+    bool one = !layout->cannot[FM_WITH_FORMATS] || p->from->packed.forms == 1;
     if (keep && !one)
         return fm_fail(err, FM_ECONFIG,
-                       "--weights keep: layout %s has one format for all layers, and %s has "
-                       "several; use another layout, or --weights bf16",
-                       layout->name, p->from->bundle.file.path);
+                       "--weights keep: layout %s %s, and %s has several; use another layout, or "
+                       "--weights bf16",
+                       layout->name, layout->cannot[FM_WITH_FORMATS], p->from->bundle.file.path);
     if (p->options.quantise) {
-        p->coded = fm_planned_ours(p) ? FM_CODED_EXPERTS : FM_CODED_ROUNDED;
+        p->coded = p->options.layout->modeling ? FM_CODED_EXPERTS : FM_CODED_ROUNDED;
         return choose_format(p, err);
     }
     p->codes = has && one && !cannot && p->options.weights != FM_WEIGHTS_BF16;
     if (p->codes)
-        p->coded = fm_planned_ours(p) ? FM_CODED_EXPERTS : FM_CODED_ALL;
+        p->coded = p->options.layout->modeling ? FM_CODED_EXPERTS : FM_CODED_ALL;
     p->packed = p->from->packed;
     if (!p->codes)
         fm_packed_plain(&p->packed, &p->from->config, p->from->dtype);

@@ -28,14 +28,18 @@ enum fm_layout_option {
     FM_WITH_LOAD_CAP, /* --load-cap */
     FM_WITH_SHARDS,   /* --shard-size */
     FM_WITH_CODES,    /* codes and scales of a quantised checkpoint */
+    FM_WITH_FORMATS,  /* codes in several formats */
     FM_WITH_ROUNDED,  /* experts rounded to a format */
     FM_WITH_TP,       /* --tp: servers give every device a part of each expert's channels */
     FM_WITH_EXTRA,    /* --keep-extra */
+    FM_WITH_PARTS,    /* --keep-extra of a multimodal checkpoint */
     FM_WITH_KEYS,     /* --keep-config */
     FM_WITH_OPTIONS
 };
 #define FM_WHY_SINGLE "has a single member, and no wider channels to drop"
 #define FM_WHY_PLAIN "has no form for rounded experts"
+#define FM_WHY_ONE_FORMAT "has one format for all layers"
+#define FM_WHY_TEXT "has only the text model, and no other parts"
 #define FM_WHY_WHOLE                                                                               \
     "has whole experts on every device, so the width does not depend on their number"
 #define FM_WHY_NARROW "narrows experts, but layers for multi-token prediction keep their width"
@@ -47,6 +51,10 @@ struct fm_layout {
     const struct fm_layout *vllm;        /* the form for --for vllm, or NULL */
     const char *listed;                  /* in the form for vLLM: its name in lists */
     const char *cannot[FM_WITH_OPTIONS]; /* after its name: the reason; NULL: it can */
+    bool modeling;   /* it includes the suite's modelling file: loading needs trust_remote_code */
+    bool tools_only; /* no program except these tools reads it */
+    const char *unread; /* these tools cannot read it as a model: what they measure instead, for the
+                           card; NULL: they can */
 
     /* ---- widths ---- */
 
@@ -65,7 +73,8 @@ struct fm_layout {
 
     /* ---- tensors and files ---- */
 
-    enum fm_naming names;
+    enum fm_naming names; /* FM_NAMING_STOCK with --keep-extra: those of the whole checkpoint */
+    uint32_t numbers;     /* elements that each layer of experts has besides weights, for lists */
     /* Plan the tensors of the experts of the m-th layer of experts. */
     int (*experts)(struct fm_exportplan *p, int m, struct fm_err *err);
     /* Put all tensors into files; NULL: into shards. */
@@ -73,8 +82,7 @@ struct fm_layout {
 
     /* ---- texts ---- */
 
-    /* Edit the checkpoint's config.json; NULL: it is unchanged, because only the fm tools read the
-     * export. */
+    /* Edit the checkpoint's config.json; NULL: it is unchanged. */
     void (*config)(struct fm_texts_edit *edit, struct fm_exportplan *p);
     const char *about; /* description for the model card */
     /* Title, description and figures of the model card; NULL: those of a single member, with

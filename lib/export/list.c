@@ -73,9 +73,8 @@ static uint64_t planned_bytes(const struct fm_exportplan *p)
 }
 
 /* Bytes of all tensors except extra ones.  Unless experts are codes, they are computed without a
- * plan: the tensors of the member, the channels that it removes but the files keep, the index of a
- * budget in every layer of experts if the layout holds the family, and the zeros of a wider shared
- * expert. */
+ * plan: the tensors of the member, the channels that it removes but the files keep, and in every
+ * layer of experts the layout's other numbers and the zeros of a wider shared expert. */
 static uint64_t tensor_bytes(const struct fm_exportplan *p)
 {
     const struct fm_opened *o = p->from;
@@ -84,10 +83,10 @@ static uint64_t tensor_bytes(const struct fm_exportplan *p)
     uint64_t full = o->budgets.budget[p->index].bytes + mask->removed * channel;
     if (p->codes)
         return planned_bytes(p);
-    if (p->options.layout->all_members)
-        full += (uint64_t)o->config.M * (uint64_t)fm_dtype_bits(o->dtype) / 8;
-    full += (uint64_t)o->config.M * fm_mlp_channel_params(o->config.H) *
-            (uint64_t)(p->widths.shared - o->config.shared) * (uint64_t)fm_dtype_bits(o->dtype) / 8;
+    full += (uint64_t)o->config.M *
+            (p->options.layout->numbers +
+             fm_mlp_channel_params(o->config.H) * (uint64_t)(p->widths.shared - o->config.shared)) *
+            (uint64_t)fm_dtype_bits(o->dtype) / 8;
     return full - (fm_masks_channels(&o->budgets.masks) - kept) * channel;
 }
 

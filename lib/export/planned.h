@@ -180,12 +180,6 @@ bool fm_planned_sane(const struct fm_exportplan *p);
 
 /* ---- properties ---- */
 
-/* Whether it includes our modelling file, so that loading it requires trust_remote_code. */
-static inline bool fm_planned_ours(const struct fm_exportplan *p)
-{
-    return p->options.layout->names == FM_NAMING_RAGGED;
-}
-
 /* Bytes of all weight files; of all files. */
 uint64_t fm_planned_weight_bytes(const struct fm_exportplan *p);
 uint64_t fm_planned_bytes(const struct fm_exportplan *p);

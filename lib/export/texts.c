@@ -501,7 +501,7 @@ int fm_texts_plan(struct fm_exportplan *p, struct fm_err *err)
     int rc = fm_trust_begin(p, err);
     if (!rc)
         rc = add_config(p, err);
-    if (!rc && fm_planned_ours(p))
+    if (!rc && p->options.layout->modeling)
         rc = add_modeling(p, err);
     for (size_t i = 0; i < p->from->bundle.members && !rc; i++) {
         const struct fm_member *m = &p->from->bundle.member[i];

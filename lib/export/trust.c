@@ -136,7 +136,7 @@ int fm_trust_config(struct fm_exportplan *p, char **text, size_t *size,
 {
     struct reading r = {.plan = p,
                         .file = "config.json",
-                        .listed = fm_planned_ours(p),
+                        .listed = p->options.layout->modeling,
                         .edit = edit,
                         .edits = n,
                         .err = err};
@@ -221,7 +221,8 @@ int fm_trust_begin(struct fm_exportplan *p, struct fm_err *err)
 {
     p->code.items = 0;
     p->code.tokenizer = false;
-    return fm_planned_ours(p) ? note(p, FM_CODE_OURS, FM_EXPORT_MODELING, NULL, err) : FM_OK;
+    return p->options.layout->modeling ? note(p, FM_CODE_OURS, FM_EXPORT_MODELING, NULL, err)
+                                       : FM_OK;
 }
 
 int fm_trust_carried(struct fm_exportplan *p, const struct fm_member *m, struct fm_err *err)

@@ -110,8 +110,8 @@ static void meet_other(void *self, const char *name)
 
 /* ---- the files as a model ---- */
 
-/* Open the files as a model.  Exports for vLLM in layout layer, whose experts the suite cannot
- * read, are only opened as a directory of tensors. */
+/* Open the files as a model or, if the tools do not read the layout as one, as a directory of
+ * tensors. */
 static int open_model(const struct job *j, struct fm_err *err)
 {
     const struct fm_layout *form = j->claim.layout;
@@ -121,8 +121,9 @@ static int open_model(const struct job *j, struct fm_err *err)
     struct fm_model *model = NULL;
     struct fm_hfdir dir;
     int rc;
-    if (server && strcmp(server, fm_server_name(FM_SERVER_VLLM)) == 0 &&
-        !fm_layouts_vllm(&form, &none)) {
+    if (server && strcmp(server, fm_server_name(FM_SERVER_VLLM)) == 0)
+        fm_layouts_vllm(&form, &none); /* else `form` is unchanged: for rounded experts */
+    if (form->unread) {
         rc = fm_hfdir_open(&dir, path, err);
         if (!rc)
             fm_hfdir_close(&dir);

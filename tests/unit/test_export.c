@@ -362,10 +362,8 @@ TEST(a_card_names_license_and_base_model_and_no_path)
         assert_non_null(strstr(card, "\npipeline_tag: text-generation\n"));
         assert_non_null(strstr(card, "    fm-pack --export DIR --layout "));
         assert_null(strstr(card, scratch_root));
-        assert_true((strstr(card, "lm_eval --model hf") != NULL) ==
-                    (o.layout != &fm_layout_native));
-        assert_true((strstr(card, "trust-remote-code") != NULL) ==
-                    (o.layout->names == FM_NAMING_RAGGED));
+        assert_true((strstr(card, "lm_eval --model hf") != NULL) == !o.layout->tools_only);
+        assert_true((strstr(card, "trust-remote-code") != NULL) == o.layout->modeling);
         free(card);
     }
 }

@@ -181,12 +181,17 @@ static void say_card(struct fm_text *t, const struct fm_exportplan *p)
 
 const struct fm_layout fm_layout_elastic = {
     .name = "elastic",
-    .cannot = {[FM_WITH_FIT] = "has all members", [FM_WITH_TP] = FM_WHY_WHOLE},
+    .cannot = {[FM_WITH_FIT] = "has all members",
+               [FM_WITH_FORMATS] = FM_WHY_ONE_FORMAT,
+               [FM_WITH_TP] = FM_WHY_WHOLE,
+               [FM_WITH_PARTS] = FM_WHY_TEXT},
+    .modeling = true,
     .all_members = true,
     .capped = "load-cap",
     .level = cover_members,
     .store = store_all,
     .names = FM_NAMING_RAGGED,
+    .numbers = 1,
     .experts = plan_experts,
     .config = set_config,
     .card = say_card,

@@ -48,10 +48,12 @@ static int plan_files(struct fm_exportplan *p, struct fm_err *err)
 const struct fm_layout fm_layout_native = {
     .name = "native",
     .cannot = {[FM_WITH_LOAD_CAP] = FM_WHY_SINGLE,
+               [FM_WITH_FORMATS] = FM_WHY_ONE_FORMAT,
                [FM_WITH_SHARDS] = "has a file for every layer, not shards",
                [FM_WITH_ROUNDED] = FM_WHY_PLAIN,
                [FM_WITH_TP] = "is not read by servers",
                [FM_WITH_KEYS] = FM_WHY_ALL_KEYS},
+    .tools_only = true,
     .names = FM_NAMING_ONLINE,
     .experts = fm_tensors_flat,
     .files = plan_files,

@@ -8,7 +8,11 @@
 
 const struct fm_layout fm_layout_ragged = {
     .name = "ragged",
-    .cannot = {[FM_WITH_LOAD_CAP] = FM_WHY_SINGLE, [FM_WITH_TP] = FM_WHY_WHOLE},
+    .cannot = {[FM_WITH_LOAD_CAP] = FM_WHY_SINGLE,
+               [FM_WITH_FORMATS] = FM_WHY_ONE_FORMAT,
+               [FM_WITH_TP] = FM_WHY_WHOLE,
+               [FM_WITH_PARTS] = FM_WHY_TEXT},
+    .modeling = true,
     .names = FM_NAMING_RAGGED,
     .experts = fm_tensors_flat,
     .config = fm_texts_ours,
