@@ -569,3 +569,12 @@ void fm_budgets_release(struct fm_budgets *f)
     free(f->budget);
     *f = (struct fm_budgets){0};
 }
+
+uint32_t fm_budgets_bound(const struct fm_budgets *f, int i)
+{
+    const struct fm_actions *a = &f->actions;
+    const struct fm_masks *m = &f->masks;
+    if (i < a->count)
+        return a->width[i];
+    return fm_actions_uniform_export(m->mask[i - a->count].removed, m->M, m->E, m->I, a->multiple);
+}

@@ -70,4 +70,8 @@ int fm_budgets_examine(struct fm_budgets *f, const struct fm_bundle *b,
                        struct fm_budgets_notes *notes, struct fm_err *err);
 void fm_budgets_release(struct fm_budgets *f); /* zeroed struct is fine */
 
+/* A width at which a segment of checksums ends: those of the actions and then, from i =
+ * actions.count on, that of the uniform export at each budget. */
+uint32_t fm_budgets_bound(const struct fm_budgets *f, int i);
+
 #endif

@@ -253,29 +253,23 @@ static struct fm_tensor written(char name[FM_ST_NAME_BYTES_MAX + 1], const struc
     return t;
 }
 
-/* Plan segments with boundaries at every action width and at the uniform width of every budget. */
 static int plan_segments(struct packing *p, struct fm_err *err)
 {
-    const struct fm_config *c = &p->cp.config;
-    const struct fm_actions *a = &p->budgets.actions;
-    const struct fm_masks *f = &p->budgets.masks;
-    size_t n = 0;
-    uint32_t *width = fm_alloc((size_t)a->count + (size_t)f->count, sizeof *width, "widths", err);
+    int n = p->budgets.actions.count + p->budgets.masks.count;
+    uint32_t *width = fm_alloc((size_t)n, sizeof *width, "widths", err);
     size_t rests = p->cp.rests + p->cp.extras;
     struct fm_tensor *rest = fm_alloc(rests, sizeof *rest, "the list of tensors", err);
     char(*name)[FM_ST_NAME_BYTES_MAX + 1] = fm_alloc(p->cp.rests, sizeof *name, "names", err);
     int rc = width && rest && name ? FM_OK : err->code;
     if (!rc) {
-        for (int i = 0; i < a->count; i++)
-            width[n++] = a->width[i];
-        for (int i = 0; i < f->count; i++)
-            width[n++] =
-                fm_actions_uniform_export(f->mask[i].removed, c->M, c->E, c->I, a->multiple);
+        for (int i = 0; i < n; i++)
+            width[i] = fm_budgets_bound(&p->budgets, i);
         for (size_t i = 0; i < p->cp.rests; i++)
             rest[i] = written(name[i], p, &p->cp.rest[i]);
         for (size_t i = 0; i < p->cp.extras; i++)
             rest[p->cp.rests + i] = *p->cp.extra[i].tensor;
-        rc = fm_segments_init(&p->seg, c, &p->packed, p->cp.dtype, width, n, rest, rests, err);
+        rc = fm_segments_init(&p->seg, &p->cp.config, &p->packed, p->cp.dtype, width, (size_t)n,
+                              rest, rests, err);
     }
     /* All digests are still zero, but the size is that of the finished member. */
     if (!rc)

@@ -45,7 +45,7 @@ void fm_volumes_tensor(char name[FM_VOLUMES_NAME_BYTES], int l, const struct fm_
 /*
  * Golden segment checksums: for every expert an XXH3-128 of each segment of its
  * ranked channels, with gate/up rows and down rows separate, and one for every other
- * tensor.  There is a boundary at every width that an export can have before padding, so
+ * tensor.  There is a boundary at every width that a mask or a uniform export can have, so
  * this member is enough to verify most exports; fm-verify(1) has the exceptions.
  *
  * segments.safetensors: `boundaries` I32 (S + 1) from 0 to I, strictly increasing;

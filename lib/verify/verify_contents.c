@@ -88,22 +88,13 @@ static int check_ranking(struct fm_bundle_job *j, struct fm_err *err)
     return note(j, FM_MEMBER_RANKING, FM_MEMBER_RANKING, rc, err);
 }
 
-/* Check that every possible width of an export is a boundary. */
 static void check_boundaries(struct fm_bundle_job *j, const struct fm_budgets *b)
 {
-    const struct fm_config *c = &j->config;
-    for (int i = 0; i < b->actions.count; i++)
-        if (fm_segments_at(&j->seg, b->actions.width[i]) < 0)
+    for (int i = 0; i < b->actions.count + b->masks.count; i++)
+        if (fm_segments_at(&j->seg, fm_budgets_bound(b, i)) < 0)
             fm_verifier_find(j->v, 0, FM_EFORMAT, FM_MEMBER_SEGMENTS,
-                             "width %" PRIu32 " of the actions is not a boundary",
-                             b->actions.width[i]);
-    for (int i = 0; i < b->masks.count; i++) {
-        uint32_t k = fm_actions_uniform_export(b->masks.mask[i].removed, c->M, c->E, c->I,
-                                               b->actions.multiple);
-        if (fm_segments_at(&j->seg, k) < 0)
-            fm_verifier_find(j->v, 0, FM_EFORMAT, FM_MEMBER_SEGMENTS,
-                             "width %" PRIu32 " of a uniform export is not a boundary", k);
-    }
+                             "width %" PRIu32 " of %s is not a boundary", fm_budgets_bound(b, i),
+                             i < b->actions.count ? "the actions" : "a uniform export");
 }
 
 static void find_budget(void *self, int budget, const char *what)
