@@ -7,6 +7,7 @@ dir=${DEMO_DIR:-build/demo}
 model=golden/tiny-mixtral
 data=(--model "$model" --tokens "$model/calib.npy" --seq-len 128 --precision f32)
 quality=(--eval-tokens "$model/heldout.npy")
+layouts=$(basename -s .c lib/export/layouts/*.c)
 rm -rf "$dir"
 mkdir -p "$dir"
 
@@ -31,7 +32,7 @@ fm-rank "${data[@]}" "${quality[@]}" |
     fm-pack --model "$model" -o "$dir/family.fm"
 
 say "exports at budget 0.40"
-for layout in ragged elastic layer uniform padded native; do
+for layout in $layouts; do
     fm-pack --export "$dir/$layout" --budget 0.40 --layout "$layout" "$dir/family.fm"
 done
 
@@ -43,7 +44,7 @@ paste -d ' ' <(rows "$dir/trained.stage") <(rows "$dir/family.fm") | awk '
 
 say "verified"
 fm-verify "$dir/family.fm"
-for layout in ragged elastic layer uniform padded native; do
+for layout in $layouts; do
     fm-verify "$dir/$layout" --against "$dir/family.fm"
 done
 pack=$(command -v fm-pack)

@@ -449,7 +449,7 @@ class Flips(Sweep):
 
     EACH = 24  # bits per class and file; all bits if there are fewer
     FOUND = (1, 65, 78)
-    LAYOUTS = ("uniform", "ragged", "padded", "elastic", "layer", "native")
+    LAYOUTS = sorted(p.stem for p in (ROOT / "lib/export/layouts").glob("*.c"))
     CODES = str(GOLDEN / "packed/nvfp4")
     CODED = f"--model {CODES} --tokens {CODES}/tokens.npy -T 1 -q --device ref"
     SETUP = [

@@ -28,7 +28,7 @@ TEST(the_largest_member_that_fits_is_taken)
         struct fm_export_report all[GIVEN_BUDGETS], r;
         struct fm_export_options o = form(i);
         struct fm_run_options run = run_to(scratch("fit"));
-        if (o.layout == &fm_layout_elastic)
+        if (o.layout->cannot[FM_WITH_FIT])
             continue;
         for (int m = 0; m < GIVEN_BUDGETS; m++) {
             o.by = FM_BY_BUDGET;
@@ -68,7 +68,7 @@ TEST(a_stream_is_counted_as_a_stream)
         o.by = FM_BY_FIT;
         o.fit = size;
         struct fm_run_options run = run_to("-");
-        if (o.layout == &fm_layout_elastic)
+        if (o.layout->cannot[FM_WITH_FIT])
             continue;
         GIVEN_TRY(fm_export_plan(&run, &o, &r, &given_err));
         assert_true(r.bytes_out <= size);
@@ -101,7 +101,6 @@ TEST(every_layout_has_a_unique_name_and_a_form_in_the_list)
     char choices[256], *name, *rest = choices;
     int n = 0, forms = 0;
     fm_layouts_choices(choices, sizeof choices);
-    assert_string_equal(choices, "native|ragged|elastic|layer|uniform|padded");
     while ((name = strsep(&rest, "|"))) {
         assert_ptr_equal(fm_layouts_find(name), fm_layouts[n]);
         assert_string_equal(kind_of(n)->name, name);
@@ -181,7 +180,7 @@ TEST(shards_hold_no_more_than_they_may)
     for (int i = 0; !kind_of(i)->capped; i++) {
         struct fm_export_options o = form(i);
         char command[1024];
-        if (o.layout == &fm_layout_native)
+        if (o.layout->cannot[FM_WITH_SHARDS])
             continue;
         o.shard_bytes = 40000;
         struct fm_export_report r = export_as(scratch("shards"), o);

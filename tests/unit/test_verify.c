@@ -271,6 +271,8 @@ TEST(what_the_weights_compute_is_compared)
     /* The same roundings in the same order. */
     assert_true(verify_report.logprob_diff_max == 0);
     for (int i = 0; fm_layouts[i]; i++) {
+        if (fm_layouts[i]->unread)
+            continue;
         assert_int_equal(verify_as(verify_dir[i], verify_bundle, true, NULL), FM_OK);
         assert_true(verify_report.function);
         printf("%s: %.3g\n", verify_report.kind, verify_report.logprob_diff_max);
