@@ -140,7 +140,7 @@ try ODD -b 0.4 -o none
 try "${one[@]:0:3}" -o none
 try --text mine.txt -b 0.4 -o none
 try MODEL --text - -b 0.4 -o none
-try "${one[@]}" -o none --layout flat
+try "${one[@]}" -o none --layout flat | sed 's/(use .*)/(use one of the layouts)/'
 try "${one[@]}" -o none --method best | sed 's/(use .*)/(use ...)/'
 try "${one[@]}" -o none --no-recover
 try "${one[@]}" -o none --no-recover --recover

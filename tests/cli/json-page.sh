@@ -75,7 +75,6 @@ import re
 import sys
 from pathlib import Path
 
-FORMS = re.compile(r"(native|ragged|elastic|layer|uniform|padded|load-cap)(-vllm)?$|fp8|w4a16|nvfp4|mxfp")
 SECTION = {"plan": "DRY RUNS", "export": "FM-PACK --EXPORT", "list": "FM-PACK --LIST"}
 SECTION |= {k: "FM-BENCH " + k.upper() for k in ("quality", "baselines", "loops")}
 
@@ -83,10 +82,11 @@ MAYBE = {"halved", "options"}  # depend on the speed of this machine
 
 def keys(o):
     for k, v in o.items() if isinstance(o, dict) else ((None, v) for v in o) if isinstance(o, list) else ():
-        if k and not (FORMS.match(k) and isinstance(v, dict) and "tensors" in v):
+        if k:
             yield k
         if k not in ("kinds", "coverage"):  # names of files
-            yield from keys(v)
+            named = k in ("layouts", "formats") and isinstance(v, dict)
+            yield from keys([*v.values()] if named else v)
 
 words, section = {}, ""
 for line in Path(sys.argv[1]).read_text().splitlines():

@@ -55,7 +55,7 @@ fm-verify -q -a family.fm out | tail -n 1 | sed 's/ items.*:/:/'
 sed -n '/^| routed/p; /transformers 5\|^transformers/p; /fm-pack --export/p' out/README.md
 export_as fp8 out --json | grep -E '"(weights|width_uniform)"'
 sed -n '/^| routed/p; /transformers 5\|^transformers/p; /^llama/p; /fm-pack --export/p' out/README.md
-fm-pack -l family.fm | sed -n '/--weights FORMAT/,$p'
+fm-pack -l family.fm | sed -n '/export with --weights FORMAT/,$p'
 fm-pack -l --json family.fm | tr -d ' \n' | grep -oE '"formats":\{.{90}' | sed -n 3p
 echo "== several exports, by bytes"
 export_as mxfp4 small >/dev/null

@@ -34,7 +34,7 @@ try fm-pack --list --export x y
 try fm-pack --export x y
 try fm-pack --export x --budget 0.4 --fit 1GB y
 try fm-pack --export x --budget 1.5 y
-try fm-pack --export x --budget 0.4 --layout sparse y
+try fm-pack --export x --budget 0.4 --layout sparse y | sed 's/(use .*)/(use one of the layouts)/'
 try fm-pack --export x --budget 0.4 --fit 3MB y
 try fm-pack --export x --fit 1GB --layout elastic y
 try fm-pack --export x --layout elastic --load-cap 0.6:0.2 y
