@@ -17,6 +17,7 @@
 #include "cmd/tools.h"
 #include "formats/json/json.h"
 #include "lib/base/mem.h"
+#include "lib/base/names.h"
 #include "lib/base/printable.h"
 #include "lib/base/signals.h"
 #include "lib/base/units.h"
@@ -134,12 +135,10 @@ static void add_widths(struct words *w)
  * directories: their digests count. */
 static void add_options(struct words *w, const struct family *f, int step, bool all)
 {
-    static const char *const aside[] = {"memory", "threads", "quiet", "no-sandbox"};
+    static const char *const aside[] = {"memory", "threads", "quiet", "no-sandbox", NULL};
     for (int i = 0; i < f->cli.words; i++) {
         const struct fm_cli_word *o = &f->cli.word[i];
-        bool skip = !(o->modes & 1 << step);
-        for (size_t k = 0; k < sizeof aside / sizeof *aside && !all; k++)
-            skip = skip || strcmp(o->name, aside[k]) == 0;
+        bool skip = !(o->modes & 1 << step) || (!all && fm_names_index(aside, o->name) >= 0);
         bool file = o->kind == FM_CLI_SOURCES || o->kind == FM_CLI_READS || o->kind == FM_CLI_READ;
         const char *slash = o->text && file && !all ? strrchr(o->text, '/') : NULL;
         if (!skip && o->text)
@@ -259,11 +258,6 @@ static int run_tool(struct call *c, cJSON **json, struct fm_err *err)
 
 /* ---- what the record compares ---- */
 
-static int compare_words(const void *a, const void *b)
-{
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
 static int list_options(struct family *f, struct fm_err *err)
 {
     for (int step = 0; step < STEPS; step++) {
@@ -271,8 +265,8 @@ static int list_options(struct family *f, struct fm_err *err)
         add_options(&w, f, step, false);
         if (w.failed)
             return fm_fail(err, FM_ENOMEM, "no memory for the options of a step");
-        if (w.count) /* their order does not matter; that of files is in the inputs */
-            qsort(w.word, w.count, sizeof *w.word, compare_words);
+        /* Their order does not matter; that of files is in the inputs. */
+        fm_names_sort(w.word, w.count, sizeof *w.word);
         f->step[step].options = w.word;
     }
     return FM_OK;
@@ -538,8 +532,7 @@ static uint64_t weight_bytes(const cJSON *json)
     const cJSON *file;
     cJSON_ArrayForEach(file, cJSON_GetObjectItemCaseSensitive(json, "files"))
     {
-        const char *end = strrchr(file->string, '.');
-        if (end && strcmp(end, ".safetensors") == 0)
+        if (fm_ends_with(file->string, ".safetensors"))
             bytes += (uint64_t)number(file, "bytes");
     }
     return bytes;
@@ -615,10 +608,9 @@ static int run_steps(struct family *f, struct fm_err *err)
     }
     if (f->first == STEPS)
         fm_run_note(&f->cli.run, "'%s' and '%s' are up to date", f->work, asked.out);
-    int rc = fm_signals_held()
-                 ? fm_fail(err, FM_ESAVED, "stopped by a signal; repeat the command to continue")
-                 : fm_child_run(summarise, f, false, NULL, err);
-    return rc;
+    return fm_signals_held()
+               ? fm_fail(err, FM_ESAVED, "stopped by a signal; repeat the command to continue")
+               : fm_child_run(summarise, f, false, NULL, err);
 }
 
 static int work(struct family *f, struct fm_err *err)
