@@ -140,9 +140,8 @@ static void add_options(struct words *w, const struct family *f, int step, bool 
         const struct fm_cli_word *o = &f->cli.word[i];
         bool skip = !(o->modes & 1 << step) || (!all && fm_names_index(aside, o->name) >= 0);
         bool file = o->kind == FM_CLI_SOURCES || o->kind == FM_CLI_READS || o->kind == FM_CLI_READ;
-        const char *slash = o->text && file && !all ? strrchr(o->text, '/') : NULL;
         if (!skip && o->text)
-            add(w, "--%s=%s", o->name, slash ? slash + 1 : o->text);
+            add(w, "--%s=%s", o->name, file && !all ? basename(o->text) : o->text);
         else if (!skip)
             add(w, "--%s", o->name);
     }

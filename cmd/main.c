@@ -11,14 +11,10 @@ static void check_stack(int argc, char **argv)
 {
     struct fm_err err = {0};
     char line[FM_ERR_TEXT_BYTES];
-    const char *slash = argc > 0 ? strrchr(argv[0], '/') : NULL;
     if (!fm_reserve_stack(&err))
         return;
-    int n = snprintf(line, sizeof line, "%.60s: %s\n",
-                     slash      ? slash + 1
-                     : argc > 0 ? argv[0]
-                                : "fm",
-                     err.text);
+    int n =
+        snprintf(line, sizeof line, "%.60s: %s\n", argc > 0 ? basename(argv[0]) : "fm", err.text);
     if (write(STDERR_FILENO, line, (size_t)n) < 0) { /* standard error is closed */
     }
     _exit(err.code);

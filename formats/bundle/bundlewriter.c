@@ -512,10 +512,8 @@ static int open_parts(struct fm_bundle_writer *w, const char *path, bool force, 
             return err->code;
     w->force = force;
     int rc = fm_outdir_spread_open(&w->dir, path, name, w->files, force, err);
-    for (size_t i = 0; i < w->files && !rc; i++) {
-        const char *slash = strrchr(name[i], '/');
-        rc = fm_outdir_file(&w->dir, &w->file[i].out, slash ? slash + 1 : name[i], err);
-    }
+    for (size_t i = 0; i < w->files && !rc; i++)
+        rc = fm_outdir_file(&w->dir, &w->file[i].out, basename(name[i]), err);
     return rc;
 }
 

@@ -189,12 +189,6 @@ static int exchange(const struct fm_outdir *d, struct fm_err *err)
                    strerror(errno));
 }
 
-static const char *last_component(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
 /* The old directory has the temporary's name, which the next run would remove: give it another name
  * in the same directory.  The error states that name first, without its directory, so that it is
  * not cut off after a long path. */
@@ -210,7 +204,7 @@ static int keep_replaced(struct fm_outdir *d, struct fm_err *err)
             break;
     }
     fm_fail(err, why.code, "your files are in '%s' now, beside the new directory%s: %s",
-            last_component(moved ? name : d->temp),
+            basename(moved ? name : d->temp),
             moved ? "" : "; rename it, because the next run removes it", why.text);
     fm_temporary_forget(d->slot);
     d->slot = -1;
@@ -393,7 +387,7 @@ static int set_aside(struct aside *a, const struct fm_outdir *d, char *const *na
 {
     int rc = make_aside(a, d, err);
     for (size_t i = 0; i < names && !rc; i++) {
-        char *to = fm_file_join(a->path, last_component(name[i]), err);
+        char *to = fm_file_join(a->path, basename(name[i]), err);
         if (!to)
             rc = err->code;
         else if (link(name[i], to) != 0)
@@ -408,7 +402,7 @@ static int set_aside(struct aside *a, const struct fm_outdir *d, char *const *na
 static int undo(const struct aside *a, const char *path, struct fm_err *err)
 {
     char home[PATH_MAX];
-    const char *name = last_component(path);
+    const char *name = basename(path);
     if (!a->path)
         return err->code;
     snprintf(home, sizeof home, "%.*s.", (int)(name - path), path);
@@ -419,7 +413,7 @@ static int undo(const struct aside *a, const char *path, struct fm_err *err)
         err,
         "'%s' was not replaced; its files are in '%s', and the next run that writes it "
         "puts them back",
-        path, last_component(a->path));
+        path, basename(a->path));
 }
 
 int fm_outdir_spread_open(struct fm_outdir *d, const char *path, char *const *name, size_t names,
@@ -450,7 +444,7 @@ static int rename_all(const struct fm_outdir *d, char *const *name, size_t names
         return fm_temporary_fail(name[0], err);
     while (from > 0 && !rc) {
         const char *to = name[from - 1];
-        char *made = fm_file_join(d->temp, last_component(to), err);
+        char *made = fm_file_join(d->temp, basename(to), err);
         bool replaces = force || (from > 1 && !first);
         if (!made)
             rc = err->code;

@@ -31,8 +31,7 @@ void fm_pagefacts_release(struct fm_pagefacts *f)
 
 const char *fm_pagefacts_name(const char *path)
 {
-    const char *slash = strrchr(path, '/');
-    return strcmp(path, "-") == 0 ? "family.fm" : slash ? slash + 1 : path;
+    return strcmp(path, "-") == 0 ? "family.fm" : basename(path);
 }
 
 uint64_t fm_pagefacts_bytes(const struct fm_pagefacts *f, uint64_t removed)

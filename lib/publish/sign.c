@@ -273,9 +273,8 @@ static void compare(const struct fm_sign_options *o, struct fm_sign_report *r,
 static int compare_name(struct fm_sign_report *r, const struct fm_oms *m, const char *path,
                         struct fm_err *err)
 {
-    const char *slash = strrchr(path, '/');
     char *name = NULL;
-    if (strcmp(slash ? slash + 1 : path, m->subject) == 0)
+    if (strcmp(basename(path), m->subject) == 0)
         return FM_OK;
     int rc = name_of(&name, path, err);
     if (!rc && strcmp(name, m->subject) != 0 && !(r->signed_as = fm_strdup(m->subject, err)))

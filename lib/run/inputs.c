@@ -74,8 +74,7 @@ int fm_inputs_parse(const char *spec, size_t *length, uint64_t *weight, struct f
 
 void fm_inputs_kind(char name[FM_KIND_BYTES], const char *path)
 {
-    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
-    const char *point = strrchr(base, '.');
+    const char *base = basename(path), *point = strrchr(base, '.');
     int length = point && point > base ? (int)(point - base) : (int)strlen(base);
     snprintf(name, FM_KIND_BYTES, "%.*s", length, strcmp(path, "-") == 0 ? "stdin" : base);
     for (char *p = name; *p; p++)

@@ -506,8 +506,7 @@ static void tell_large(const struct packing *p, uint64_t largest)
 /* The names of the first and the last part, without directories. */
 static int name_parts(struct fm_pack_report *r, const char *path, struct fm_err *err)
 {
-    const char *slash = strrchr(path, '/');
-    char *first = fm_partname(slash ? slash + 1 : path, 1, r->parts, err);
+    char *first = fm_partname(basename(path), 1, r->parts, err);
     char *last = first ? fm_partname_other(first, r->parts, err) : NULL;
     if (last) {
         snprintf(r->part_first, sizeof r->part_first, "%s", first);
