@@ -395,14 +395,6 @@ static int step(struct walk *w, bool *end, struct fm_err *err)
     return pass_data(w, name, size, err);
 }
 
-static int check_distinct(const struct walk *w, struct fm_err *err)
-{
-    const char *twin;
-    if (fm_names_unsorted_twin(&twin, w->member, w->members, sizeof *w->member, err))
-        return err->code;
-    return twin ? fm_fail(err, FM_EFORMAT, "the member '%s' appears twice", twin) : FM_OK;
-}
-
 int fm_archive_list(struct fm_archive_member **member, size_t *members, size_t limit,
                     const struct fm_file *file, bool prefix, uint64_t *end, struct fm_err *err)
 {
@@ -412,7 +404,8 @@ int fm_archive_list(struct fm_archive_member **member, size_t *members, size_t l
     while (!rc && !ended)
         rc = step(&w, &ended, err);
     if (!rc)
-        rc = check_distinct(&w, err);
+        rc = fm_names_distinct(w.member, w.members, sizeof *w.member, FM_EFORMAT, "the member",
+                               "appears twice", err);
     if (rc) {
         fm_archive_release(w.member, w.members);
     } else {

@@ -565,10 +565,8 @@ static int check_sums(struct fm_bundle *b, const char *manifest, struct fm_err *
 /* Check that no name is in two parts. */
 static int check_distinct(const struct fm_bundle *b, struct fm_err *err)
 {
-    const char *twin;
-    if (fm_names_unsorted_twin(&twin, b->member, b->members, sizeof *b->member, err))
-        return err->code;
-    return twin ? fm_fail(err, FM_EFORMAT, "the member '%s' is in two parts", twin) : FM_OK;
+    return fm_names_distinct(b->member, b->members, sizeof *b->member, FM_EFORMAT, "the member",
+                             "is in two parts", err);
 }
 
 /* Read the manifest and the parts that it lists; the first archive ends at `end`. */

@@ -276,14 +276,11 @@ static int check_twins(const struct fm_hfdir *dir, struct fm_err *err)
     for (size_t i = 0; i < dir->shards; i++)
         for (size_t k = 0; k < dir->shard[i].st.count; k++)
             name[n++] = dir->shard[i].st.tensor[k].name;
-    fm_names_sort(name, n, sizeof *name);
-    const char *twin = fm_names_twin(name, n, sizeof *name);
+    int rc =
+        fm_names_distinct(name, n, sizeof *name, FM_EFORMAT, "tensor",
+                          "is in the checkpoint twice, under two names; remove one of them", err);
     free(name);
-    return !twin ? FM_OK
-                 : fm_fail(err, FM_EFORMAT,
-                           "tensor '%s' is in the checkpoint twice, under two names; remove one of "
-                           "them",
-                           twin);
+    return rc;
 }
 
 int fm_hfdir_open(struct fm_hfdir *dir, const char *path, struct fm_err *err)

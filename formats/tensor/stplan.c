@@ -23,15 +23,6 @@ static int compare_places(const void *a, const void *b)
     return wide != wider ? wider - wide : strcmp(s->name, t->name);
 }
 
-static int refuse_twins(const struct fm_tensor *tensor, size_t count, struct fm_err *err)
-{
-    const char *twin;
-    if (fm_names_unsorted_twin(&twin, tensor, count, sizeof *tensor, err))
-        return err->code;
-    return twin ? fm_fail(err, FM_ECONFIG, "tensor '%s' would appear twice in the output", twin)
-                : FM_OK;
-}
-
 static void add_metadata(struct fm_text *text, const char *const *metadata)
 {
     bool format = false;
@@ -83,8 +74,9 @@ int fm_safetensors_plan(struct fm_tensor *tensor, size_t count, const char *cons
         return fm_fail(err, FM_ECONFIG,
                        "%zu tensors in one safetensors file (limit %d); use more shards", count,
                        FM_ST_TENSORS_MAX);
-    if (count > 0 && (rc = refuse_twins(tensor, count, err)))
-        return rc;
+    if (count > 0 && fm_names_distinct(tensor, count, sizeof *tensor, FM_ECONFIG, "tensor",
+                                       "would appear twice in the output", err))
+        return err->code;
     size_t sorted = 1;
     while (sorted < count && compare_places(&tensor[sorted - 1], &tensor[sorted]) <= 0)
         sorted++;

@@ -52,19 +52,18 @@ const char *fm_names_twin(const void *records, size_t count, size_t size)
     return NULL;
 }
 
-int fm_names_unsorted_twin(const char **twin, const void *records, size_t count, size_t size,
-                           struct fm_err *err)
+int fm_names_distinct(const void *records, size_t count, size_t size, int code, const char *what,
+                      const char *fault, struct fm_err *err)
 {
     const char *at = records, **name = fm_alloc(count, sizeof *name, "a list of names", err);
-    *twin = NULL;
     if (!name)
         return err->code;
     for (size_t i = 0; i < count; i++, at += size)
         name[i] = name_of(at);
     fm_names_sort(name, count, sizeof *name);
-    *twin = fm_names_twin(name, count, sizeof *name);
+    const char *twin = fm_names_twin(name, count, sizeof *name);
     free(name);
-    return FM_OK;
+    return twin ? fm_fail(err, code, "%s '%s' %s", what, twin, fault) : FM_OK;
 }
 
 int fm_names_index(const char *const *list, const char *name)

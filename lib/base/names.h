@@ -24,9 +24,9 @@ void *fm_names_among(const void *records, size_t count, size_t size, const char 
 /* The first name that occurs twice among sorted records, or NULL. */
 const char *fm_names_twin(const void *records, size_t count, size_t size);
 
-/* The same among records in any order, which stay as they are: set *twin.  FM_ENOMEM. */
-int fm_names_unsorted_twin(const char **twin, const void *records, size_t count, size_t size,
-                           struct fm_err *err);
+/* Fail with `code` and "WHAT 'name' FAULT" if two records, in any order, have the same name. */
+int fm_names_distinct(const void *records, size_t count, size_t size, int code, const char *what,
+                      const char *fault, struct fm_err *err);
 
 /* The index of a name in a list that ends with NULL, or -1. */
 int fm_names_index(const char *const *list, const char *name);

@@ -633,14 +633,12 @@ TEST(records_are_sorted_and_found_by_their_names)
     r[4].name = r[3].name;
     assert_string_equal(fm_names_twin(r, 5, sizeof *r), "b.");
     assert_null(fm_names_twin(r, 4, sizeof *r));
-    const char *twin = "";
-    assert_ok(fm_names_unsorted_twin(&twin, r, 4, sizeof *r, &err));
-    assert_null(twin);
+    assert_ok(fm_names_distinct(r, 4, sizeof *r, FM_EFORMAT, "file", "is here twice", &err));
     struct record first = r[0];
     r[0] = r[3];
     r[3] = first;
-    assert_ok(fm_names_unsorted_twin(&twin, r, 5, sizeof *r, &err));
-    assert_string_equal(twin, "b.");
+    assert_fails(fm_names_distinct(r, 5, sizeof *r, FM_EFORMAT, "file", "is here twice", &err),
+                 FM_EFORMAT, "file 'b.' is here twice");
     assert_int_equal(r[3].value, 0);
     fm_names_sort(NULL, 0, sizeof *r);
     assert_null(fm_names_find(NULL, 0, sizeof *r, "a"));
