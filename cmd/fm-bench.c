@@ -7,6 +7,7 @@
 #include "cmd/show.h"
 #include "cmd/tools.h"
 #include "lib/base/mem.h"
+#include "lib/base/names.h"
 #include "lib/page/page.h"
 
 /* Modes: what is measured, and variants selected by other options. */
@@ -30,7 +31,6 @@ struct options {
     const char *plot;                  /* the same */
     const char *weights;               /* quality */
     int layout;                        /* quality; -1: the default */
-    char layouts[256];                 /* names of layouts */
     int repeat;                        /* kernels */
     const char *family;                /* kernels */
     int rows[FM_CLI_INTS_MAX + 1];
@@ -378,7 +378,7 @@ static const struct fm_cli_option own[] = {
     {"weights", 0, FM_CLI_TEXT, &asked.weights, "FORMAT,...",
      "quality: measure what fm-pack would export with these --weights, at each budget", 0, 0,
      QUALITY | HELD | PLANNED},
-    {"layout", 0, FM_CLI_CHOICE, &asked.layout, asked.layouts,
+    {"layout", 0, FM_CLI_CHOICE, &asked.layout, FM_NAMES_CHOICES(FM_LAYOUT_ROWS),
      "quality --weights: layout of the exports (default: ragged)", 0, 0, QUALITY | HELD | PLANNED},
     {"plot", 0, FM_CLI_PLOT, &asked.plot, "FILE",
      "quality, baselines: draw the losses as SVG; kernels: the speed-ups", 0, 0, LOSSES | KERNELS},
@@ -419,7 +419,6 @@ int fm_bench_main(int argc, char **argv)
         .first = measurements,
         .scope = scope,
     };
-    fm_layouts_choices(asked.layouts, sizeof asked.layouts);
     fm_cli_begin(&cli, argc, argv, own, FM_CLI_COUNT(own));
     if (fm_options_given(&cli, "budgets"))
         asked.budgets = &asked.given;

@@ -6,6 +6,7 @@
 #include "cmd/listing.h"
 #include "cmd/show.h"
 #include "cmd/tools.h"
+#include "lib/base/names.h"
 #include "lib/base/units.h"
 #include "lib/export/export.h"
 #include "lib/export/exportplan.h"
@@ -284,7 +285,6 @@ static struct {
     bool list;
     const char *coverage[FM_INPUTS_MAX + 1];
     const char *directory, *cap;
-    char layouts[256]; /* names of layouts, for --layout */
     char weights[256]; /* names of weight formats, for --weights */
     int layout, server, pad, weight, devices;
     struct fm_pack_options packing;
@@ -337,7 +337,7 @@ static const struct fm_cli_option own[] = {
      "the member nearest to this share of channels removed", 0, 1, EXPORT},
     {"fit", 0, FM_CLI_SIZE, &asked.options.fit, "SIZE",
      "the largest member whose export takes at most SIZE", 0, 0, EXPORT},
-    {"layout", 0, FM_CLI_CHOICE, &asked.layout, asked.layouts,
+    {"layout", 0, FM_CLI_CHOICE, &asked.layout, FM_NAMES_CHOICES(FM_LAYOUT_ROWS),
      "layout of the export (default: ragged)", 0, 0, EXPORT},
     {"for", 0, FM_CLI_CHOICE, &asked.server, FM_SERVER_CHOICES,
      "server for layout layer, or for experts rounded to a format (default: any)", 0, 0, EXPORT},
@@ -386,7 +386,6 @@ int fm_pack_main(int argc, char **argv)
         .operands_max = 1,
         .scope = scope,
     };
-    fm_layouts_choices(asked.layouts, sizeof asked.layouts);
     size_t used = strlen(asked.weights);
     fm_quantisers_choices(asked.weights + used, sizeof asked.weights - used);
     fm_cli_begin(&cli, argc, argv, own, FM_CLI_COUNT(own));

@@ -4,7 +4,6 @@
  */
 #include "lib/export/layouts.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #define POINT(name) &fm_layout_##name,
@@ -17,14 +16,6 @@ const struct fm_layout *fm_layouts_find(const char *name)
     while (*layout && strcmp((*layout)->name, name) != 0)
         layout++;
     return *layout;
-}
-
-void fm_layouts_choices(char *text, size_t size)
-{
-    size_t used = 0;
-    for (int i = 0; fm_layouts[i] && used < size; i++)
-        used +=
-            (size_t)snprintf(text + used, size - used, "%s%s", i ? "|" : "", fm_layouts[i]->name);
 }
 
 int fm_layouts_vllm(const struct fm_layout **layout, struct fm_err *err)

@@ -120,8 +120,6 @@ extern const struct fm_layout *const fm_layouts[];
 
 /* NULL if no layout has that name. */
 const struct fm_layout *fm_layouts_find(const char *name);
-/* "native|ragged|...", the choices of an option. */
-void fm_layouts_choices(char *text, size_t size);
 /* Replace *layout with its form for vLLM; FM_EUSAGE if it has one form for all. */
 int fm_layouts_vllm(const struct fm_layout **layout, struct fm_err *err);
 

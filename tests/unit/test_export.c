@@ -2,6 +2,7 @@
  * verify against its bundle. */
 #include <math.h>
 
+#include "lib/base/names.h"
 #include "tests/unit/exports.h"
 #include "tests/unit/test.h"
 
@@ -100,7 +101,7 @@ TEST(every_layout_has_a_unique_name_and_a_form_in_the_list)
 {
     char choices[256], *name, *rest = choices;
     int n = 0, forms = 0;
-    fm_layouts_choices(choices, sizeof choices);
+    strcpy(choices, FM_NAMES_CHOICES(FM_LAYOUT_ROWS));
     while ((name = strsep(&rest, "|"))) {
         assert_ptr_equal(fm_layouts_find(name), fm_layouts[n]);
         assert_string_equal(kind_of(n)->name, name);
