@@ -343,9 +343,10 @@ int fm_bundle_check_schema(const cJSON *json, struct fm_err *err)
                    value, FM_BUNDLE_SCHEMA);
 }
 
+const char *const fm_bundle_stages[] = {"rank", "train", "recover", "pack", NULL};
+
 static int check_title(const cJSON *manifest, struct fm_err *err)
 {
-    static const char *const stages[] = {"rank", "train", "recover", "pack", NULL};
     const char *suite, *stage;
     if (!cJSON_IsObject(manifest))
         return fm_fail(err, FM_EFORMAT, "is not an object");
@@ -355,7 +356,7 @@ static int check_title(const cJSON *manifest, struct fm_err *err)
         return err->code;
     if (strcmp(suite, "fm") != 0)
         return fm_fail(err, FM_EFORMAT, "suite is '%s', not 'fm'", suite);
-    return fm_names_index(stages, stage) >= 0
+    return fm_names_index(fm_bundle_stages, stage) >= 0
                ? FM_OK
                : fm_fail(err, FM_EFORMAT, "stage '%s' is unknown", stage);
 }

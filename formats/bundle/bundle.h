@@ -107,6 +107,9 @@ void fm_bundle_close(struct fm_bundle *b); /* zeroed struct is fine */
  * member, members are in ascending order in the file, and listed ones have a digest. */
 bool fm_bundle_sane(const struct fm_bundle *b);
 
+/* The names of stages, in their order (enum fm_stage), and NULL. */
+extern const char *const fm_bundle_stages[];
+
 /* FM_EFORMAT unless the "schema" of a manifest or of an fm-export.json is FM_BUNDLE_SCHEMA. */
 int fm_bundle_check_schema(const cJSON *json, struct fm_err *err);
 

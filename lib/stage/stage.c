@@ -28,16 +28,10 @@ static const struct typed {
              {FM_MEMBER_SEGMENTS, FM_STAGE_PACK, false}};
 #define TYPED (sizeof typed / sizeof typed[0])
 
-static const char *const stage_names[] = {"rank", "train", "recover", "pack"};
-#define STAGES (sizeof stage_names / sizeof stage_names[0])
-
 /* The stage of a tool, "fm-rank"; -1 for other names. */
 static int stage_of_tool(const char *tool)
 {
-    for (size_t i = 0; i < STAGES; i++)
-        if (strncmp(tool, "fm-", 3) == 0 && strcmp(tool + 3, stage_names[i]) == 0)
-            return (int)i;
-    return -1;
+    return strncmp(tool, "fm-", 3) == 0 ? fm_names_index(fm_bundle_stages, tool + 3) : -1;
 }
 
 static int check_history(const struct fm_bundle *b, struct fm_err *err)
@@ -60,7 +54,7 @@ static int check_history(const struct fm_bundle *b, struct fm_err *err)
     }
     if (fm_json_get_string(b->manifest, "stage", &stage, err))
         return err->code;
-    if (last < 0 || strcmp(stage, stage_names[last]) != 0)
+    if (last < 0 || strcmp(stage, fm_bundle_stages[last]) != 0)
         return fm_fail(err, FM_EFORMAT, "stage is '%s', but the last tool of the history is '%s'",
                        stage, tool);
     return FM_OK;
@@ -73,7 +67,7 @@ static int check_needs(const struct fm_bundle *b, const char *needs, struct fm_e
     const struct typed *t = fm_names_among(typed, TYPED, sizeof *typed, needs);
     assert(t);
     return fm_fail(err, FM_ECONFIG, "%s: has no '%s'; run fm-%s on it first", b->file.path, needs,
-                   stage_names[t->maker]);
+                   fm_bundle_stages[t->maker]);
 }
 
 int fm_stage_config_read(struct fm_config *config, const struct fm_bundle *b, struct fm_err *err)
@@ -172,7 +166,7 @@ cJSON *fm_stage_manifest(enum fm_stage stage, const struct fm_bundle *in, cJSON 
     assert(!in || !model);
     fm_json_add_uint(m, "schema", FM_BUNDLE_SCHEMA);
     fm_json_add_string(m, "suite", "fm");
-    fm_json_add_string(m, "stage", stage_names[stage]);
+    fm_json_add_string(m, "stage", fm_bundle_stages[stage]);
     if (in)
         copy_key(m, from, "model");
     else
@@ -190,7 +184,7 @@ cJSON *fm_stage_manifest(enum fm_stage stage, const struct fm_bundle *in, cJSON 
         if (typed[i].maker > stage && fm_bundle_find(in, typed[i].name))
             snprintf(dropped, FM_STAGE_DROPPED_BYTES,
                      "%s of the input is dropped: it was made from what fm-%s now replaces",
-                     typed[i].name, stage_names[stage]);
+                     typed[i].name, fm_bundle_stages[stage]);
     return m;
 }
 
