@@ -69,6 +69,7 @@ int fm_json_tree(cJSON **tree, const char *text, size_t size, struct fm_err *err
  * and checked to be in [min, max].  The fm_json_opt functions do not change *value if the key is
  * absent or null.
  */
+bool fm_json_has(const cJSON *object, const char *key);           /* null or not */
 const cJSON *fm_json_value(const cJSON *object, const char *key); /* NULL if absent or null */
 /* Borrowed from the tree; NULL if absent or not a string. */
 const char *fm_json_string_value(const cJSON *object, const char *key);

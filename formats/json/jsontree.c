@@ -60,6 +60,11 @@ int fm_json_tree(cJSON **tree, const char *text, size_t size, struct fm_err *err
     return rc;
 }
 
+bool fm_json_has(const cJSON *object, const char *key)
+{
+    return cJSON_GetObjectItemCaseSensitive(object, key) != NULL;
+}
+
 const cJSON *fm_json_value(const cJSON *object, const char *key)
 {
     const cJSON *v = cJSON_GetObjectItemCaseSensitive(object, key);

@@ -193,7 +193,7 @@ static int turn_quant(char **value, const cJSON *file, struct fm_err *err)
     {
         bool list = strcmp(entry->string, "exclude_modules") == 0;
         const char *key = list ? "ignore" : entry->string;
-        if (cJSON_HasObjectItem(quant, key)) { /* "ignore" as well, or another quant_method */
+        if (fm_json_has(quant, key)) { /* "ignore" as well, or another quant_method */
             cJSON_Delete(quant);
             return fm_fail(err, FM_EFORMAT, "key '%.64s' contradicts another", entry->string);
         }
@@ -221,7 +221,7 @@ static int take_quant(struct fm_hfdir *dir, struct fm_err *err)
         return FM_OK;
     int rc = fm_json_tree(&json, dir->config, dir->config_bytes, err);
     const cJSON *part = cJSON_GetObjectItemCaseSensitive(json, "text_config");
-    bool said = !rc && (cJSON_HasObjectItem(json, edit.key) || cJSON_HasObjectItem(part, edit.key));
+    bool said = !rc && (fm_json_has(json, edit.key) || fm_json_has(part, edit.key));
     cJSON_Delete(json);
     json = NULL;
     if (rc || said)

@@ -40,10 +40,9 @@ static cJSON *find_text(const cJSON *config)
 {
     cJSON *text = cJSON_GetObjectItemCaseSensitive(config, TEXT_KEY);
     const char *whole = fm_json_string_value(config, TYPE_KEY);
-    bool typed = cJSON_HasObjectItem(text, TYPE_KEY);
+    bool typed = fm_json_has(text, TYPE_KEY);
     bool is = whole && *whole &&
-              (typed ? fm_json_string_value(text, TYPE_KEY) != NULL
-                     : cJSON_HasObjectItem(text, SIZE_KEY));
+              (typed ? fm_json_string_value(text, TYPE_KEY) != NULL : fm_json_has(text, SIZE_KEY));
     return is ? text : NULL;
 }
 
@@ -60,7 +59,7 @@ static bool is_own(const cJSON *text, const cJSON *config)
 static void add_type(cJSON *text, const cJSON *config)
 {
     char own[128];
-    if (cJSON_HasObjectItem(text, TYPE_KEY))
+    if (fm_json_has(text, TYPE_KEY))
         return;
     snprintf(own, sizeof own, "%.100s_text", fm_json_string_value(config, TYPE_KEY));
     fm_json_add_string(text, TYPE_KEY, own);
@@ -229,7 +228,7 @@ int fm_hftext_wrap(char **whole, const char *config, size_t size, bool rounded, 
     if (own && rounded) {
         fm_json_add(wrapper, QUANT_KEY, own);
         own = NULL;
-    } else if (own && !cJSON_HasObjectItem(wrapper, QUANT_KEY)) {
+    } else if (own && !fm_json_has(wrapper, QUANT_KEY)) {
         fm_json_add(text, QUANT_KEY, old ? old : own);
         *(old ? &old : &own) = NULL;
     }
@@ -494,13 +493,13 @@ int fm_hftext_modules(char **text, const char *config, size_t size, const char *
     cJSON *old = !rc && quant ? cJSON_Duplicate(quant, true) : NULL;
     if (old)
         rc = rename_all(&r, quant, err);
-    if (!rc && r.changed && wrapper && !cJSON_HasObjectItem(wrapper, QUANT_KEY)) {
+    if (!rc && r.changed && wrapper && !fm_json_has(wrapper, QUANT_KEY)) {
         cJSON_DeleteItemFromObjectCaseSensitive(wrapper, TEXT_KEY);
         fm_json_add(fm_json_add_object(wrapper, TEXT_KEY), QUANT_KEY, old);
         old = NULL;
     }
     /* An export has the key already, and its tensors may have other names. */
-    bool known = cJSON_HasObjectItem(wrapper, PREFIX_KEY);
+    bool known = fm_json_has(wrapper, PREFIX_KEY);
     if (!rc && wrapper && !known && (r.prefix > 0 || (r.prefix < 0 && plain))) {
         fm_json_add_string(wrapper, PREFIX_KEY, r.prefix > 0 ? prefix[r.prefix] : MODEL);
         r.changed = true;

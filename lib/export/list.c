@@ -209,7 +209,7 @@ static int fill_adapter(struct fm_list *list, const struct fm_bundle *bundle, st
     list->adapter_budget = -1;
     if (!adapter)
         return FM_OK;
-    int rc = cJSON_HasObjectItem(adapter, "served") && !cJSON_HasObjectItem(adapter, "budget_index")
+    int rc = fm_json_has(adapter, "served") && !fm_json_has(adapter, "budget_index")
                  ? fill_served(list, cJSON_GetObjectItemCaseSensitive(adapter, "served"), err)
                  : fm_json_get_int(adapter, "budget_index", 0, list->rows - 1, &index, err);
     if (rc)

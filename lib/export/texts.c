@@ -139,7 +139,7 @@ static void set_architecture(struct fm_texts_edit *e, const struct fm_exportplan
     const char *have = cJSON_GetStringValue(cJSON_GetArrayItem(list, 0));
     struct fm_text saved = {0};
     fm_text_printf(&saved, "%sForCausalLM", family->class_name);
-    bool missing = !list && cJSON_HasObjectItem(e->json, FM_HFTEXT_WRAPPER);
+    bool missing = !list && fm_json_has(e->json, FM_HFTEXT_WRAPPER);
     if (!saved.failed && (missing || (served && have && strcmp(have, saved.data) == 0)))
         fm_texts_setf(e, "architectures", "[\n    \"%s\"\n  ]", served ? served : saved.data);
     free(saved.data);

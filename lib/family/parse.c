@@ -23,7 +23,7 @@ static int check_alias(const struct fm_config *c, const cJSON *json, struct fm_e
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(json, "architectures");
     const char *have = cJSON_GetStringValue(cJSON_GetArrayItem(list, 0));
     size_t n = strlen(c->family->class_name);
-    if (!list && cJSON_HasObjectItem(json, FM_HFTEXT_WRAPPER))
+    if (!list && fm_json_has(json, FM_HFTEXT_WRAPPER))
         return FM_OK;
     if (have && strncmp(have, c->family->class_name, n) == 0 &&
         strcmp(have + n, "ForCausalLM") == 0)
@@ -54,7 +54,7 @@ static int find_family(struct fm_config *c, const cJSON *json, struct fm_err *er
     if (fm_json_get_string(json, "model_type", &type, err) || check_wrapper(json, err))
         return err->code;
     /* A ragged export has a different model_type, so that it is not read as the stock model. */
-    bool ours = cJSON_HasObjectItem(json, "fm_widths") && strncmp(type, "fm_", 3) == 0;
+    bool ours = fm_json_has(json, "fm_widths") && strncmp(type, "fm_", 3) == 0;
     c->family = fm_families_find(ours ? type + 3 : type);
     if (c->family) {
         bool alias = strcmp(ours ? type + 3 : type, c->family->name) != 0;
@@ -247,12 +247,12 @@ static int read_config(struct fm_config *c, cJSON *json, struct fm_err *err)
     c->expert = f->expert;
     c->norm = f->norm;
     c->output_norms = f->output_norms;
-    c->part = cJSON_HasObjectItem(json, FM_HFTEXT_WRAPPER);
+    c->part = fm_json_has(json, FM_HFTEXT_WRAPPER);
     c->fused = f->saved_fused || (f->wrapper_form && !c->part);
     if (fm_families_storage(c, json, err))
         return err->code;
     const cJSON *codes = cJSON_GetObjectItemCaseSensitive(json, FM_CODES_KEY);
-    if (cJSON_HasObjectItem(json, "fm_widths") && fm_families_storage(c, codes, err))
+    if (fm_json_has(json, "fm_widths") && fm_families_storage(c, codes, err))
         return fm_within(err, FM_CODES_KEY);
     if ((!f->indexed && refuse_indexer(json, err)) ||
         (f->only && fm_keys_only(&keys, f->only, err)) ||

@@ -342,7 +342,7 @@ static int read_codes(struct fm_packed_layers *layers, const struct fm_config *c
 bool fm_packed_in(const struct fm_bundle *b)
 {
     const cJSON *model = cJSON_GetObjectItemCaseSensitive(b->manifest, "model");
-    return cJSON_HasObjectItem(model, "storage");
+    return fm_json_has(model, "storage");
 }
 
 int fm_packed_read(struct fm_packed_layers *layers, const struct fm_bundle *b,

@@ -171,7 +171,7 @@ static int read_held(const struct reading *r)
     cJSON *held = fm_json_add_array(r->set, "held");
     fm_json_add_uint(held, NULL, (uint64_t)sequences);
     fm_json_add_uint(held, NULL, (uint64_t)tokens);
-    if (!cJSON_HasObjectItem(r->from, "tokens"))
+    if (!fm_json_has(r->from, "tokens"))
         return FM_OK;
     rc = count_of(r, r->from, "tokens", INT64_MAX, &tokens);
     fm_json_add_uint(held, NULL, (uint64_t)tokens);
@@ -313,7 +313,7 @@ static int read_export(const struct reading *r)
     fm_json_add_null(point, NULL);
     fm_json_add_null(point, NULL);
     int rc = add_halves(r, point, r->from);
-    if (rc || !cJSON_HasObjectItem(r->from, "original_ce") || cJSON_HasObjectItem(r->set, "full"))
+    if (rc || !fm_json_has(r->from, "original_ce") || fm_json_has(r->set, "full"))
         return rc;
     rc = real_of(r, r->from, "original_ce", DBL_MAX, &ce);
     if (!rc)
@@ -360,7 +360,7 @@ static int read_figures(struct reading *r, cJSON *sets, const char *tool, const 
 {
     const char *digest = NULL;
     int rc = FM_OK;
-    bool exported = strcmp(tool, "fm-bench quality") == 0 && cJSON_HasObjectItem(r->from, "layout");
+    bool exported = strcmp(tool, "fm-bench quality") == 0 && fm_json_has(r->from, "layout");
     if (exported)
         rc = fm_json_get_string(r->from, "digest", &digest, r->err);
     if (rc)
@@ -398,7 +398,7 @@ static int read_report(struct reading *r, cJSON *sets, const char *path)
     {
         r->from = one;
         if (!rc)
-            rc = cJSON_IsObject(one) && cJSON_HasObjectItem(one, "layout")
+            rc = cJSON_IsObject(one) && fm_json_has(one, "layout")
                      ? read_figures(r, sets, "fm-bench quality", path, &named)
                      : fm_fail(r->err, FM_EFORMAT,
                                "\"exports\" has an entry that is not an exported directory");

@@ -324,7 +324,7 @@ static int read_index(int64_t *index, const struct fm_adapter *a, const cJSON *n
     *index = -1;
     if (!a->down || strcmp(strategy, "cross") != 0)
         return fm_json_get_int(note, "budget_index", 0, f->count - 1, index, err);
-    return !cJSON_HasObjectItem(note, "budget_index")
+    return !fm_json_has(note, "budget_index")
                ? FM_OK
                : fm_fail(err, FM_EFORMAT, "'budget_index' must be absent with strategy cross");
 }

@@ -205,7 +205,7 @@ static void check_presence(struct fm_bundle_job *j)
         if (need[i] && !fm_bundle_find(&j->bundle, need[i]))
             fm_verifier_find(j->v, 0, FM_EFORMAT, need[i], "is missing in a stream of fm-%s",
                              stage);
-    if (cJSON_HasObjectItem(j->bundle.manifest, "adapter") &&
+    if (fm_json_has(j->bundle.manifest, "adapter") &&
         !fm_bundle_find(&j->bundle, FM_MEMBER_ADAPTER))
         fm_verifier_find(j->v, 0, FM_EFORMAT, FM_MEMBER_ADAPTER,
                          "is missing, but the manifest has an adapter");

@@ -140,9 +140,16 @@ TEST(a_wrapper_does_not_choose_its_prefix)
 /* The published MiniMax-M3 has such a config.json. */
 TEST(a_text_part_without_a_model_type_is_the_wrappers)
 {
-    char *text = text_of("{\"model_type\":\"xy\",\"text_config\":{\"hidden_size\":8}}");
-    assert_non_null(strstr(text, "\"model_type\": \"xy_text\""));
-    free(text);
+    static const char *const part[] = {"{\"hidden_size\":8}",
+                                       "{\"hidden_size\":8,\"Model_Type\":7}"};
+    for (size_t i = 0; i < 2; i++) {
+        char whole[128], *text = NULL;
+        snprintf(whole, sizeof whole, "{\"model_type\":\"xy\",\"text_config\":%s}", part[i]);
+        text = text_of(whole);
+        assert_non_null(text);
+        assert_non_null(strstr(text, "\"model_type\": \"xy_text\""));
+        free(text);
+    }
 }
 
 TEST(a_wrappers_prefix_is_before_all_names_or_inside)

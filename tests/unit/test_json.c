@@ -222,6 +222,7 @@ TEST(getters_check_type_and_range)
     double d = 0;
     bool b = false;
     const char *s = NULL;
+    assert_true(fm_json_has(t, "i") && fm_json_has(t, "n") && !fm_json_has(t, "I"));
     assert_ok(fm_json_get_int(t, "i", 0, 10, &i, &err));
     assert_int_equal(i, 7);
     assert_ok(fm_json_get_int(t, "minus", -5, 0, &i, &err));
