@@ -569,8 +569,11 @@ static int estimate_stream(struct scorer *s, struct fm_err *err)
     struct fm_task *task = &s->task;
     const struct fm_config *c = task->config;
     struct fm_reading_sums sums = {.L = c->L}; /* all digests have the same length */
+    const double ce = -1.0 / 3 * 1e-300;
     struct fm_rank_report *report = s->report, longest = {.batches = s->batches,
-                                                          .ce = -1.0 / 3 * 1e-300,
+                                                          .ce = ce,
+                                                          .ahead = s->ranking.ahead,
+                                                          .ahead_ce = ce,
                                                           .coverage.unreached = c->M * c->E};
     struct fm_stage_member member = {.name = FM_MEMBER_RANKING};
     struct fm_stage_parts parts = {0};
