@@ -316,8 +316,7 @@ static int score_group(void *self, bool *done, struct fm_err *err)
  * progress; the sweep gets the rest of the memory. */
 static uint64_t sums_bytes(const struct scorer *s, int group)
 {
-    uint64_t layers = 2 * (uint64_t)s->task.config->L + (uint64_t)group;
-    return layers * layer_size(s) * sizeof(double);
+    return (2 * layers_of(s) + (size_t)group) * layer_size(s) * sizeof(double);
 }
 
 /* Bytes in which a rank keeps its contributions to all layers until the end of a group.  0 if that
