@@ -6,6 +6,7 @@
 #include "lib/learn/task.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -15,9 +16,8 @@
 #include "lib/base/mem.h"
 #include "lib/base/rng.h"
 #include "lib/data/provenance.h"
-
-#include "lib/state/journal.h"
 #include "lib/stage/stage.h"
+#include "lib/state/journal.h"
 
 #define LOCK_SECONDS 3
 /* By default a run uses the memory with which it computes at most this share of operations more
@@ -308,14 +308,16 @@ static void report_within(void *self, double units)
 
 _Static_assert(sizeof(struct fm_measure) % sizeof(int64_t) == 0, "a state file has whole words");
 #define WORDS (sizeof(struct fm_measure) / sizeof(int64_t))
+#define FACTS (offsetof(struct fm_measured, measure) / sizeof(int64_t))
+_Static_assert(FACTS == 4, "these of struct fm_measured are four integers");
 
 size_t fm_task_state_items(struct fm_journal_item *item, struct fm_task *task)
 {
     struct fm_measured *m = &task->measured;
     if (m->words == 0)
         return 0;
-    item[0] = (struct fm_journal_item){
-        .name = "measuring", .dtype = FM_I64, .count = 4, .data = &m->first};
+    item[0] =
+        (struct fm_journal_item){.name = "measuring", .dtype = FM_I64, .count = FACTS, .data = m};
     item[1] = (struct fm_journal_item){
         .name = "measures", .dtype = FM_I64, .count = m->words, .data = m->measure};
     return 2;
@@ -386,6 +388,7 @@ static int measure_parts(struct fm_quality *quality, struct fm_quality_subject *
     piece->parts = s->parts = &parts;
     int rc = m->measure ? fm_quality_measure(quality, s, run, err) : err->code;
     note_parts(m, &parts);
+    piece->parts = s->parts = NULL;
     if (rc)
         return rc;
     free(m->measure);
