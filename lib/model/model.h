@@ -150,7 +150,8 @@ void fm_model_keep_codes(struct fm_model *model, bool keep);
 
 /* From now on read a bundle as an export of these widths (M, E) is read: only the first channels of
  * each expert and, unless `quantiser` is NULL, rounded to that format, in the form `rounded`; where
- * FM_MODEL_ROUND_ALL is asked for, `all` is done.  Weights in memory are freed. */
+ * FM_MODEL_ROUND_ALL is asked for, `all` is done.  Weights in memory are freed.  Borrows quantiser;
+ * copies widths and rounded. */
 void fm_model_narrow(struct fm_model *model, const uint32_t *widths, enum fm_model_rounding all,
                      const struct fm_quantiser *quantiser, const struct fm_packed *rounded);
 
