@@ -314,10 +314,10 @@ static bool exists(const char *path)
 
 static bool move_file(const char *from, const char *to, const char *name)
 {
-    char old[PATH_MAX], new[PATH_MAX];
-    return (size_t)snprintf(old, sizeof old, "%s/%s", from, name) < sizeof old &&
-           (size_t)snprintf(new, sizeof new, "%s/%s", to, name) < sizeof new &&rename(old, new) ==
-               0;
+    char before[PATH_MAX], after[PATH_MAX];
+    return (size_t)snprintf(before, sizeof before, "%s/%s", from, name) < sizeof before &&
+           (size_t)snprintf(after, sizeof after, "%s/%s", to, name) < sizeof after &&
+           rename(before, after) == 0;
 }
 
 /* Put the files in ASIDE back, the first one last, unless a first file exists; remove ASIDE. */

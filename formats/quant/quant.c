@@ -197,10 +197,10 @@ void fm_storage_names(char text[FM_STORAGE_NAMES], const struct fm_scheme *schem
     text[0] = '\0';
     for (size_t i = 0; i < storages(s) && n < FM_STORAGE_NAMES; i++) {
         const struct fm_storage *own = storage_at(scheme, s, i);
-        bool new = own != NULL;
-        for (size_t k = 0; k < i && new; k++)
-            new = storage_at(scheme, s, k) != own;
-        if (new)
+        bool first = own != NULL;
+        for (size_t k = 0; k < i && first; k++)
+            first = storage_at(scheme, s, k) != own;
+        if (first)
             n += (size_t)snprintf(text + n, FM_STORAGE_NAMES - n, "%s%s", n ? ", " : "", own->name);
     }
 }

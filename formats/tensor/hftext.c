@@ -380,8 +380,9 @@ static bool take_module(char module[FM_ST_NAME_BYTES_MAX + 1], const struct rena
     return n > 0 && !same;
 }
 
-/* A list of the new names of the modules that `old` matches; NULL if `new` matches just those. */
-static cJSON *expand(struct renaming *r, const char *old, const char *new)
+/* A list of the new names of the modules that `old` matches; NULL if `renamed` matches just those.
+ */
+static cJSON *expand(struct renaming *r, const char *old, const char *renamed)
 {
     struct fm_modules before, after;
     char module[FM_ST_NAME_BYTES_MAX + 1];
@@ -389,7 +390,7 @@ static cJSON *expand(struct renaming *r, const char *old, const char *new)
     cJSON *list = NULL;
     if (!fm_modules_read(&before, old))
         return NULL;
-    if (fm_modules_read(&after, new)) {
+    if (fm_modules_read(&after, renamed)) {
         list = cJSON_CreateArray();
         for (size_t i = 0; i < r->tensors; i++) {
             if (!take_module(module, r, i))

@@ -157,15 +157,15 @@ int fm_loops_find(struct fm_loop *loop, double *different, uint64_t *words, cons
 /* Keep the loop if it is one of the longest. */
 static void keep(struct fm_loops *l, const struct fm_loop *loop, uint64_t line, const char *text)
 {
-    struct fm_loops_example new = {line, l->texts, *loop, ""};
+    struct fm_loops_example example = {line, l->texts, *loop, ""};
     int at = l->shown < FM_LOOPS_SHOWN ? l->shown++ : FM_LOOPS_SHOWN;
-    snprintf(new.unit, sizeof new.unit, "%.*s", (int)loop->unit_bytes, text + loop->unit);
-    fm_printable(new.unit, false);
+    snprintf(example.unit, sizeof example.unit, "%.*s", (int)loop->unit_bytes, text + loop->unit);
+    fm_printable(example.unit, false);
     for (; at > 0 && l->worst[at - 1].loop.characters < loop->characters; at--)
         if (at < FM_LOOPS_SHOWN)
             l->worst[at] = l->worst[at - 1];
     if (at < FM_LOOPS_SHOWN)
-        l->worst[at] = new;
+        l->worst[at] = example;
 }
 
 /* Count a text; `reason`: why generating ended, or NULL. */

@@ -25,20 +25,20 @@ static size_t channels_max(const struct fm_sweep *s)
 }
 
 /* Allocate the copy of a layer's weights, unless the copy from the previous run can be reused. */
-static int take_copy(const struct fm_sweep *s, struct fm_merged *new, struct fm_err *err)
+static int take_copy(const struct fm_sweep *s, struct fm_merged *copy, struct fm_err *err)
 {
     size_t E = (size_t)s->config->E, H = (size_t)s->config->H;
     size_t down = channels_max(s) * H * sizeof(float);
-    if (new->adapter->router) {
-        if (!new->router)
-            new->router = fm_alloc(E * (H + 1), sizeof *new->router, "a router", err);
-        return new->router ? FM_OK : err->code;
+    if (copy->adapter->router) {
+        if (!copy->router)
+            copy->router = fm_alloc(E * (H + 1), sizeof *copy->router, "a router", err);
+        return copy->router ? FM_OK : err->code;
     }
-    if (new->gate_up)
+    if (copy->gate_up)
         return FM_OK;
-    new->gate_up = fm_alloc_large((size_t)s->config->expert->rows * down, "merged weights", err);
-    new->down = fm_alloc_large(down, "merged weights", err);
-    return new->gate_up &&new->down ? FM_OK : err->code;
+    copy->gate_up = fm_alloc_large((size_t)s->config->expert->rows * down, "merged weights", err);
+    copy->down = fm_alloc_large(down, "merged weights", err);
+    return copy->gate_up && copy->down ? FM_OK : err->code;
 }
 
 int fm_merge_prepare(struct fm_sweeping *r, struct fm_err *err)
@@ -53,10 +53,10 @@ int fm_merge_prepare(struct fm_sweeping *r, struct fm_err *err)
             m++;
         if (!own->adapter || m < s->merges)
             continue;
-        struct fm_merged *new = &s->merged[s->merges++];
-        new->adapter = own->adapter;
-        new->round = own->round;
-        if (take_copy(s, new, err))
+        struct fm_merged *copy = &s->merged[s->merges++];
+        copy->adapter = own->adapter;
+        copy->round = own->round;
+        if (take_copy(s, copy, err))
             return err->code;
     }
     return FM_OK;
