@@ -321,9 +321,8 @@ static bool move_file(const char *from, const char *to, const char *name)
 }
 
 /* Put the files in ASIDE back, the first one last, unless a first file exists; remove ASIDE. */
-static void put_back(const char *home, const char *aside, bool directory)
+static void put_back(const char *home, const char *aside)
 {
-    (void)directory;
     struct fm_file_list list = {0};
     struct fm_err unused = {0};
     int fd;
@@ -406,7 +405,7 @@ static int undo(const struct aside *a, const char *path, struct fm_err *err)
     if (!a->path)
         return err->code;
     snprintf(home, sizeof home, "%.*s.", (int)(name - path), path);
-    put_back(home, a->path, true);
+    put_back(home, a->path);
     if (!exists(a->path))
         return fm_within(err, "'%s' is as it was", path);
     return fm_within(

@@ -161,19 +161,22 @@ static bool is_pid_and_number(const char *s)
            s[digits + 9] == '\0';
 }
 
-static void remove_one(const char *home, const char *path, bool directory)
+static void remove_directory(const char *home, const char *path)
 {
     (void)home;
-    if (directory)
-        fm_temporary_rmdir(-1, path);
-    else
-        unlink(path);
+    fm_temporary_rmdir(-1, path);
+}
+
+static void remove_file(const char *home, const char *path)
+{
+    (void)home;
+    unlink(path);
 }
 
 /* Call `act` for each temporary of this machine in `home` whose name begins with this prefix and
  * which no process has locked.  Failures are ignored: another run can try again. */
 static void each_left(const char *home, const char *begin, bool directory,
-                      void (*act)(const char *home, const char *path, bool directory))
+                      void (*act)(const char *home, const char *path))
 {
     char path[PATH_MAX];
     int parent = open(home, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -192,7 +195,7 @@ static void each_left(const char *home, const char *begin, bool directory,
         if (fd < 0)
             continue;
         if (flock(fd, LOCK_EX | LOCK_NB) == 0)
-            act(home, path, directory);
+            act(home, path);
         close(fd);
     }
     fm_file_list_release(&list);
@@ -215,7 +218,7 @@ static int make_prefix(char home[PATH_MAX + 4], char begin[NAME_MAX + 1], const 
 }
 
 void fm_temporary_each_left(const char *path, const char *kind,
-                            void (*act)(const char *home, const char *left, bool directory))
+                            void (*act)(const char *home, const char *left))
 {
     struct fm_err unused = {0};
     char home[PATH_MAX + 4], begin[NAME_MAX + 1];
@@ -235,7 +238,7 @@ char *fm_temporary_new(const char *path, const char *kind, bool directory, int *
         fm_fail(err, FM_ECREATE, "cannot create '%.64s...': the name is too long", path);
         return NULL;
     }
-    each_left(home, begin, directory, remove_one);
+    each_left(home, begin, directory, directory ? remove_directory : remove_file);
     int s = claim_slot();
     if (s < 0) {
         fm_fail(err, FM_EBUG, "cannot create '%s': %d outputs are open already", path,

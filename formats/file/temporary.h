@@ -23,7 +23,7 @@ char *fm_temporary_new(const char *path, const char *kind, bool directory, int *
 /* Call `act` for each directory of this path and kind that a killed process left, which is locked
  * meanwhile; `home` is the directory that it is in. */
 void fm_temporary_each_left(const char *path, const char *kind,
-                            void (*act)(const char *home, const char *left, bool directory));
+                            void (*act)(const char *home, const char *left));
 /* Check that a temporary could be created beside `path`; creates nothing.  FM_ECREATE, FM_EPERM. */
 int fm_temporary_check(const char *path, struct fm_err *err);
 /*
