@@ -246,7 +246,7 @@ static int add_tensor(struct header *h, const char *name, struct fm_err *err)
     struct fm_tensor *t = &st->tensor[st->count++];
     *t = (struct fm_tensor){.name = name};
     int rc = parse_tensor(h, t, err);
-    return !rc ? rc : fm_within(err, "tensor '%s'", name);
+    return rc ? fm_within(err, "tensor '%s'", name) : FM_OK;
 }
 
 static int add_pair(struct header *h, struct fm_err *err)
@@ -304,7 +304,7 @@ static int parse_entry(struct header *h, bool *metadata, struct fm_err *err)
         return fm_fail(err, FM_EFORMAT, "__metadata__ appears twice");
     *metadata = true;
     rc = parse_metadata(h, err);
-    return !rc ? rc : fm_within(err, "__metadata__");
+    return rc ? fm_within(err, "__metadata__") : FM_OK;
 }
 
 /* The whole text of the header. */

@@ -90,7 +90,7 @@ static int tree_of(cJSON **tree, const struct part *p, struct fm_err *err)
     if (is_null(p))
         return FM_OK;
     int rc = fm_json_tree(tree, p->begin, (size_t)(p->end - p->begin), err);
-    return !rc ? FM_OK : fm_within(err, "%s", p->key);
+    return rc ? fm_within(err, "%s", p->key) : FM_OK;
 }
 
 /* --- the model --- */

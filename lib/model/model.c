@@ -372,7 +372,7 @@ static int refuse_strays(struct fm_model *m, struct fm_err *err)
         rc = fm_extra_check(&m->extra, &m->config, err);
     if (!rc)
         rc = fm_source_check(&m->tensors, err);
-    return !rc ? rc : fm_within(err, "%s", m->path);
+    return rc ? fm_within(err, "%s", m->path) : FM_OK;
 }
 
 static size_t nonlayer_bytes(const struct fm_model *m)

@@ -358,7 +358,7 @@ int fm_packed_read(struct fm_packed_layers *layers, const struct fm_bundle *b,
         rc = read_codes(layers, c, (enum fm_dtype)dtype, model, err);
     else if (!rc)
         fm_packed_plain(layers, c, (enum fm_dtype)dtype);
-    return !rc ? rc : fm_within(err, "%s: %s: model", b->file.path, FM_MEMBER_MANIFEST);
+    return rc ? fm_within(err, "%s: %s: model", b->file.path, FM_MEMBER_MANIFEST) : FM_OK;
 }
 
 void fm_packed_json(cJSON *model, const struct fm_packed_layers *layers)

@@ -467,7 +467,7 @@ static int read_zeros(float *zero, const struct fm_stored *s, size_t first, size
                          bytes[i]);
     }
     fm_scratch_release(mark);
-    return !rc ? rc : fm_within(err, "tensor '%s'", s->zero->name);
+    return rc ? fm_within(err, "tensor '%s'", s->zero->name) : FM_OK;
 }
 
 int fm_stored_widen(struct fm_scales *scales, float *scale, const struct fm_stored *s,

@@ -363,5 +363,5 @@ int fm_lorafile_check(const struct fm_adapter *a, const struct fm_bundle *b,
     if (!rc)
         rc = note ? check_note(a, model.moe, note, masks, err)
                   : fm_fail(err, FM_EFORMAT, "the manifest has no 'adapter'");
-    return !rc ? rc : fm_within(err, "%s: %s", b->file.path, FM_MEMBER_ADAPTER);
+    return rc ? fm_within(err, "%s: %s", b->file.path, FM_MEMBER_ADAPTER) : FM_OK;
 }

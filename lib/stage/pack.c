@@ -988,7 +988,7 @@ static int check_sums(const struct packing *p, struct fm_err *err)
     int rc = FM_OK;
     for (int l = 0; l <= p->wanted.L && !rc; l++)
         rc = fm_reading_check(&p->wanted, l, &p->sums.sum[l], err);
-    return !rc ? rc : fm_within(err, "%s", p->run->inputs.model);
+    return rc ? fm_within(err, "%s", p->run->inputs.model) : FM_OK;
 }
 
 /*

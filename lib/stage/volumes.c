@@ -80,7 +80,7 @@ static int open_layer(struct fm_volumes *v, const struct fm_bundle *bundle, int 
     for (int part = 0; part < fm_packed_at(&v->packed, m)->parts && !rc; part++)
         rc = check_part(v, &st, m, part, err);
     fm_safetensors_close(&st);
-    return !rc ? rc : fm_within(err, "%s", name);
+    return rc ? fm_within(err, "%s", name) : FM_OK;
 }
 
 /* Index one of the two members with tensors outside the experts: rest or, if `extra`, extra. */
@@ -94,7 +94,7 @@ static int open_others(struct fm_safetensors *st, const struct fm_volumes *v, co
     for (size_t i = 0; i < st->count && !rc; i++)
         if ((fm_extra_layer(v->config, st->tensor[i].name) >= 0) != extra)
             rc = fm_fail(err, FM_EFORMAT, "tensor '%s' does not belong here", st->tensor[i].name);
-    return !rc ? rc : fm_within(err, "%s", name);
+    return rc ? fm_within(err, "%s", name) : FM_OK;
 }
 
 int fm_volumes_open(struct fm_volumes *v, const struct fm_bundle *bundle,

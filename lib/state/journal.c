@@ -161,7 +161,7 @@ static int save(const char *path, const char *tool, const struct fm_digest *para
     if (rc)
         return fm_within(err, "state file");
     rc = fm_output_end(&out, write_items(&out, item, items, metadata, err), err);
-    return !rc ? FM_OK : fm_within(err, "state file '%s'", path);
+    return rc ? fm_within(err, "state file '%s'", path) : FM_OK;
 }
 
 int fm_journal_save(struct fm_comm *comm, const char *path, const char *tool,

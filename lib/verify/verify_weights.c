@@ -432,11 +432,11 @@ static int need_weights(struct fm_verify_job *j, struct fm_err *err)
         if (fm_segments_at(&j->opened.seg, kept[i]) >= 0)
             continue;
         int rc = fm_volumes_open(&j->weights, &j->opened.bundle, c, err);
-        return !rc ? rc
-                   : fm_within(err,
-                               "width %" PRIu32 " of layer %d, expert %d ends inside a "
-                               "checksum's segment, so the complete bundle is needed to check it",
-                               kept[i], c->moe[i / c->E], i % c->E);
+        return rc ? fm_within(err,
+                              "width %" PRIu32 " of layer %d, expert %d ends inside a "
+                              "checksum's segment, so the complete bundle is needed to check it",
+                              kept[i], c->moe[i / c->E], i % c->E)
+                  : FM_OK;
     }
     return FM_OK;
 }
