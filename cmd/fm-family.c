@@ -101,12 +101,15 @@ static void add(struct words *w, const char *fmt, ...)
     struct fm_err none = {0};
     char *text = NULL;
     va_start(ap, fmt);
-    int n = vasprintf(&text, fmt, ap);
+    if (vasprintf(&text, fmt, ap) < 0)
+        text = NULL;
     va_end(ap);
     /* One more, so that the list ends with NULL. */
-    w->failed = w->failed || n < 0 || FM_GROW(w->word, w->room, w->count + 2, "words", &none);
-    if (w->failed)
+    w->failed = w->failed || !text || FM_GROW(w->word, w->room, w->count + 2, "words", &none);
+    if (w->failed) {
+        free(text);
         return;
+    }
     w->word[w->count++] = text;
     w->word[w->count] = NULL;
 }
