@@ -400,8 +400,8 @@ void fm_source_bytes(const struct fm_tensors *t, uint64_t *stored, uint64_t *wri
 /* Each entry of a list, a name or a pattern, is compared with the module of every tensor of codes,
  * so the number of regular expressions in a list is limited.  The suite recognises codes by their
  * tensors; a server uses the list, and would read listed codes as unquantised weights. */
-static int check_tensor(const struct fm_stored *s, const struct fm_modules *e, const char *key,
-                        struct fm_err *err)
+static int check_tensor(const struct fm_stored *s, const struct fm_modules *e, size_t entries,
+                        const char *key, struct fm_err *err)
 {
     char module[FM_ST_NAME_BYTES_MAX + 1];
     const struct fm_tensor *t = s->tensor;
@@ -410,32 +410,45 @@ static int check_tensor(const struct fm_stored *s, const struct fm_modules *e, c
     const char *end = s->scheme.storage->codes_end;
     end = end[0] || !fm_ends_with(t->name, ".weight") ? end : ".weight";
     snprintf(module, sizeof module, "%.*s", (int)(strlen(t->name) - strlen(end)), t->name);
-    if (!fm_modules_match(e, module))
-        return FM_OK;
-    return fm_fail(err, FM_EFORMAT,
-                   "tensor '%s' contains codes, but quantization_config lists its module as not "
-                   "quantised (%s: '%.64s'); correct config.json",
-                   t->name, key, e->text);
+    for (size_t i = 0; i < entries; i++)
+        if (fm_modules_match(&e[i], module))
+            return fm_fail(err, FM_EFORMAT,
+                           "tensor '%s' contains codes, but quantization_config lists its module "
+                           "as not quantised (%s: '%.64s'); correct config.json",
+                           t->name, key, e[i].text);
+    return FM_OK;
 }
 
-static int check_entry(const struct fm_tensors *tensors, const cJSON *entry, const char *key,
-                       struct fm_err *err)
+static int check_list(const struct fm_tensors *tensors, const cJSON *list, const char *key,
+                      struct fm_err *err)
 {
-    struct fm_modules e;
-    const char *text = cJSON_GetStringValue(entry);
-    int rc = FM_OK;
-    if (!text || !fm_modules_read(&e, text))
-        return FM_OK;
+    const cJSON *entry;
+    int expressions = 0, rc = FM_OK;
+    size_t n = 0;
+    struct fm_modules *e =
+        fm_alloc((size_t)cJSON_GetArraySize(list) + 1, sizeof *e, "a list of modules", err);
+    if (!e)
+        return err->code;
+    cJSON_ArrayForEach(entry, list)
+    {
+        const char *text = cJSON_GetStringValue(entry);
+        if (!rc && text && strncmp(text, "re:", 3) == 0 && ++expressions > FM_PATTERNS_MAX)
+            rc = fm_fail(err, FM_ECONFIG,
+                         "quantization_config: %s has more than %d regular expressions", key,
+                         FM_PATTERNS_MAX);
+        n += !rc && text && fm_modules_read(&e[n], text);
+    }
     for (size_t i = 0; i < tensors->entries && !rc; i++)
-        rc = check_tensor(&tensors->entry[i], &e, key, err);
-    fm_modules_release(&e);
+        rc = check_tensor(&tensors->entry[i], e, n, key, err);
+    for (size_t i = 0; i < n; i++)
+        fm_modules_release(&e[i]);
+    free(e);
     return rc;
 }
 
 int fm_source_check(const struct fm_tensors *tensors, struct fm_err *err)
 {
     static const char *const keys[] = {"ignore", "modules_to_not_convert"};
-    const cJSON *entry;
     cJSON *json = NULL;
     int rc = FM_OK;
     if (tensors->naming != FM_NAMING_STOCK)
@@ -443,19 +456,8 @@ int fm_source_check(const struct fm_tensors *tensors, struct fm_err *err)
     if (fm_json_tree(&json, tensors->config, tensors->config_bytes, err))
         return err->code;
     const cJSON *quant = cJSON_GetObjectItemCaseSensitive(json, "quantization_config");
-    for (int k = 0; k < 2; k++) {
-        int expressions = 0;
-        cJSON_ArrayForEach(entry, cJSON_GetObjectItemCaseSensitive(quant, keys[k]))
-        {
-            const char *text = cJSON_GetStringValue(entry);
-            if (!rc && text && strncmp(text, "re:", 3) == 0 && ++expressions > FM_PATTERNS_MAX)
-                rc = fm_fail(err, FM_ECONFIG,
-                             "quantization_config: %s has more than %d regular expressions",
-                             keys[k], FM_PATTERNS_MAX);
-            if (!rc)
-                rc = check_entry(tensors, entry, keys[k], err);
-        }
-    }
+    for (int k = 0; k < 2 && !rc; k++)
+        rc = check_list(tensors, cJSON_GetObjectItemCaseSensitive(quant, keys[k]), keys[k], err);
     cJSON_Delete(json);
     return rc;
 }
