@@ -320,6 +320,7 @@ lint: deps-check
 		$(CLANG_FORMAT) --dry-run -Werror $(STYLED); else echo "lint: format not checked (no clang-format 14)"; fi
 	@shellcheck -x $(wildcard tests/*.sh $(filter-out tests/cli/%,$(wildcard tests/*/*.sh))) .ci/run && shellcheck -x -s bash $(wildcard tests/cli/*.sh)
 	@! grep -rnwE 'cJSON_(Has|Get)ObjectItem' cmd formats kernels lib || { echo "lint: this ignores the case of keys; use fm_json_has()"; exit 1; }
+	@! grep -rnE '\b(strcpy|strcat|v?sprintf)\(' cmd formats kernels lib || { echo "lint: use snprintf or memcpy, which have a size"; exit 1; }
 	@! pyflakes3 $$(git ls-files '*.py' 2>/dev/null) </dev/null | grep 'undefined name'
 	@for m in $(MAN); do mandoc -Tlint -Wwarning $$m || exit 1; done
 	@! git ls-files 2>/dev/null | grep -Ev '^(\.|Makefile$$|README\.md$$|(cmd|formats|golden|kernels|lib|man|tests)/)' || \

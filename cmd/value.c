@@ -300,7 +300,7 @@ void fm_value_print_short(const struct fm_cli_option *o)
         help[strcspn(help, ";")] = '\0';
         assert(strlen(help) + 1 < sizeof help); /* a long help has a first clause that is short */
         if (strchr(help, '(') && !strchr(help, ')'))
-            strcat(help, ")");
+            snprintf(help + strlen(help), 2, ")");
     }
     print_left(left, sizeof left, o, arg);
     printf("  %-*s %s\n", BRIEF_LEFT - 1, left, help);

@@ -183,11 +183,9 @@ bool fm_hfcache_is_own_blob(const char *target, const char *home)
 {
     char folder[PATH_MAX], repository[PATH_MAX];
     const char *name;
-    if (strlen(target) >= PATH_MAX || strlen(home) >= PATH_MAX)
-        return false;
-    strcpy(folder, target);
-    strcpy(repository, home);
-    return cut_last(folder) && (name = cut_last(folder)) && strcmp(name, "blobs") == 0 &&
+    return (size_t)snprintf(folder, sizeof folder, "%s", target) < sizeof folder &&
+           (size_t)snprintf(repository, sizeof repository, "%s", home) < sizeof repository &&
+           cut_last(folder) && (name = cut_last(folder)) && strcmp(name, "blobs") == 0 &&
            cut_snapshot(repository) && strcmp(folder, repository) == 0;
 }
 

@@ -5,6 +5,7 @@
  * normalised when they are read.
  */
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -302,7 +303,7 @@ static int copy_short(char *dst, size_t capacity, const cJSON *object, const cha
     if (!*s || strlen(s) >= capacity)
         return fm_fail(err, FM_ECONFIG, "%s with a %s of %zu bytes is not supported (1 to %zu)",
                        type_of(object), key, strlen(s), capacity - 1);
-    strcpy(dst, s);
+    snprintf(dst, capacity, "%s", s);
     return FM_OK;
 }
 
@@ -321,7 +322,7 @@ static int read_replace(struct fm_normal *step, const cJSON *o, struct fm_err *e
         return rc;
     if (!cJSON_IsString(content) || strlen(content->valuestring) >= sizeof step->to)
         return refuse(err, "a normalizer", "Replace with a long text");
-    strcpy(step->to, content->valuestring);
+    snprintf(step->to, sizeof step->to, "%s", content->valuestring);
     return check_keys(o, "type|pattern|content", err);
 }
 

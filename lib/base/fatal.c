@@ -60,8 +60,9 @@ _Noreturn void fm_fatal_memory(const char *fmt, ...)
     va_end(ap);
     at = (int)strlen(line);
     snprintf(line + at, sizeof line - (size_t)at - 1, "%s%s", then ? "; " : "", then ? then : "");
-    strcat(line, "\n");
-    if (write(STDERR_FILENO, line, strlen(line)) < 0) { /* standard error is closed */
+    at = (int)strlen(line);
+    line[at++] = '\n';
+    if (write(STDERR_FILENO, line, (size_t)at) < 0) { /* standard error is closed */
     }
     void (*clean)(void) = atomic_load(&cleaner);
     if (clean)

@@ -72,7 +72,7 @@ static bool translate(char *posix, const char *python)
         }
         *posix++ = c;
     }
-    strcpy(posix, ")");
+    memcpy(posix, ")", 2);
     return depth == 0;
 }
 

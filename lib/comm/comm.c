@@ -95,7 +95,7 @@ static int fill(struct fm_comm *c, struct fm_err *err)
     if (!c->host || !c->codes || !c->send || !c->recv)
         return FM_ENOMEM;
     if (gethostname(host, sizeof host - 1) != 0 || !host[0])
-        strcpy(host, "?");
+        snprintf(host, sizeof host, "?");
     c->wire->collect(c->host, host, sizeof host);
     return FM_OK;
 }

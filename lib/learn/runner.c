@@ -167,10 +167,9 @@ static int digest_params(const struct fm_task *task, struct fm_digest *params, c
     const struct fm_corpus *encoded = encoded_text(task);
     if (encoded)
         snprintf(separator, sizeof separator, " separator %d", (int)encoded->separator.id);
-    for (int i = 0; i < task->held.inputs && task->held.input[i].kind[0]; i++) {
-        strcat(kinds, " ");
-        strcat(kinds, task->held.input[i].kind);
-    }
+    size_t at = 0;
+    for (int i = 0; i < task->held.inputs && task->held.input[i].kind[0]; i++)
+        at += (size_t)snprintf(kinds + at, sizeof kinds - at, " %s", task->held.input[i].kind);
     fm_digest_hex(hex[0], &task->identity);
     fm_digest_hex(hex[1], &task->calib.digest);
     fm_digest_hex(hex[2], &task->held.digest);

@@ -143,8 +143,8 @@ static char *word_of(const char *text)
     fm_printable(shown, false);
     bool same = strcmp(shown, text) == 0 && !strchr(text, '%');
     for (const char *p = text; *p; p++)
-        end += sprintf(end, same || (*p > ' ' && *p < 0x7f && *p != '%') ? "%c" : "%%%02X",
-                       (unsigned char)*p);
+        end += snprintf(end, 4, same || (*p > ' ' && *p < 0x7f && *p != '%') ? "%c" : "%%%02X",
+                        (unsigned char)*p);
     free(shown);
     return word;
 }

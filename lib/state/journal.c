@@ -206,7 +206,7 @@ static void list_counts(struct fm_journal *j)
         const struct fm_tensor *t = &j->st.tensor[i];
         if (strlen(t->name) > FM_JOURNAL_NAME)
             continue;
-        strcpy(j->has[i].name, t->name);
+        snprintf(j->has[i].name, sizeof j->has[i].name, "%s", t->name);
         j->has[i].count = fm_tensor_count(t);
     }
 }
