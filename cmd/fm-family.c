@@ -346,10 +346,15 @@ static int plan_learning(struct family *f, int step, struct fm_err *err)
 /* Replace the word that begins with `begin`. */
 static void replace(struct words *w, const char *begin, const char *fmt, double value)
 {
+    char *text;
     for (size_t i = 0; i < w->count; i++)
         if (strncmp(w->word[i], begin, strlen(begin)) == 0) {
+            if (asprintf(&text, fmt, value) < 0) {
+                w->failed = true;
+                return;
+            }
             free(w->word[i]);
-            w->failed = asprintf(&w->word[i], fmt, value) < 0 || w->failed;
+            w->word[i] = text;
         }
 }
 
