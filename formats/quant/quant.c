@@ -62,9 +62,9 @@ void fm_scheme_decode(float *values, const struct fm_scheme *s, const void *code
     const struct fm_scales scales = {.scale = scale,
                                      .count = fm_scheme_blocks(s, rows, columns),
                                      .columns = (int64_t)columns,
-                                     .block_rows = s->block_rows ? s->block_rows : (int)rows,
+                                     .block_rows = s->block_rows ? s->block_rows : (int64_t)rows,
                                      .block_columns =
-                                         s->block_columns ? s->block_columns : (int)columns,
+                                         s->block_columns ? s->block_columns : (int64_t)columns,
                                      .code = s->storage->code};
     assert(rows * columns * (size_t)fm_code_bits(scales.code) % 8 == 0);
     fm_scaled_to_f32(values, codes, &scales, 0, rows * columns);

@@ -41,8 +41,7 @@ struct fm_scales {
     const float *scale; /* row-major, ceil(columns / block_columns) for each row of blocks */
     size_t count;       /* number of scales */
     const float *zero;  /* (count) subtracted from the number of a code; NULL: 0 */
-    int64_t columns;
-    int block_rows, block_columns;
+    int64_t columns, block_rows, block_columns;
     int64_t chunk_rows; /* rows of a chunk; 0: the matrix is one chunk */
     int64_t first;      /* element of the matrix where the codes begin */
     enum fm_codes code;

@@ -477,7 +477,7 @@ int fm_stored_widen(struct fm_scales *scales, float *scale, const struct fm_stor
     const struct fm_storage *storage = scheme.storage;
     /* The difference of a code and its zero point can be almost twice the largest code. */
     float most = fm_code_scale_max(storage->code) / (storage->zero_end ? 2 : 1);
-    uint64_t rows = rows_of(s);
+    int64_t rows = (int64_t)rows_of(s), columns = (int64_t)columns_of(s);
     assert(s->scale && first + count <= fm_tensor_count(s->scale)); /* fm_stored_check */
     fm_storage_scales(scale, storage, raw, s->scale->dtype, count, factor);
     for (size_t i = 0; i < count; i++)
@@ -489,15 +489,14 @@ int fm_stored_widen(struct fm_scales *scales, float *scale, const struct fm_stor
     float *zero = s->zero ? fm_scratch(count * sizeof *zero) : NULL;
     if (zero && read_zeros(zero, s, first, count, err))
         return err->code;
-    int64_t columns = (int64_t)columns_of(s);
-    *scales = (struct fm_scales){.scale = scale,
-                                 .zero = zero,
-                                 .count = count,
-                                 .columns = columns,
-                                 .block_rows = scheme.block_rows ? scheme.block_rows : (int)rows,
-                                 .block_columns =
-                                     scheme.block_columns ? scheme.block_columns : (int)columns,
-                                 .chunk_rows = s->chunks ? (int64_t)rows / s->chunks : 0,
-                                 .code = storage->code};
+    *scales =
+        (struct fm_scales){.scale = scale,
+                           .zero = zero,
+                           .count = count,
+                           .columns = columns,
+                           .block_rows = scheme.block_rows ? scheme.block_rows : rows,
+                           .block_columns = scheme.block_columns ? scheme.block_columns : columns,
+                           .chunk_rows = s->chunks ? rows / s->chunks : 0,
+                           .code = storage->code};
     return FM_OK;
 }

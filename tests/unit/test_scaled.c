@@ -6,6 +6,7 @@
  * of rows. Quantisation must give the nearest code.
  */
 #include "formats/quant/encode.h"
+#include "lib/model/stored.h"
 #include "tests/unit/kernels.h"
 
 static double e4m3(int code)
@@ -266,6 +267,29 @@ TEST_AROUND(tables_convert_and_transpose_codes, start_test, end_test)
     assert_ok(fm_ops_cpu(&cpu, FM_PRECISION_F32, &err));
     check_table(fm_ops_ref());
     check_table(cpu);
+}
+
+/* As fm-pack reads a matrix that the model does not use. */
+TEST(one_scale_is_of_any_number_of_rows)
+{
+    const uint64_t rows = (uint64_t)1 << 31;
+    const struct fm_tensor scale = {.name = "w.weight_scale_inv", .dtype = FM_F32, .size = 4},
+                           codes = {.name = "w.weight",
+                                    .dtype = FM_F8_E4M3,
+                                    .dims = 2,
+                                    .shape = {rows, 1},
+                                    .size = rows};
+    const struct fm_stored stored = {
+        .tensor = &codes, .scale = &scale, .role = FM_STORED_CODES, .scheme = {.storage = &fm_fp8}};
+    const float three = 3;
+    const uint8_t two = 0x40;
+    struct fm_scales scales;
+    float wide, value;
+    assert_ok(fm_stored_check(&stored, &err));
+    assert_ok(fm_stored_widen(&scales, &wide, &stored, &three, 0, 1, 1, &err));
+    scales.first = (int64_t)rows - 1;
+    fm_scaled_to_f32(&value, &two, &scales, 0, 1);
+    assert_true(value == 6);
 }
 
 TEST_MAIN(NULL, NULL)
