@@ -67,8 +67,10 @@ static int take_zeros(struct fm_tensor *t, const struct fm_quant_file *s, int gr
                      "tensor '%s' has zero points other than 8 (sym false); use the model's "
                      "BF16 original",
                      t->name);
+    else if (!rc && __builtin_mul_overflow(t->shape[0], group, &t->sizes[1]))
+        rc = fm_fail(err, FM_EFORMAT, "tensor '%s' has %llu rows, too many for groups of %d",
+                     t->name, (unsigned long long)t->shape[0], group);
     t->sizes[0] = 8 * (int64_t)t->shape[1];
-    t->sizes[1] = (int64_t)group * (int64_t)t->shape[0];
     t->form = FM_TENSOR_SIZES;
     t->dtype = FM_I64;
     t->dims = 1;

@@ -154,7 +154,7 @@ def weights(t, dtype=lambda name: "F32"):
     """A file with these names and shapes; all values are 0."""
     entries, at = {}, 0
     for name, shape in t.items():
-        size = {"F32": 4, "F16": 2, "BF16": 2, "U8": 1, "F8_E4M3": 1}[dtype(name)]
+        size = {"F32": 4, "I32": 4, "F16": 2, "BF16": 2, "U8": 1, "F8_E4M3": 1}[dtype(name)]
         for d in shape:
             size *= d
         entries[name] = {"dtype": dtype(name), "shape": shape, "data_offsets": [at, at + size]}
@@ -244,6 +244,9 @@ def directories():
         weights(t | {"model.layers.-1.norm.weight": [4]}))
     put(model("layer-behind-the-last") + "model.safetensors",
         weights(t | {"model.layers.1.eh_proj.weight": [4, 8]}))
+    gptq = {"quant_method": "gptq", "bits": 4, "group_size": 1 << 20}
+    put(model("gptq-zero-points-overflow", quantization_config=gptq) + "model.safetensors",
+        weights({"x.qzeros": [1 << 57, 0]}, lambda name: "I32"))
     put(model("indexer") + "model.safetensors",
         weights(t | {"model.layers.0.self_attn.indexer.wk.weight": [2, 4]}))
 
