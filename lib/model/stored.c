@@ -185,7 +185,7 @@ static bool has_experts(const struct fm_stored *s)
     return s->scheme.storage->turned || fm_stored_is_fused(s);
 }
 
-/* Rows and columns of a matrix of codes, or of each of them. */
+/* Rows and columns of a matrix of codes that is not empty, or of each of them. */
 static uint64_t rows_of(const struct fm_stored *s)
 {
     return s->tensor->shape[has_experts(s)];
@@ -193,8 +193,7 @@ static uint64_t rows_of(const struct fm_stored *s)
 
 static uint64_t columns_of(const struct fm_stored *s)
 {
-    uint64_t rows = rows_of(s) * (has_experts(s) ? s->tensor->shape[0] : 1);
-    return fm_stored_count(s) / (rows ? rows : 1);
+    return fm_stored_count(s) / rows_of(s) / (has_experts(s) ? s->tensor->shape[0] : 1);
 }
 
 /* FM_EFORMAT if the factor is missing, or if the factor or the shape does not fit the codes. */
@@ -252,6 +251,8 @@ int fm_stored_check(const struct fm_stored *s, struct fm_err *err)
     if (t->dims != dims)
         return fm_fail(err, FM_EFORMAT, "tensor '%s' is %s with %d dimensions; codes have %d",
                        t->name, fm_dtype_name(t->dtype), t->dims, dims);
+    if (t->size == 0)
+        return fm_fail(err, FM_EFORMAT, "tensor '%s' of codes is empty", t->name);
     int rc = check_scale_dtype(storage, s->scale, err);
     if (rc)
         return rc;

@@ -247,6 +247,9 @@ def directories():
     gptq = {"quant_method": "gptq", "bits": 4, "group_size": 1 << 20}
     put(model("gptq-zero-points-overflow", quantization_config=gptq) + "model.safetensors",
         weights({"x.qzeros": [1 << 57, 0]}, lambda name: "I32"))
+    put(model("codes-empty", quantization_config={"quant_method": "fp8"}) + "model.safetensors",
+        weights(t | {"x.weight": [0, 1 << 59], "x.weight_scale_inv": []},
+                lambda name: "F8_E4M3" if name == "x.weight" else "F32"))
     put(model("indexer") + "model.safetensors",
         weights(t | {"model.layers.0.self_attn.indexer.wk.weight": [2, 4]}))
 
