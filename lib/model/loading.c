@@ -394,17 +394,18 @@ static int check_tied(const struct fm_model *m, struct fm_err *err)
 static int load_nonlayer(struct fm_model *m, struct fm_err *err)
 {
     struct fm_digest sum = {{0}};
-    bool all = true; /* all tensors are read by this call */
+    bool all = true, some = false; /* all, or some, tensors are read by this call */
     for (int i = 0; i < m->nonlayer_count; i++) {
         const void *have = *(void **)((char *)&m->nonlayer + m->nonlayer_tensor[i].weight->field);
         int rc = have ? FM_OK : read_nonlayer(m, &m->nonlayer_tensor[i], &sum, err);
         if (rc)
             return rc;
         all &= !have;
+        some |= !have;
     }
-    if (all && check_tied(m, err))
+    if (all && (check_tied(m, err) || note_sum(m, m->config.L, &sum, err)))
         return err->code;
-    return all ? note_sum(m, m->config.L, &sum, err) : FM_OK;
+    return some ? fm_source_unchanged(&m->tensors, err) : FM_OK;
 }
 
 int fm_model_nonlayer(struct fm_model *m, const struct fm_nonlayer **nonlayer, struct fm_err *err)
@@ -715,23 +716,6 @@ static void convert_task(void *arg, int i)
     fm_scratch_release(mark);
 }
 
-/* Check that no file of the layer has changed since it was opened. */
-static int check_unchanged(const struct fm_layer_tensors *layer, struct fm_err *err)
-{
-    const struct fm_file *last = NULL, *last_scale = NULL;
-    int rc = FM_OK;
-    for (size_t i = 0; i < layer->places && !rc; i++) {
-        const struct fm_stored *at = &layer->place[i].at;
-        if (at->file != last)
-            rc = fm_file_unchanged(at->file, err);
-        if (!rc && at->scale && at->scale_file != last_scale)
-            rc = fm_file_unchanged(at->scale_file, err);
-        last = at->file;
-        last_scale = at->scale ? at->scale_file : last_scale;
-    }
-    return rc;
-}
-
 static int load_layer(struct fm_model *m, struct fm_layer_slot *s, int l, struct fm_err *err)
 {
     assert(!m->ahead.running); /* invariant 7 */
@@ -763,7 +747,7 @@ static int load_layer(struct fm_model *m, struct fm_layer_slot *s, int l, struct
         *err = v.err;
         return err->code;
     }
-    if (check_unchanged(layer, err))
+    if (fm_source_unchanged(&m->tensors, err))
         return err->code;
     layer->checked = true;
     assert(v.failed == INT_MAX && !v.unread); /* invariant 5 */

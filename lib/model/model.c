@@ -731,7 +731,7 @@ int fm_model_joint(struct fm_model_joint *j, const struct fm_model *m, struct fm
         read_joint((struct fm_out){j->hnorm, FM_F32}, m, d->hnorm, err) ||
         read_joint((struct fm_out){all + 2 * H, j->proj.dtype}, m, d->proj, err))
         return err->code;
-    return FM_OK;
+    return fm_source_unchanged(&m->tensors, err);
 }
 
 void fm_model_joint_release(struct fm_model_joint *j)

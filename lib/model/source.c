@@ -285,6 +285,15 @@ void fm_source_close(struct fm_tensors *t)
     *t = (struct fm_tensors){0};
 }
 
+int fm_source_unchanged(const struct fm_tensors *t, struct fm_err *err)
+{
+    int rc = FM_OK;
+    for (size_t i = 0; i < t->files && !rc; i++)
+        if (i == 0 || t->file[i].file != t->file[i - 1].file) /* not for each member of a bundle */
+            rc = fm_file_unchanged(t->file[i].file, err);
+    return rc;
+}
+
 const struct fm_stored *fm_source_find(const void *in, const char *name)
 {
     const struct fm_tensors *t = in;

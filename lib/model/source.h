@@ -50,6 +50,9 @@ struct fm_tensors {
 int fm_source_open(struct fm_tensors *t, const char *path, struct fm_err *err);
 void fm_source_close(struct fm_tensors *t);
 
+/* FM_EIO if one of the files has changed since it was opened. */
+int fm_source_unchanged(const struct fm_tensors *t, struct fm_err *err);
+
 /* Open the model in an open directory in Hugging Face format, which must stay open until close. */
 int fm_source_borrow(struct fm_tensors *t, const struct fm_hfdir *dir, struct fm_err *err);
 

@@ -3,6 +3,9 @@
  * must all give the same rows; and checkpoints with one fault each, which must be refused with an
  * error that names the tensor.
  */
+#include <fcntl.h>
+#include <sys/stat.h>
+
 #include "formats/bundle/bundle.h"
 #include "formats/tensor/hfdir.h"
 #include "lib/block/gqa.h"
@@ -525,6 +528,28 @@ TEST(paths_without_a_model_are_refused)
     scratch_mkdir("empty");
     assert_int_equal(fm_model_open(&m, scratch("empty"), 0, &err), FM_ENOENT);
     assert_null(m);
+}
+
+/* Even if the weights that are read are in other files. */
+TEST(a_file_that_changes_while_weights_are_read_is_noticed)
+{
+    const struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}, {.tv_sec = 1000}};
+    const struct fm_nonlayer *nonlayer;
+    const struct fm_layer *layer;
+    char command[2048], path[512];
+    for (int shard = 1; shard <= 2; shard++) {
+        snprintf(path, sizeof path, "%s", scratch(shard == 1 ? "first" : "second"));
+        snprintf(command, sizeof command, "cp -r %s %s", ODD, path);
+        assert_int_equal(system(command), 0);
+        struct fm_model *m = open_model(path, 0);
+        layer_of(m, 0, -1);
+        snprintf(command, sizeof command, "%s/model-%05d-of-00002.safetensors", path, shard);
+        scratch_check(utimensat(AT_FDCWD, command, times, 0) == 0, "utimensat");
+        for (int l = 1; l < L; l++)
+            assert_fails(fm_model_layer(m, l, -1, &layer, &err), FM_EIO, "was changed");
+        assert_fails(fm_model_nonlayer(m, &nonlayer, &err), FM_EIO, "was changed");
+        fm_model_close(m);
+    }
 }
 
 /* The model is read from the directory that was opened, even if another one has its name later. */
