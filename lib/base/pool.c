@@ -339,10 +339,9 @@ void fm_scratch_reserve(size_t bytes)
 void *fm_scratch(size_t bytes)
 {
     struct scratch *s = scratch();
-    size_t want = 0;
-    if (!fm_add(&want, bytes, FM_ALIGN - 1))
+    if (bytes > SIZE_MAX / 4) /* the size of a chunk is doubled until it is large enough */
         out_of_memory(bytes);
-    want -= want % FM_ALIGN;
+    size_t want = (bytes + FM_ALIGN - 1) / FM_ALIGN * FM_ALIGN;
     /* Add an eighth: pages that are not touched take no memory. */
     size_t room = s->peak + s->peak / 8;
     if (s->chunk == 0 && s->used == 0 && s->bytes[1] > 0)

@@ -707,4 +707,18 @@ TEST(reserved_scratch_is_one_chunk)
     fm_scratch_release(mark);
 }
 
+static int take_too_much(void)
+{
+    alarm(10);
+    if (freopen("/dev/null", "w", stderr) == NULL)
+        return 100;
+    fm_scratch(SIZE_MAX / 2 + 2);
+    return 0;
+}
+
+TEST(scratch_of_any_size_is_given_or_refused)
+{
+    assert_int_equal(in_child(take_too_much, -2, -2), FM_ENOMEM);
+}
+
 TEST_MAIN(NULL, NULL)
