@@ -46,8 +46,10 @@ static int read_number(const char *at)
 bool fm_partname_parse(const char *path, int *number, int *parts)
 {
     size_t len = stem_length(path);
+    if (len <= INSERTED)
+        return false;
     const char *at = path + len - INSERTED;
-    if (len <= INSERTED || at[0] != '-' || strncmp(at + 6, "-of-", 4) != 0)
+    if (at[0] != '-' || strncmp(at + 6, "-of-", 4) != 0)
         return false;
     *number = read_number(at + 1);
     *parts = read_number(at + 10);
