@@ -15,6 +15,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 enum { SPINS = 4000 }; /* 10 to 100 microseconds; usually the next loop opens sooner */
 
@@ -48,8 +49,9 @@ static void relax(void)
 
 int fm_clip_pool_cpus(void)
 {
-    cpu_set_t set;
-    int cpus = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+    cpu_set_t set; /* too small if the kernel supports more CPUs: then count those online */
+    bool known = sched_getaffinity(0, sizeof set, &set) == 0;
+    int cpus = known ? CPU_COUNT(&set) : (int)sysconf(_SC_NPROCESSORS_ONLN);
     return cpus < 1 ? 1 : cpus > 1024 ? 1024 : cpus;
 }
 

@@ -23,6 +23,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "lib/base/fatal.h"
 #include "lib/base/mem.h"
@@ -154,8 +155,9 @@ int fm_pool_start(int threads, struct fm_err *err)
 {
     assert(n_helpers == 0);
     if (threads == 0) {
-        cpu_set_t set;
-        threads = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+        cpu_set_t set; /* too small if the kernel supports more CPUs: then count those online */
+        bool known = sched_getaffinity(0, sizeof set, &set) == 0;
+        threads = known ? CPU_COUNT(&set) : (int)sysconf(_SC_NPROCESSORS_ONLN);
         if (threads > FM_THREADS_MAX)
             threads = FM_THREADS_MAX;
     }
