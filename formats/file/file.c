@@ -415,21 +415,31 @@ int fm_file_temp_read(int fd, uint64_t offset, void *dst, size_t size, struct fm
     return FM_OK;
 }
 
-int fm_file_temp_write(int fd, uint64_t offset, const void *src, size_t size, struct fm_err *err)
+size_t fm_file_write(int fd, uint64_t offset, const void *src, size_t size)
 {
     size_t done = 0;
-    FM_TRACE(FM_TRACE_IO, "write %zu bytes at %" PRIu64 " of a temporary file", size, offset);
     while (done < size) {
         ssize_t put = pwrite(fd, (const char *)src + done, size - done, (off_t)(offset + done));
+        if (put == 0)
+            errno = ENOSPC;
         if (put > 0)
             done += (size_t)put;
-        else if (put < 0 && errno != EINTR)
-            return fm_fail_errno(err,
-                                 "cannot write a temporary file at byte %" PRIu64
-                                 "; point TMPDIR at a disk with more space",
-                                 offset + done);
+        else if (put == 0 || errno != EINTR)
+            break;
     }
-    return FM_OK;
+    return done;
+}
+
+int fm_file_temp_write(int fd, uint64_t offset, const void *src, size_t size, struct fm_err *err)
+{
+    FM_TRACE(FM_TRACE_IO, "write %zu bytes at %" PRIu64 " of a temporary file", size, offset);
+    size_t done = fm_file_write(fd, offset, src, size);
+    if (done == size)
+        return FM_OK;
+    return fm_fail_errno(err,
+                         "cannot write a temporary file at byte %" PRIu64
+                         "; point TMPDIR at a disk with more space",
+                         offset + done);
 }
 
 static int examine_stdout(struct statvfs *v, bool *endless)

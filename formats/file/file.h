@@ -199,6 +199,9 @@ int fm_outdir_spread_open(struct fm_outdir *d, const char *path, char *const *na
 int fm_outdir_spread(struct fm_outdir *d, char *const *name, size_t names, bool force,
                      struct fm_err *err);
 
+/* pwrite(2) until all bytes are written; the number written, with errno if it is less than size. */
+size_t fm_file_write(int fd, uint64_t offset, const void *src, size_t size);
+
 /* An unlinked temporary file in TMPDIR (or /var/tmp) for spilled data; close(2) frees it. */
 int fm_file_temp(int *fd, struct fm_err *err);
 /* pread/pwrite of exactly size bytes on a file of fm_file_temp. */

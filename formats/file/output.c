@@ -217,12 +217,14 @@ int fm_output_write(struct fm_output *o, const void *src, size_t size, struct fm
         if (o->small && piece > PIPE_BUF)
             piece = PIPE_BUF;
         ssize_t put = write(o->fd, (const char *)src + done, piece);
-        if (put >= 0) {
+        if (put == 0)
+            errno = ENOSPC;
+        if (put > 0) {
             done += (size_t)put;
             o->at += (uint64_t)put;
-        } else if (errno == EAGAIN) {
+        } else if (put < 0 && errno == EAGAIN) {
             rc = await_reader(o, err);
-        } else if (errno != EINTR) {
+        } else if (put == 0 || errno != EINTR) {
             rc = fail_write(o, size - done, err);
         }
     }
@@ -233,15 +235,8 @@ int fm_output_write_at(struct fm_output *o, uint64_t offset, const void *src, si
                        struct fm_err *err)
 {
     assert(o->seekable && offset <= INT64_MAX && size <= INT64_MAX - offset);
-    size_t done = 0;
-    while (done < size) {
-        ssize_t put = pwrite(o->fd, (const char *)src + done, size - done, (off_t)(offset + done));
-        if (put >= 0)
-            done += (size_t)put;
-        else if (errno != EINTR)
-            return fail_write(o, size - done, err);
-    }
-    return FM_OK;
+    size_t done = fm_file_write(o->fd, offset, src, size);
+    return done == size ? FM_OK : fail_write(o, size - done, err);
 }
 
 /* Rename the flushed and closed temporary. */
