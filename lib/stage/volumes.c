@@ -370,22 +370,17 @@ static int read_bounds(struct fm_segments *seg, const struct fm_stmember *s, str
     return FM_OK;
 }
 
-/* Parse "BF16 512 64" into dtype and shape. */
+/* Parse "BF16 512 64", exactly as fm_tensor_describe writes it, into dtype and shape. */
 static int parse_description(struct fm_tensor *t, const char *text, struct fm_err *err)
 {
-    size_t len = strcspn(text, " ");
-    int dtype = fm_dtype_from_name(text, len);
-    text += len;
-    while (dtype >= 0 && *text == ' ' && t->dims < FM_ST_DIMS_MAX) {
-        char *end;
-        t->shape[t->dims++] = strtoull(text + 1, &end, 10);
-        if (end == text + 1)
-            break;
-        text = end;
-    }
-    if (dtype < 0 || *text)
+    char written[FM_TENSOR_TEXT];
+    int dtype = fm_dtype_from_name(text, strcspn(text, " "));
+    for (const char *at = text; (at = strchr(at, ' ')) && t->dims < FM_ST_DIMS_MAX; at++)
+        t->shape[t->dims++] = strtoull(at + 1, NULL, 10);
+    t->dtype = dtype < 0 ? FM_U8 : (enum fm_dtype)dtype;
+    fm_tensor_describe(written, t);
+    if (strcmp(written, text) != 0)
         return fm_fail(err, FM_EFORMAT, "the type of tensor '%s' cannot be read", t->name);
-    t->dtype = (enum fm_dtype)dtype;
     return fm_tensor_fit(t)
                ? FM_OK
                : fm_fail(err, FM_EFORMAT, "tensor '%s': its shape is too large", t->name);

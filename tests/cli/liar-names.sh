@@ -45,6 +45,7 @@ refused "65 files" "for i in range(64):
 refused "out of order" "$(carry z)
 b.member = {'build.json': b'{}', 'carried/z': b'', **b.member}"
 refused "a tensor of the layer's own name" "$(more layers.0.down)"
+refused "a shape with a sign" "$(more spare | sed 's/U8 0/U8 +0/')"
 python3 "$forge" family.fm plain.fm "$(carry note.txt)"
 fm-pack -q --export out --budget 0.2 plain.fm >/dev/null && ls out/note.txt
 ls -A
