@@ -551,7 +551,7 @@ int fm_tensor_read(const struct fm_tensor *t, const struct fm_file *file, uint64
     size_t element = (size_t)fm_dtype_bits(t->dtype) / 8, first = (size_t)at / element;
     size_t rows = (size_t)t->shape[0], columns = (size_t)t->shape[1], n = size / element;
     bool nibbles = t->form == FM_TENSOR_NIBBLES;
-    size_t stored = (size_t)fm_tensor_stored(t);
+    size_t stored = (size_t)fm_tensor_scratch(t);
     struct fm_mark mark = fm_scratch_mark();
     char *whole = fm_scratch(stored), *to = dst;
     assert(at % element == 0 && size % element == 0);

@@ -72,8 +72,13 @@ bool fm_tensor_fit(struct fm_tensor *t);
 #define FM_TENSOR_TEXT (32 + 21 * FM_ST_DIMS_MAX)
 void fm_tensor_describe(char text[FM_TENSOR_TEXT], const struct fm_tensor *t);
 
-/* Read `size` bytes of the tensor, from byte `at` on, into dst.  A transposed matrix is read
- * completely, into scratch. */
+/* Bytes of scratch that fm_tensor_read takes: a matrix that it transposes is read completely. */
+static inline uint64_t fm_tensor_scratch(const struct fm_tensor *t)
+{
+    return t->form == FM_TENSOR_TURNED || t->form == FM_TENSOR_NIBBLES ? fm_tensor_stored(t) : 0;
+}
+
+/* Read `size` bytes of the tensor, from byte `at` on, into dst. */
 int fm_tensor_read(const struct fm_tensor *t, const struct fm_file *file, uint64_t at, void *dst,
                    size_t size, struct fm_err *err);
 

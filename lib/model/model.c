@@ -235,14 +235,15 @@ static uint64_t place_bytes(const struct fm_stored *at)
 }
 
 /* Count the bytes that reading the layer's tensors takes, in all and for one task: bytes of the
- * file, scales as floats and, for codes of a bundle or an export, values as floats; if experts are
- * rounded, also their rounded values, and a matrix with its values and codes. */
+ * file, those of codes twice if they are transposed, scales as floats and, for codes of a bundle or
+ * an export, values as floats; if experts are rounded, also their rounded values, and a matrix with
+ * its values and codes. */
 static void count_bytes(const struct fm_model *m, int l, struct fm_layer_tensors *layer)
 {
     layer->bytes = layer->piece = 0;
     for (size_t i = 0; i < layer->places; i++) {
         const struct fm_model_tensor *p = &layer->place[i];
-        uint64_t bytes = place_bytes(&p->at);
+        uint64_t bytes = place_bytes(&p->at) + fm_tensor_scratch(p->at.tensor);
         bool fused = p->expert < 0 && fm_weights_is_expert(p->weight);
         if (p->packed)
             bytes += (uint64_t)fm_tensor_count(p->at.tensor) * 8 * sizeof(float) /

@@ -441,7 +441,8 @@ static uint64_t rows_of_tensor(const struct packing *p)
 }
 
 /* Bytes of a task's scratch: a part of an expert as written and as read, its codes and scales, and
- * its channels in float32 if an adapter is merged; or a piece of another tensor. */
+ * its channels in float32 if an adapter is merged; or a piece of another tensor.  Also the largest
+ * matrix that is transposed when it is read. */
 static uint64_t task_memory(const struct packing *p)
 {
     uint64_t channels = (uint64_t)p->cp.config.I * (uint64_t)p->cp.config.H;
@@ -459,7 +460,12 @@ static uint64_t task_memory(const struct packing *p)
     uint64_t piece =
         FM_READING_PIECE *
         (1 + (decoded ? fm_storage_growth(&p->cp.config.scheme, p->cp.config.schemes) : 0));
-    return larger(item, piece) + scales + (uint64_t)p->cp.config.I * rows * sizeof(int32_t);
+    uint64_t turned = 0;
+    for (size_t i = 0; i < p->cp.dir.shards; i++)
+        for (size_t t = 0; t < p->cp.dir.shard[i].st.count; t++)
+            turned = larger(turned, fm_tensor_scratch(&p->cp.dir.shard[i].st.tensor[t]));
+    return larger(item, piece) + turned + scales +
+           (uint64_t)p->cp.config.I * rows * sizeof(int32_t);
 }
 
 /* Memory for the names and places of a checkpoint's tensors, which the model lists twice. */

@@ -40,7 +40,9 @@ for model in "$from" gptq; do
     fm-train -q -m "$model" -t "$from/tokens.npy" --method saliency --budget-step 0.3 -f -o trained ranked \
         >/dev/null 2>&1
     fm-pack -q -m "$model" -f -o "${model##*/}.fm" trained | grep -E '^codes'
+    fm-pack -n --json -T 1 -m "$model" -f -o "${model##*/}.fm" trained | sed -n 's/.*"bytes_memory": \(.*\),/\1/p' >>memory
 done
+echo "memory: $(($(tail -n 1 memory) - $(head -n 1 memory))) bytes more, for a matrix that is transposed"
 for member in layers-00000 layers-00001 rest; do
     same weights/$member.safetensors
 done
