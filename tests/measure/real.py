@@ -8,8 +8,10 @@ usage: BUILD=build tests/measure/real.py MODEL TEXT DIR [--sequences N] [--held 
 TEXT is the folder with KIND-calib.npy and KIND-test.npy.  The calibration is half Python sources and half
 documentation; losses are of other documents of these two kinds, and of two kinds that are not in the
 calibration: manual pages, and messages in German, French and Spanish.  Percentages are relative to the
-unpruned model, each with the standard error of differences paired over the eight parts of two kinds.  Masks are made for each of the criteria and methods, adapters of N steps of B sequences (4) for the
-last of these, and whole experts are removed by REAP.  learned has N steps of one sequence.
+unpruned model, each with the standard error of differences paired over the eight parts of two kinds.
+Masks are made for each of the criteria and methods, and measured at the multiples of STEP up to LAST;
+adapters of N steps of B sequences (4) for the last of these; whole experts are removed by REAP.  learned
+has N steps of one sequence.
 
 Streams and reports go to DIR; what exists is not made again, so an interrupted run can be resumed and rows
 can be added.  Prints tables in Markdown.  With the defaults everything takes a day on two cores;
@@ -169,7 +171,7 @@ def main():
                 continue
             source = f"{method}-{criterion}"
             words = [f"--steps={a.learned}", "--batch=1"] if method == "learned" else []
-            masks = s.stage(source, "fm-train", f"--method={method}", f"--budget-step={step}", f"--until={last}",
+            masks = s.stage(source, "fm-train", f"--method={method}", f"--until={last}",
                             f"--measure-step={step}", *words, source=f"ranked-{criterion}")  # fmt: skip
             full = full or rows_of(masks)[0]
             rows.append((f"{criterion}, {method}", rows_of(masks), masks["wall"]))
