@@ -10,8 +10,6 @@ import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 
-from safetensors.torch import load_file
-
 import oracle
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "cli"))
@@ -28,15 +26,6 @@ def plain(folder):
     with tempfile.TemporaryDirectory() as parent:
         codes.plain(folder, Path(parent) / folder.name)
         yield Path(parent) / folder.name
-
-
-def read(folder):
-    """All tensors of a checkpoint, decoded."""
-    tensors = {}
-    with plain(folder) as path:
-        for file in sorted(path.glob("model*.safetensors")):
-            tensors |= load_file(file)
-    return tensors
 
 
 def load(folder):

@@ -11,7 +11,6 @@ Commands; without arguments, all except `trained` and `real` are run in this ord
     make.py study      print the losses of tiny-mixtral at several budgets
     make.py trained    the models of trained.py, and test.npy of tiny-mixtral, into build/trained
     make.py real       the models of realtext.py, into build/trained
-    make.py check      compare all goldens with plain.py
     make.py digests    write the list of digests at the end of golden/README again
 """
 
@@ -23,7 +22,6 @@ from pathlib import Path
 import torch
 
 import ahead
-import check
 import families
 import odd
 import realtext
@@ -78,11 +76,6 @@ def train_real():
         realtext.make(row, HERE.parent / "build" / "trained" / name)
 
 
-def check_all():
-    if sum(check.check(HERE / name) for name in MODELS):
-        raise SystemExit("make.py: goldens and plain.py disagree")
-
-
 def renew_digests():
     """Write README's last section again: xxhsum's line for each file in the model folders."""
     folders = [*MODELS, "baselines", "ahead"]
@@ -104,7 +97,6 @@ COMMANDS = {
     "study": study_tiny,
     "trained": train_others,
     "real": train_real,
-    "check": check_all,
     "digests": renew_digests,
 }
 
