@@ -8,7 +8,6 @@ Commands; without arguments, all except `trained` and `real` are run in this ord
     make.py tiny       tiny-mixtral: goldens of the existing model
     make.py baselines  baselines/: results of other pruners' rules on some odd models
     make.py ahead      ahead/: layers for multi-token prediction
-    make.py study      print the losses of tiny-mixtral at several budgets
     make.py trained    the models of trained.py, and test.npy of tiny-mixtral, into build/trained
     make.py real       the models of realtext.py, into build/trained
     make.py digests    write the list of digests at the end of golden/README again
@@ -27,7 +26,6 @@ import odd
 import realtext
 import quantised
 import baselines
-import study
 import tiny
 import trained
 
@@ -60,10 +58,6 @@ def make_ahead():
         ahead.make(HERE / name, HERE / "ahead")
 
 
-def study_tiny():
-    study.study(HERE / "tiny-mixtral", tiny.T)
-
-
 def train_others():
     built = HERE.parent / "build" / "trained"
     trained.make_test(HERE / "tiny-mixtral", built / "tiny-mixtral")
@@ -94,7 +88,6 @@ COMMANDS = {
     "tiny": make_tiny,
     "baselines": make_baselines,
     "ahead": make_ahead,
-    "study": study_tiny,
     "trained": train_others,
     "real": train_real,
     "digests": renew_digests,
