@@ -3,11 +3,10 @@
 
 usage: BUILD=build tests/measure/quantise.py DIR [LAYERS]
 
-Needs NumPy.  A Qwen3-MoE with BF16 weights is made: hidden size 2048, layers of 128 experts with 768 channels;
-four layers are 4.9 GB.  It is ranked on a few tokens, packed and exported at budget 0.25.  `ratio` is the time of cp
+The first layers of Qwen3-30B-A3B are made with random BF16 weights (fullsize.py) and a small vocabulary; four layers
+are 5 GB.  The model is ranked on a few tokens, packed and exported at budget 0.25.  `ratio` is the time of cp
 divided by that of the export, each the shortest of three, with files in the page cache and synced to disk."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -15,62 +14,11 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
+import fullsize
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = ROOT / os.environ.get("BUILD", "build") / "bin"
-H, I, E, V, HEADS, HEAD = 2048, 768, 128, 1024, 16, 128
 FORMATS = ["bf16", "fp8-block", "fp8", "w4a16", "w4a16:32", "nvfp4", "nvfp4:ct", "mxfp4", "mxfp8"]
-
-
-def bf16(x):
-    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
-    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
-
-
-def make(out, layers):
-    rng = np.random.default_rng(5)
-    out.mkdir(parents=True)
-    config = {
-        "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "torch_dtype": "bfloat16",
-        "hidden_size": H, "moe_intermediate_size": I, "intermediate_size": I, "num_experts": E,
-        "num_experts_per_tok": 8, "num_hidden_layers": layers, "num_attention_heads": HEADS, "head_dim": HEAD,
-        "num_key_value_heads": 4, "vocab_size": V, "rms_norm_eps": 1e-6, "rope_theta": 1e6, "hidden_act": "silu",
-        "max_position_embeddings": 4096, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [],
-        "tie_word_embeddings": False, "attention_bias": False, "use_sliding_window": False,
-    }  # fmt: skip
-    (out / "config.json").write_text(json.dumps(config))
-    np.save(out / "tokens.npy", rng.integers(0, V, (8, 64), dtype=np.int32))
-    for part in range(layers + 1):
-        shapes = {}
-        if part == layers:
-            shapes = {"model.embed_tokens": (V, H), "lm_head": (V, H), "model.norm": (H,)}
-        for name, shape in {} if part == layers else {
-            "self_attn.q_proj": (HEADS * HEAD, H), "self_attn.k_proj": (4 * HEAD, H),
-            "self_attn.v_proj": (4 * HEAD, H), "self_attn.o_proj": (H, HEADS * HEAD), "self_attn.q_norm": (HEAD,),
-            "self_attn.k_norm": (HEAD,), "input_layernorm": (H,), "post_attention_layernorm": (H,), "mlp.gate": (E, H),
-            **{f"mlp.experts.{e}.{m}_proj": (H, I) if m == "down" else (I, H)
-               for e in range(E) for m in ("gate", "up", "down")},
-        }.items():  # fmt: skip
-            shapes[f"model.layers.{part}.{name}"] = shape
-        header, at = {}, 0
-        for name, shape in shapes.items():
-            size = 2 * int(np.prod(shape))
-            header[name + ".weight"] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, at + size]}
-            at += size
-        text = json.dumps(header).encode()
-        text += b" " * (-len(text) % 8)
-        with open(out / f"model-{part + 1:05}-of-{layers + 1:05}.safetensors", "wb") as f:
-            f.write(len(text).to_bytes(8, "little") + text)
-            for name, shape in shapes.items():
-                one = len(shape) == 1
-                f.write((bf16(np.ones(shape)) if one else bf16(rng.standard_normal(shape, np.float32) * 0.02)).tobytes())
-    files = sorted(out.glob("model-*.safetensors"))
-    names = {}
-    for f in files:
-        with open(f, "rb") as g:
-            names.update(dict.fromkeys(json.loads(g.read(int.from_bytes(g.read(8), "little"))), f.name))
-    (out / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": names}))
 
 
 def seconds(command):
@@ -95,9 +43,11 @@ def size(path):
 at, layers = Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 4
 model = at / "model"
 if not model.exists():
-    make(model, layers)
+    config = fullsize.cut({**fullsize.SHAPES["qwen3-30b"], "vocab_size": 1024}, layers)
+    fullsize.make(model, config, False)
+    fullsize.make_tokens(at / "tokens.npy", 512, 1024)
 if not (at / "family.fm").exists():
-    data = ["-m", model, "-t", model / "tokens.npy", "-f"]
+    data = ["-m", model, "-t", at / "tokens.npy", "--seq-len", 64, "-f"]
     run("fm-rank", *data, "-o", at / "ranked")
     run("fm-train", *data, "--method", "saliency", "--budget-step", "0.05", "-o", at / "trained", at / "ranked")
     run("fm-pack", "-m", model, "-f", "-o", at / "family.fm", at / "trained")
