@@ -2,20 +2,20 @@
 """Measure what a cut costs on a model of golden/make/real.py: masks, recovery, formats, and their times.
 
 usage: BUILD=build tests/measure/real.py MODEL TEXT DIR [--sequences N] [--held N] [--criteria NAME,...]
-           [--methods NAME,...] [--budgets STEP:LAST] [--learned N] [--steps N[xB],...] [--formats NAME,...]
-           [--experts R,...]
+           [--methods NAME,...] [--budgets STEP:LAST] [--learned N] [--recover "OPTION=VALUE,... ..."]
+           [--formats NAME,...] [--experts R,...]
 
 TEXT is the folder with KIND-calib.npy and KIND-test.npy.  The calibration is half Python sources and half
 documentation; losses are of other documents of these two kinds, and of two kinds that are not in the
 calibration: manual pages, and messages in German, French and Spanish.  Percentages are relative to the
-unpruned model, each with the standard error of differences paired over the eight parts of two kinds.
-Masks are made for each of the criteria and methods, and measured at the multiples of STEP up to LAST;
-adapters of N steps of B sequences (4) for the last of these; whole experts are removed by REAP.  learned
-has N steps of one sequence.
+unpruned model, each with the standard error of differences paired over the eight parts of two kinds; KL
+and agreement are over all text.  Masks are made for each of the criteria and methods, and measured at the
+multiples of STEP up to LAST.  The last of these are recovered, once with each list of options of fm-recover;
+whole experts are removed by REAP.  learned has N steps of one sequence.
 
 Streams and reports go to DIR; what exists is not made again, so an interrupted run can be resumed and rows
 can be added.  Prints tables in Markdown.  With the defaults everything takes a day on two cores;
---sequences 16 --held 12 --budgets 0.4:0.4 --methods uniform --steps= is a look that takes minutes.
+--sequences 16 --held 16 --budgets 0.4:0.4 --methods uniform --recover= is a look that takes minutes.
 """
 
 import argparse
@@ -53,13 +53,16 @@ class Study:
                      f"--max-eval-tokens={512 * a.held}"]  # fmt: skip
 
     def run(self, name, tool, *words):
-        """The report of a tool, with its seconds; run it unless the report exists."""
+        """The report of a tool, with its seconds and its memory in KiB; run it unless the report exists."""
         report = self.dir / f"{name}.json"
         if not report.exists():
             began = time.time()
-            command = [TOOLS / tool, *words, "--quiet", "--json"]
-            found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
-            found["wall"] = time.time() - began
+            child = subprocess.Popen([TOOLS / tool, *words, "--quiet", "--json"], stdout=subprocess.PIPE)
+            text = child.stdout.read()
+            _, status, used = os.wait4(child.pid, 0)
+            if status:
+                raise SystemExit(f"real.py: {name}: {tool} failed")
+            found = {**json.loads(text), "wall": time.time() - began, "memory": used.ru_maxrss}
             report.with_suffix(".part").write_text(json.dumps(found))
             os.replace(report.with_suffix(".part"), report)
         return json.loads(report.read_text())
@@ -76,8 +79,9 @@ def parts(kinds, names):
 
 
 def row(quality, budget=0.0):
-    """A budget, and the losses of the parts of the calibrated kinds, and of the others."""
-    return budget, parts(quality["kinds"], KNOWN), parts(quality["kinds"], OTHER)
+    """A budget, the losses of the parts of the calibrated kinds, and of the others, and KL and agreement."""
+    whole = np.array([quality.get("kl", 0), quality.get("agree", 1)])
+    return budget, parts(quality["kinds"], KNOWN), parts(quality["kinds"], OTHER), whole
 
 
 def rows_of(report):
@@ -99,12 +103,13 @@ def cell(loss, full):
 
 
 def table(title, budgets, rows, full):
-    print(f"\n{title}\n\n|  | text | {' | '.join(f'{b:g}' for b in budgets)} | time |")
+    print(f"\n{title}\n\n|  | text | {' | '.join(f'{b:g}' for b in budgets)} | time, memory |")
     print("| :-- | :-- | " + "--: | " * (len(budgets) + 1))
-    for name, found, seconds in rows:
-        for column, text in ((1, "calibrated kinds"), (2, "other kinds")):
-            cells = (cell(at(found, b, column), full[column]) for b in budgets)
-            print(f"| {name} | {text} | {' | '.join(cells)} | {seconds:.0f} s |")
+    for name, found, used in rows:
+        cells = [" | ".join(cell(at(found, b, column), full[column]) for b in budgets) for column in (1, 2)]
+        cells.append(" | ".join("{:.3f}, {:.1%}".format(*at(found, b, 3)) for b in budgets))
+        print(f"| {name} | calibrated kinds | {cells[0]} | {used['wall']:.0f} s, {used['memory'] / 2**20:.1f} GiB |")
+        print(f"| | other kinds | {cells[1]} | |\n| | KL, agreement | {cells[2]} | |")
     sys.stdout.flush()
 
 
@@ -122,7 +127,7 @@ def formats(s, source, full):
             subprocess.run([TOOLS / "fm-pack", "-q", "--export", out, "--budget", "0", "--layout", "uniform",
                             "--weights", name, bundle], check=True, stdout=sys.stderr)  # fmt: skip
         found = s.run(f"quality-{name}", "fm-bench", "quality", "--seq-len=512", *s.held, out)
-        _, known, other = row(found)
+        _, known, other, _ = row(found)
         print(f"| {name} | {found['bytes'] / 1e6:.0f} | {cell(known, full[1])} | {cell(other, full[2])} |", flush=True)
 
 
@@ -132,7 +137,7 @@ def experts(s, shares, masks, full):
              f"--budgets={','.join(map(str, shares))}"]  # fmt: skip
     found = s.run("experts", "fm-bench", "baselines", *words)
     reap = next(x for x in found["rows"] if x["baseline"] == "reap")
-    full = np.mean(full[1:])
+    full = np.mean(full[1:3])
     print(f"\nWhole experts removed, all four kinds\n\n| | {' | '.join(f'{b:g}' for b in shares)} |")
     print("| :-- | " + "--: | " * len(shares))
     for name, losses in (
@@ -153,7 +158,7 @@ def main():
     p.add_argument("--methods", default="uniform,saliency,learned,exchange")
     p.add_argument("--budgets", default="0.1:0.6")
     p.add_argument("--learned", default="100")
-    p.add_argument("--steps", default="20,60")
+    p.add_argument("--recover", default="steps=20 steps=60 steps=200 steps=60,budget=0.2 steps=60,budget=0.6")
     p.add_argument("--experts", default="0.25,0.5")
     p.add_argument("--formats", default="fp8-block,w4a16:32")
     a = p.parse_args()
@@ -165,7 +170,7 @@ def main():
     rows, full, source = [], None, None
     for criterion in a.criteria.split(","):
         ranked = s.stage(f"ranked-{criterion}", "fm-rank", f"--criterion={criterion}")
-        print(f"ranked by {criterion} in {ranked['wall']:.0f} s", flush=True)
+        print(f"ranked by {criterion} in {ranked['wall']:.0f} s, {ranked['memory'] / 2**20:.1f} GiB", flush=True)
         for method in a.methods.split(","):
             if criterion in ("energy", "activation") and method in ("saliency", "learned"):
                 continue
@@ -174,16 +179,14 @@ def main():
             masks = s.stage(source, "fm-train", f"--method={method}", f"--until={last}",
                             f"--measure-step={step}", *words, source=f"ranked-{criterion}")  # fmt: skip
             full = full or rows_of(masks)[0]
-            rows.append((f"{criterion}, {method}", rows_of(masks), masks["wall"]))
+            rows.append((f"{criterion}, {method}", rows_of(masks), masks))
     table("Masks, without recovery", budgets, rows, full)
     rows = []
-    for name in filter(None, a.steps.split(",")):
-        steps, _, batch = name.partition("x")
-        words = [f"--steps={steps}", f"--batch={batch or 4}"]
-        found = s.stage(f"recovered-{name}", "fm-recover", *words, source=source)
-        rows.append((f"{source}, {steps} steps of {512 * int(batch or 4)} tokens", rows_of(found), found["wall"]))
+    for name in a.recover.split():
+        found = s.stage(f"recovered {name}", "fm-recover", *(f"--{x}" for x in name.split(",")), source=source)
+        rows.append((f"{source}, {name}", rows_of(found), found))
     if rows:
-        table("With an adapter, trained at 0.40", budgets, rows, full)
+        table("Recovered, at 0.40 unless it says so", budgets, rows, full)
     if a.experts:
         experts(s, [float(x) for x in a.experts.split(",")], rows_of(masks), full)
     if a.formats:
