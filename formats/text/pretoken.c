@@ -119,6 +119,8 @@ static bool parse_run(struct fm_pretoken *p, const char *at)
         return false;
     }
     qsort(p->range, p->ranges, 2 * sizeof *p->range, by_first);
+    for (uint32_t *last = p->range + 1, i = 1; i < p->ranges; i++, last += 2)
+        last[2] = last[2] < last[0] ? last[0] : last[2]; /* ranges may overlap */
     p->most = *at == '+' ? UINT32_MAX : strcmp(at, "{1,3}") == 0 ? 3 : 1;
     return !*at || strcmp(at, "+") == 0 || p->most == 3;
 }

@@ -26,10 +26,11 @@ struct fm_pretoken {
     } kind;
     /* For a RUN: [class], with an optional \s? before it and + or {1,3} after it. */
     bool space;
-    uint32_t most;                              /* limit of the characters of one piece */
-    uint16_t bits;                              /* of enum fm_unicode_class */
-    uint32_t ranges;                            /* number of ranges */
-    uint32_t range[2 * FM_PRETOKEN_RANGES_MAX]; /* their first and last characters, ascending */
+    uint32_t most;   /* limit of the characters of one piece */
+    uint16_t bits;   /* of enum fm_unicode_class */
+    uint32_t ranges; /* number of ranges */
+    /* Their first and last characters, both ascending: a last one is at least that before it. */
+    uint32_t range[2 * FM_PRETOKEN_RANGES_MAX];
 };
 
 /* The names of two patterns that do not occur literally in a tokenizer.json. */

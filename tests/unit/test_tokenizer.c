@@ -208,6 +208,8 @@ TEST(classes_cut_text_into_matches_and_gaps)
     pieces_are("[\r\n]", "a\r\n\nb", "|a|\r|\n|\n|b");
     pieces_are("[\\r\\n\\-\\]]", "a\n-]", "|a|\n|-|]");
     pieces_are("\\s+$", "a  b \n\nc  ", "|a  b| \n|\nc|  ");
+    pieces_are("[b-ya]+", "1xyz", "|1|xy|z");
+    pieces_are("[a-yb]+", "1xyz", "|1|xy|z"); /* ranges may overlap */
     pieces_are(FM_PRETOKEN_DIGITS, "a12", "|a|1|2");
     pieces_are("[\\p{L}\\p{M}]+", "1e\u0301!", "|1|e\u0301|!");
 }
