@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "formats/text/unicode_case.h"
 #include "formats/text/unicode_classes.h"
 #include "formats/text/unicode_nfc.h"
 #include "lib/base/mem.h"
@@ -31,14 +30,21 @@ static uint16_t pair_by_result[PAIRS], other_at[OTHERS_MAX];
 static size_t others_count;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-static void mark(const uint32_t *range, size_t n, int bit)
+/* Add classes to the characters of a table, or remove those that they have. */
+static void toggle(const uint32_t *range, size_t n, int bits)
 {
     uint32_t c = 0;
     for (size_t i = 0; i < n; i += 2) {
         c += range[i];
         for (uint32_t end = c + range[i + 1]; c < end; c++)
-            classes[c] = (uint16_t)(classes[c] | bit);
+            classes[c] = (uint16_t)(classes[c] ^ bits);
     }
+}
+
+static void add_unstable(uint32_t first, uint32_t n)
+{
+    for (uint32_t c = first; c < first + n; c++)
+        classes[c] |= FM_UNSTABLE;
 }
 
 static int by_result(const void *a, const void *b)
@@ -47,29 +53,43 @@ static int by_result(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static void build(void)
+/* The sums of the differences in the tables of form C, whose characters may change in it. */
+static void build_nfc(void)
 {
-    mark(letters, COUNT(letters), FM_LETTER);
-    mark(numbers, COUNT(numbers), FM_NUMBER);
-    mark(spaces, COUNT(spaces), FM_SPACE);
-    mark(words, COUNT(words), FM_WORD);
-    mark(unstable, COUNT(unstable), FM_UNSTABLE);
-    mark(upper, COUNT(upper), FM_UPPER);
-    mark(lower, COUNT(lower), FM_LOWER);
-    mark(marks, COUNT(marks), FM_MARK);
-    mark(signs, COUNT(signs), FM_SIGN);
-    mark(digits, COUNT(digits), FM_DIGIT);
-    classes['\r'] |= FM_NEWLINE;
-    classes['\n'] |= FM_NEWLINE;
+    uint32_t c = 0;
+    for (size_t i = 0; i < COUNT(orders); i += 3) {
+        add_unstable(orders[i] += c, orders[i + 1]);
+        c = orders[i] + orders[i + 1];
+    }
     for (size_t i = 0; i < PAIRS; i++) {
         pairs[3 * i] += i ? pairs[3 * i - 3] : 0;
         pair_by_result[i] = (uint16_t)i;
+        add_unstable(pairs[3 * i + 1], 1);
     }
     qsort(pair_by_result, PAIRS, sizeof *pair_by_result, by_result);
     for (size_t i = 0; i < COUNT(others) && others_count < OTHERS_MAX; i += 2 + others[i + 1]) {
         others[i] += others_count ? others[other_at[others_count - 1]] : 0;
         other_at[others_count++] = (uint16_t)i;
+        add_unstable(others[i], 1);
     }
+    add_unstable(V0, VN);
+    add_unstable(T0 + 1, TN - 1);
+}
+
+static void build(void)
+{
+    toggle(cased, COUNT(cased), FM_LETTER | FM_LOWER | FM_WORD);
+    toggle(upper, COUNT(upper), FM_LOWER | FM_UPPER);
+    toggle(uncased, COUNT(uncased), FM_LETTER | FM_WORD);
+    toggle(marks, COUNT(marks), FM_MARK | FM_WORD);
+    toggle(numbers, COUNT(numbers), FM_NUMBER | FM_DIGIT | FM_WORD);
+    toggle(spaces, COUNT(spaces), FM_SPACE);
+    toggle(signs, COUNT(signs), FM_SIGN);
+    toggle(words, COUNT(words), FM_WORD);
+    toggle(digits, COUNT(digits), FM_DIGIT);
+    classes['\r'] |= FM_NEWLINE;
+    classes['\n'] |= FM_NEWLINE;
+    build_nfc();
 }
 
 const uint16_t *fm_unicode_classes(void)
@@ -122,10 +142,10 @@ static int order_of(uint32_t c)
         return 0;
     while (low < high) {
         size_t middle = (low + high) / 2;
-        if (c > orders[3 * middle + 1])
-            low = middle + 1;
-        else if (c < orders[3 * middle])
+        if (c < orders[3 * middle])
             high = middle;
+        else if (c - orders[3 * middle] >= orders[3 * middle + 1])
+            low = middle + 1;
         else
             return (int)orders[3 * middle + 2];
     }

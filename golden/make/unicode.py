@@ -151,43 +151,36 @@ def flat(points):
 
 
 def write_classes():
-    letters, numbers, spaces, word = (matching(r"\p{L}"), matching(r"\p{N}"), matching(r"\s"),
-                                      words())
+    cased, letters, marks = matching(r"[\p{Lu}\p{Lt}\p{Ll}]"), matching(r"\p{L}"), matching(r"\p{M}")
+    numbers, spaces, signs = matching(r"\p{N}"), matching(r"\s"), matching(r"[\p{P}\p{S}]")
+    assert cased < letters and not (letters & marks or letters & numbers or marks & numbers)
     assert stripped() == spaces, "two kinds of white space"
     write("unicode_classes.h", "classes of code points as in Unicode 16",
-          table("letters", flat(letters), "\\p{L}: for each range the gap before it and its length"),
+          table("cased", flat(cased), "\\p{Lu}, \\p{Lt}, \\p{Ll}: for each range the gap before it and its length"),
+          table("upper", flat(matching(r"[\p{Lu}\p{Lt}]")), "those that are \\p{Lu} or \\p{Lt}"),
+          table("uncased", flat(letters - cased), "all other \\p{L}"),
+          table("marks", flat(marks), "\\p{M}"),
           table("numbers", flat(numbers), "\\p{N}"),
           table("spaces", flat(spaces), "\\s"),
-          table("words", flat(word), "\\w, as tested next to single_word tokens"))
-    print(f"letters {len(letters)} numbers {len(numbers)} spaces {len(spaces)} words {len(word)}",
-          file=sys.stderr)
-
-
-def write_case():
-    upper, lower = matching(r"[\p{Lu}\p{Lt}]"), matching(r"\p{Ll}")
-    marks, signs, digit = matching(r"\p{M}"), matching(r"[\p{P}\p{S}]"), digits()
-    write("unicode_case.h", "letters by case, marks, signs",
-          table("upper", flat(upper), "\\p{Lu} and \\p{Lt}: for each range the gap before it and its length"),
-          table("lower", flat(lower), "\\p{Ll}"),
-          table("marks", flat(marks), "\\p{M}"),
           table("signs", flat(signs), "\\p{P} and \\p{S}"),
-          table("digits", flat(digit), "digits of the Digits pre-tokenizer, as in Unicode 17"))
-    print(f"upper {len(upper)} lower {len(lower)} marks {len(marks)} signs {len(signs)} digits "
-          f"{len(digit)}", file=sys.stderr)
+          table("words", flat(words() ^ (letters | marks | numbers)),
+                "letters, marks and numbers that are not \\w, as tested next to single_word tokens, and others that are"),
+          table("digits", flat(digits() ^ numbers),
+                "the same for numbers, and digits of the Digits pre-tokenizer, as in Unicode 17"))
 
 
 def write_nfc():
     order = orders()
     pairs, others = compositions()
     seconds = {b for _, b in pairs.values()} | set(range(0x1161, 0x1176)) | set(range(0x11A8, 0x11C3))
-    unstable = set(order) | set(others) | seconds
+    unstable = set(order) | set(others) | seconds  # as in build()
     first = sorted(pairs, key=lambda c: pairs[c])
     gap = dict(zip(sorted(others), differences(sorted(others))))
     assert all(NFC(chr(c)) == chr(c) for c in ALL if c not in unstable)
     write("unicode_nfc.h", "normal form C as in Unicode 9",
-          table("unstable", flat(unstable), "characters that form C may change, alone or in a sequence"),
-          table("orders", [x for r in sorted(ranges_with(order)) for x in r],
-                "combining marks: first, last, and the rank of their class"),
+          table("orders", [x for r in ranges_with(order) for x in r],
+                "combining marks: the gap before each range, its length, and the rank of its class; "
+                "build() sums them", "static"),
           table("pairs", [x for a, c in zip(differences([pairs[c][0] for c in first]), first)
                           for x in (a, pairs[c][1], c)],
                 "a minus the previous a, b, and their composition, sorted by a and b; build() sums the differences",
@@ -200,16 +193,17 @@ def write_nfc():
 
 
 def ranges_with(order):
-    out = []
+    """For each range of one class the gap before it, its length, and the class."""
+    out, end = [], 0
     for c in sorted(order):
-        if out and out[-1][1] == c - 1 and out[-1][2] == order[c]:
-            out[-1][1] = c
+        if out and c == end and out[-1][2] == order[c]:
+            out[-1][1] += 1
         else:
-            out.append([c, c, order[c]])
+            out.append([c - end, 1, order[c]])
+        end = c + 1
     return out
 
 
 if __name__ == "__main__":
     write_classes()
-    write_case()
     write_nfc()
