@@ -246,15 +246,4 @@ struct fm_expert_form {
                           const float *gu, int n, int I, int k);
 };
 
-/* Norm over rows of H, weights w and b (H); b is NULL if `bias` is false. */
-struct fm_norm {
-    bool bias;
-    /* y (N, H), rstd (N), kept for the backward. */
-    void (*forward)(const struct fm_ops *ops, float *y, float *rstd, const float *x, const float *w,
-                    const float *b, int N, int H, float eps);
-    /* Adds into dx (N, H). */
-    void (*backward)(const struct fm_ops *ops, float *dx, const float *dy, const float *x,
-                     const float *w, const float *b, const float *rstd, int N, int H);
-};
-
 #endif

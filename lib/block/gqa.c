@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "lib/base/mem.h"
+#include "lib/block/norm.h"
 #include "lib/block/pass.h"
 
 int fm_gqa_window(const struct fm_config *c, int l)
@@ -513,8 +514,8 @@ static void turn(const struct fm_pass *p, float *y, float *raw, float *rstd, con
     int N = fm_pass_rows(p), C = fm_gqa_width(c, p->l);
     fm_pass_project_input(p, raw ? raw : y, x, w, bias, heads * C);
     if (raw)
-        c->norm->forward(p->ops, y, rstd, raw, norm, NULL, norm_rows(c, N, heads),
-                         norm_width(c, p->l, heads), c->eps);
+        fm_norm_forward(p->ops, c, y, rstd, raw, norm, NULL, norm_rows(c, N, heads),
+                        norm_width(c, p->l, heads));
     if (clip > 0)
         p->ops->clamp(y, clip, (int64_t)N * heads * C);
     rotate(p, y, heads, 1);
@@ -596,7 +597,7 @@ static void find_values(const struct fm_pass *p, const struct inner *a, const fl
     if (!is_shared(c, p->l))
         fm_pass_project_input(p, a->v_raw ? a->v_raw : a->v, x, values_of(p), w->v_bias, G * D);
     if (c->gqa->options->value_norm)
-        c->norm->forward(p->ops, a->v, a->v_rstd, a->v_raw, ones(p, D), NULL, N * G, D, c->eps);
+        fm_norm_forward(p->ops, c, a->v, a->v_rstd, a->v_raw, ones(p, D), NULL, N * G, D);
     else if (a->v_raw)
         p->ops->copy(a->v, a->v_raw, count * sizeof *a->v);
     if (c->gqa->clip > 0)
@@ -619,7 +620,7 @@ static void find_values_back(const struct fm_pass *p, const struct inner *a, flo
         float *dy = fm_scratch_floats(count);
         p->ops->copy(dy, dv, count * sizeof *dy);
         p->ops->zero(dv, count * sizeof *dv);
-        c->norm->backward(p->ops, dv, dy, a->v_raw, ones(p, D), NULL, a->v_rstd, N * G, D);
+        fm_norm_backward(p->ops, c, dv, dy, a->v_raw, ones(p, D), NULL, a->v_rstd, N * G, D);
     }
     fm_scratch_release(mark);
 }
@@ -653,12 +654,12 @@ static void turn_back(const struct fm_pass *p, float *dy, const float *raw, cons
     if (raw) {
         float *y = fm_scratch_floats(n), *again = fm_scratch_floats((size_t)rows);
         if (clip > 0) {
-            c->norm->forward(p->ops, y, again, raw, norm, NULL, rows, width, c->eps);
+            fm_norm_forward(p->ops, c, y, again, raw, norm, NULL, rows, width);
             p->ops->clamp_back(dy, y, clip, (int64_t)n);
         }
         p->ops->copy(y, dy, n * sizeof *y);
         p->ops->zero(dy, n * sizeof *dy);
-        c->norm->backward(p->ops, dy, y, raw, norm, NULL, rstd, rows, width);
+        fm_norm_backward(p->ops, c, dy, y, raw, norm, NULL, rstd, rows, width);
     }
     fm_scratch_release(mark);
 }

@@ -51,6 +51,7 @@
 #include "lib/base/trace.h"
 #include "lib/block/experts.h"
 #include "lib/block/mlp.h"
+#include "lib/block/norm.h"
 
 /* Inner values of a layer for N tokens, in scratch or in the pass's cache.  Pointers that the layer
  * does not need are NULL. */
@@ -220,14 +221,13 @@ static void enter(const struct fm_pass *p, struct inner *a, const float *x1)
     const struct fm_config *c = p->config;
     const struct fm_layer *w = p->layer;
     int N = fm_pass_rows(p);
-    c->norm->forward(p->ops, a->xm, a->rstd_m, x1, w->post_norm, w->post_norm_bias, N, c->H,
-                     c->eps);
+    fm_norm_forward(p->ops, c, a->xm, a->rstd_m, x1, w->post_norm, w->post_norm_bias, N, c->H);
     if (!a->ids)
         return;
     if (is_apart(c, p->l)) {
         struct fm_mark mark = fm_scratch_mark();
-        c->norm->forward(p->ops, a->xe, a->rstd_m, x1, w->experts_norm, NULL, N, c->H, c->eps);
-        c->norm->forward(p->ops, a->xr, a->rstd_m, x1, router_norm(p), NULL, N, c->H, c->eps);
+        fm_norm_forward(p->ops, c, a->xe, a->rstd_m, x1, w->experts_norm, NULL, N, c->H);
+        fm_norm_forward(p->ops, c, a->xr, a->rstd_m, x1, router_norm(p), NULL, N, c->H);
         fm_scratch_release(mark);
     }
     c->router->forward(p, a->ids, a->weights, a->p, a->xr);
@@ -254,7 +254,7 @@ static void add_output(const struct fm_pass *p, float *y, float *o, float *rstd,
     struct fm_mark mark = fm_scratch_mark();
     float *result = rstd ? fm_scratch_floats((size_t)N * (size_t)c->H) : o;
     if (rstd)
-        c->norm->forward(p->ops, result, rstd, o, w, NULL, N, c->H, c->eps);
+        fm_norm_forward(p->ops, c, result, rstd, o, w, NULL, N, c->H);
     else
         p->ops->scale(o, c->residual_scale, (int64_t)N * c->H);
     p->ops->add(y, result, (int64_t)N * c->H);
@@ -275,7 +275,7 @@ static const float *output_back(const struct fm_pass *p, const float *dy, const 
     float *d_o = fm_scratch_floats(count);
     if (o) {
         p->ops->zero(d_o, count * sizeof *d_o);
-        c->norm->backward(p->ops, d_o, dy, o, w, NULL, rstd, N, c->H);
+        fm_norm_backward(p->ops, c, d_o, dy, o, w, NULL, rstd, N, c->H);
     } else {
         p->ops->copy(d_o, dy, count * sizeof *d_o);
         p->ops->scale(d_o, c->residual_scale, (int64_t)count);
@@ -288,8 +288,8 @@ static void attend(const struct fm_pass *p, struct inner *a, float *x1)
 {
     const struct fm_config *c = p->config;
     const struct fm_layer *w = p->layer;
-    c->norm->forward(p->ops, a->xn, a->rstd, x1, w->input_norm, w->input_norm_bias, fm_pass_rows(p),
-                     c->H, c->eps);
+    fm_norm_forward(p->ops, c, a->xn, a->rstd, x1, w->input_norm, w->input_norm_bias,
+                    fm_pass_rows(p), c->H);
     struct fm_mark mark = fm_scratch_mark();
     float *o = output_memory(p, a->o_a);
     fm_attention_of(c, p->l)->forward(p, a->attention, o ? o : x1, a->xn);
@@ -308,7 +308,7 @@ static void attend_back(const struct fm_pass *p, const struct inner *a, float *d
     float *dxn = fm_scratch_floats((size_t)N * (size_t)c->H);
     const float *d_o = output_back(p, dx, a->o_a, a->rstd_o_a, w->attention_norm);
     fm_attention_of(c, p->l)->backward(p, a->attention, dxn, d_o);
-    c->norm->backward(p->ops, dx, dxn, x, w->input_norm, w->input_norm_bias, a->rstd, N, c->H);
+    fm_norm_backward(p->ops, c, dx, dxn, x, w->input_norm, w->input_norm_bias, a->rstd, N, c->H);
     fm_scratch_release(mark);
 }
 
@@ -662,7 +662,8 @@ static void remake_norm(const struct fm_pass *p, const struct inner *a)
 void fm_layer_backward(const struct fm_pass *p, float *dx, bool wanted, const float *x,
                        const struct fm_visitor *visitor, const struct fm_expert_view *where)
 {
-    int N = p->S * p->T, H = p->config->H;
+    const struct fm_config *c = p->config;
+    int N = p->S * p->T, H = c->H;
     size_t count = (size_t)N * (size_t)H;
     assert(!visitor || (where && (wanted || !visitor->router)));
     struct fm_mark mark = fm_scratch_mark();
@@ -693,11 +694,10 @@ void fm_layer_backward(const struct fm_pass *p, float *dx, bool wanted, const fl
     if (wanted) {
         fm_mlp_backward(p, a.mlp_gu, dxm, dy_mlp, a.xm);
         if (a.o_e) {
-            p->config->norm->backward(p->ops, dx, dxe, a.x1, w->experts_norm, NULL, a.rstd_m, N, H);
-            p->config->norm->backward(p->ops, dx, dxr, a.x1, router_norm(p), NULL, a.rstd_m, N, H);
+            fm_norm_backward(p->ops, c, dx, dxe, a.x1, w->experts_norm, NULL, a.rstd_m, N, H);
+            fm_norm_backward(p->ops, c, dx, dxr, a.x1, router_norm(p), NULL, a.rstd_m, N, H);
         }
-        p->config->norm->backward(p->ops, dx, dxm, a.x1, w->post_norm, w->post_norm_bias, a.rstd_m,
-                                  N, H);
+        fm_norm_backward(p->ops, c, dx, dxm, a.x1, w->post_norm, w->post_norm_bias, a.rstd_m, N, H);
         attend_back(p, &a, dx, x);
     }
     fm_scratch_release(mark);

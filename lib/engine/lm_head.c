@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "lib/base/pool.h"
+#include "lib/block/norm.h"
 
 /* Memory of the LM head for the lanes of one chunk of rows. */
 struct chunk {
@@ -124,8 +125,7 @@ static void find_logits(const struct fm_sweep *s, const struct fm_nonlayer *nonl
                         const struct chunk *k, const float *x, float *logits)
 {
     const struct fm_config *c = s->config;
-    c->norm->forward(s->ops, k->xn, k->rstd, x, nonlayer->norm, nonlayer->norm_bias, k->n, c->H,
-                     c->eps);
+    fm_norm_forward(s->ops, c, k->xn, k->rstd, x, nonlayer->norm, nonlayer->norm_bias, k->n, c->H);
     s->ops->gemm(false, true, k->n, c->V, c->H, c->logit_scale, fm_f32(k->xn), c->H,
                  nonlayer->lm_head, c->H, 0, logits, c->V);
     if (nonlayer->lm_head_bias)
@@ -212,8 +212,8 @@ static int head_lane(const struct fm_sweeping *r, struct chunk *k, int lane, str
     s->ops->zero(k->dx, size);
     s->ops->gemm(false, false, k->n, c->H, c->V, c->logit_scale, fm_f32(logits), c->V,
                  r->nonlayer->lm_head, c->H, 0, k->dxn, c->H);
-    c->norm->backward(s->ops, k->dx, k->dxn, x, r->nonlayer->norm, r->nonlayer->norm_bias, k->rstd,
-                      k->n, c->H);
+    fm_norm_backward(s->ops, c, k->dx, k->dxn, x, r->nonlayer->norm, r->nonlayer->norm_bias,
+                     k->rstd, k->n, c->H);
     record = fm_sweeping_gradient(r, s->block_of[k->b], lane);
     return fm_store_put(&s->store, record, offset, size, k->dx, err);
 }

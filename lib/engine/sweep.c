@@ -45,6 +45,7 @@
 #include "lib/base/pool.h"
 #include "lib/base/trace.h"
 #include "lib/block/cost.h"
+#include "lib/block/norm.h"
 #include "lib/engine/layer.h"
 #include "lib/engine/sweeping.h"
 
@@ -157,9 +158,9 @@ static int join_block(const struct fm_sweeping *r, int block, float *x, struct f
         rc = read_decoded(&h, r, block, i, spare, err);
         if (rc)
             break;
-        c->norm->forward(s->ops, part[0], rstd, own, joint->enorm, NULL, T, c->H, c->eps);
-        c->norm->forward(s->ops, both, rstd, h, r->taught->norm, NULL, T, c->H, c->eps);
-        c->norm->forward(s->ops, part[1], rstd, both, joint->hnorm, NULL, T, c->H, c->eps);
+        fm_norm_forward(s->ops, c, part[0], rstd, own, joint->enorm, NULL, T, c->H);
+        fm_norm_forward(s->ops, c, both, rstd, h, r->taught->norm, NULL, T, c->H);
+        fm_norm_forward(s->ops, c, part[1], rstd, both, joint->hnorm, NULL, T, c->H);
         for (size_t t = 0; t < 2 * (size_t)T; t++)
             memcpy(both + t * H, part[t % 2] + t / 2 * H, H * sizeof *both);
         s->ops->gemm(false, true, T, c->H, 2 * c->H, 1, fm_f32(both), 2 * c->H, joint->proj,

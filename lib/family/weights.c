@@ -12,6 +12,7 @@
 
 #include "formats/quant/quant.h"
 #include "lib/block/experts.h"
+#include "lib/block/norm.h"
 
 void fm_weights_name(char name[FM_WEIGHT_NAME_BYTES], const char *pattern, int l, int e)
 {
