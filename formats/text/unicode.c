@@ -7,6 +7,7 @@
  */
 #include "formats/text/unicode.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +27,11 @@
 enum { S0 = 0xac00, L0 = 0x1100, V0 = 0x1161, T0 = 0x11a7, LN = 19, VN = 21, TN = 28 };
 
 static uint16_t classes[POINTS];
-static uint16_t pair_by_result[PAIRS], other_at[OTHERS_MAX];
+static uint16_t pair_by_result[PAIRS];
+static struct {
+    uint32_t point;
+    uint16_t at, n; /* its decomposition in `others` */
+} other[OTHERS_MAX];
 static size_t others_count;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -67,10 +72,17 @@ static void build_nfc(void)
         add_unstable(pairs[3 * i + 1], 1);
     }
     qsort(pair_by_result, PAIRS, sizeof *pair_by_result, by_result);
-    for (size_t i = 0; i < COUNT(others) && others_count < OTHERS_MAX; i += 2 + others[i + 1]) {
-        others[i] += others_count ? others[other_at[others_count - 1]] : 0;
-        other_at[others_count++] = (uint16_t)i;
-        add_unstable(others[i], 1);
+    c = 0;
+    for (size_t i = 0; i < COUNT(others);) {
+        uint32_t first = c + others[i], n = others[i + 2];
+        add_unstable(first, others[i + 1]);
+        c = first + others[i + 1];
+        for (i += 3; first < c; first++, i += n, others_count++) {
+            assert(others_count < OTHERS_MAX);
+            other[others_count].point = first;
+            other[others_count].at = (uint16_t)i;
+            other[others_count].n = (uint16_t)n;
+        }
     }
     add_unstable(V0, VN);
     add_unstable(T0 + 1, TN - 1);
@@ -156,13 +168,13 @@ static bool push_other(struct stretch *s, uint32_t c)
 {
     size_t low = 0, high = others_count;
     while (low < high) {
-        size_t middle = (low + high) / 2, at = other_at[middle];
-        if (c == others[at]) {
-            for (uint32_t i = 0; i < others[at + 1]; i++)
-                push(s, others[at + 2 + i]);
+        size_t middle = (low + high) / 2;
+        if (c == other[middle].point) {
+            for (size_t i = 0; i < other[middle].n; i++)
+                push(s, others[other[middle].at + i]);
             return true;
         }
-        if (c > others[at])
+        if (c > other[middle].point)
             low = middle + 1;
         else
             high = middle;

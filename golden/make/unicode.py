@@ -175,31 +175,32 @@ def write_nfc():
     seconds = {b for _, b in pairs.values()} | set(range(0x1161, 0x1176)) | set(range(0x11A8, 0x11C3))
     unstable = set(order) | set(others) | seconds  # as in build()
     first = sorted(pairs, key=lambda c: pairs[c])
-    gap = dict(zip(sorted(others), differences(sorted(others))))
     assert all(NFC(chr(c)) == chr(c) for c in ALL if c not in unstable)
     write("unicode_nfc.h", "normal form C as in Unicode 9",
-          table("orders", [x for r in ranges_with(order) for x in r],
+          table("orders", [x for r in ranges_with(order) for x in r[:3]],
                 "combining marks: the gap before each range, its length, and the rank of its class; "
                 "build() sums them", "static"),
           table("pairs", [x for a, c in zip(differences([pairs[c][0] for c in first]), first)
                           for x in (a, pairs[c][1], c)],
                 "a minus the previous a, b, and their composition, sorted by a and b; build() sums the differences",
                 "static"),
-          table("others", [x for c in sorted(others) for x in [gap[c], len(others[c])] + others[c]],
-                "c minus the previous c, n, and the n characters of its decomposition, which never "
-                "compose again; build() sums the differences", "static"))
+          table("others", [x for r in ranges_with({c: len(d) for c, d in others.items()})
+                           for x in r[:3] + [y for c in r[3] for y in others[c]]],
+                "for each range the gap before it, its length, and n; for each of its characters the n of "
+                "its decomposition, which never compose again"))
     print(f"marks {len(order)} in {len(set(order.values()))} classes, pairs {len(pairs)}, others "
           f"{len(others)}", file=sys.stderr)
 
 
-def ranges_with(order):
-    """For each range of one class the gap before it, its length, and the class."""
+def ranges_with(values):
+    """For each range of one value the gap before it, its length, the value, and its characters."""
     out, end = [], 0
-    for c in sorted(order):
-        if out and c == end and out[-1][2] == order[c]:
+    for c in sorted(values):
+        if out and c == end and out[-1][2] == values[c]:
             out[-1][1] += 1
+            out[-1][3].append(c)
         else:
-            out.append([c - end, 1, order[c]])
+            out.append([c - end, 1, values[c], [c]])
         end = c + 1
     return out
 
