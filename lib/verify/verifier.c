@@ -49,6 +49,16 @@ void fm_verifier_find(struct fm_verifier *v, size_t place, int code, const char 
     pthread_mutex_unlock(&v->lock);
 }
 
+int fm_verifier_note(struct fm_verifier *v, size_t place, int code, const char *item,
+                     struct fm_err *err)
+{
+    if (err->code == FM_ENOMEM || err->code == FM_EIO)
+        return err->code;
+    fm_verifier_find(v, place, code, item, "%s", err->text);
+    *err = (struct fm_err){0};
+    return FM_OK;
+}
+
 void fm_verifier_count(struct fm_verifier *v, uint64_t items, uint64_t bytes)
 {
     pthread_mutex_lock(&v->lock);

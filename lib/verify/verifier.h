@@ -54,6 +54,11 @@ static inline int fm_verifier_code(const struct fm_err *err, int otherwise)
 void fm_verifier_find(struct fm_verifier *v, size_t place, int code, const char *item,
                       const char *fmt, ...) FM_PRINTF(5, 6);
 
+/* Add a finding with this code for an error of a reader, and reset the error; an error of memory or
+ * disk ends the check and is returned. */
+int fm_verifier_note(struct fm_verifier *v, size_t place, int code, const char *item,
+                     struct fm_err *err);
+
 /* Add to the counts of checked items and bytes. */
 void fm_verifier_count(struct fm_verifier *v, uint64_t items, uint64_t bytes);
 

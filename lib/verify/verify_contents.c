@@ -19,23 +19,18 @@
 #include "lib/stage/ranking.h"
 #include "lib/stage/volumes.h"
 
-static void find_in(struct fm_bundle_job *j, const char *member, const char *item, const char *what)
+static size_t place_of(const struct fm_bundle_job *j, const char *member)
 {
     size_t place = 0;
     while (place < j->bundle.members && strcmp(j->bundle.member[place].name, member) != 0)
         place++;
-    fm_verifier_find(j->v, place, FM_EFORMAT, item, "%s", what);
+    return place;
 }
 
 /* Add a finding for an error of a reader; errors of memory and disk end the check. */
-static int note(struct fm_bundle_job *j, const char *member, const char *item, int rc,
-                struct fm_err *err)
+static int note(struct fm_bundle_job *j, const char *member, int rc, struct fm_err *err)
 {
-    if (!rc || rc == FM_ENOMEM || rc == FM_EIO)
-        return rc;
-    find_in(j, member, item, err->text);
-    *err = (struct fm_err){0};
-    return FM_OK;
+    return rc ? fm_verifier_note(j->v, place_of(j, member), FM_EFORMAT, member, err) : FM_OK;
 }
 
 /* True if the member exists and its digest matches. */
@@ -72,7 +67,7 @@ static int check_config(struct fm_bundle_job *j, struct fm_err *err)
     int rc = FM_OK;
     if (fm_bundle_read(&j->bundle, m, &text, &size, err) ||
         fm_config_parse(&j->config, text, size, err) ||
-        note(j, name, name, compare_config(j, text, size, err), err))
+        note(j, name, compare_config(j, text, size, err), err))
         rc = err->code;
     free(text);
     fm_verifier_count(j->v, 1, 0);
@@ -85,7 +80,7 @@ static int check_ranking(struct fm_bundle_job *j, struct fm_err *err)
     int rc = fm_ranking_open(&r, &j->bundle, err);
     fm_ranking_release(&r);
     fm_verifier_count(j->v, (uint64_t)j->config.M * (uint64_t)j->config.E, 0);
-    return note(j, FM_MEMBER_RANKING, FM_MEMBER_RANKING, rc, err);
+    return note(j, FM_MEMBER_RANKING, rc, err);
 }
 
 static void check_boundaries(struct fm_bundle_job *j, const struct fm_budgets *b)
@@ -99,9 +94,10 @@ static void check_boundaries(struct fm_bundle_job *j, const struct fm_budgets *b
 
 static void find_budget(void *self, int budget, const char *what)
 {
+    struct fm_bundle_job *j = self;
     char item[32];
     snprintf(item, sizeof item, FM_MEMBER_MASKS ": budget %d", budget);
-    find_in(self, FM_MEMBER_MASKS, item, what);
+    fm_verifier_find(j->v, place_of(j, FM_MEMBER_MASKS), FM_EFORMAT, item, "%s", what);
 }
 
 static int check_masks(struct fm_bundle_job *j, struct fm_err *err)
@@ -112,8 +108,7 @@ static int check_masks(struct fm_bundle_job *j, struct fm_err *err)
     if (j->masks && j->segments)
         check_boundaries(j, &j->budgets);
     fm_verifier_count(j->v, (uint64_t)j->budgets.masks.count, 0);
-    return note(j, FM_MEMBER_MASKS, FM_MEMBER_MASKS, notes.count && rc == FM_EFORMAT ? FM_OK : rc,
-                err);
+    return note(j, FM_MEMBER_MASKS, notes.count && rc == FM_EFORMAT ? FM_OK : rc, err);
 }
 
 static int check_adapter(struct fm_bundle_job *j, struct fm_err *err)
@@ -124,7 +119,7 @@ static int check_adapter(struct fm_bundle_job *j, struct fm_err *err)
         rc = fm_lorafile_check(&a, &j->bundle, &j->budgets.masks, err);
     fm_adapter_release(&a);
     fm_verifier_count(j->v, 1, 0);
-    return note(j, FM_MEMBER_ADAPTER, FM_MEMBER_ADAPTER, rc, err);
+    return note(j, FM_MEMBER_ADAPTER, rc, err);
 }
 
 /* Count the tensors outside the experts that the checksums list. */
@@ -187,7 +182,7 @@ static int read_segments(struct fm_bundle_job *j, struct fm_err *err)
                      fm_dtype_name(j->seg.dtype), fm_dtype_name(j->model.dtype));
     if (!rc)
         rc = check_others(j, err);
-    return note(j, FM_MEMBER_SEGMENTS, FM_MEMBER_SEGMENTS, rc, err);
+    return note(j, FM_MEMBER_SEGMENTS, rc, err);
 }
 
 /* Check that the members required at this stage exist. */

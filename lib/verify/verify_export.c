@@ -182,16 +182,8 @@ static int compare_claims(struct fm_verify_job *j, size_t i, char **text, size_t
                           const char *want, struct fm_err *err)
 {
     const struct fm_jsonedit away = {FM_EXPORT_FILES, NULL};
-    struct fm_err wrong = {0};
-    int rc = fm_jsonedit_set(text, &size, &away, 1, &wrong);
-    if (rc == FM_ENOMEM) {
-        *err = wrong;
-        return rc;
-    }
-    if (rc) {
-        fm_verifier_find(j->v, i, FM_EFORMAT, j->plan.file[i].name, "%s", wrong.text);
-        return FM_OK;
-    }
+    if (fm_jsonedit_set(text, &size, &away, 1, err))
+        return fm_verifier_note(j->v, i, FM_EFORMAT, j->plan.file[i].name, err);
     fm_verifier_skip(j->v, FM_EXPORT_FILES " in " FM_EXPORT_JSON);
     compare_bytes(j, i, *text, size, want);
     return FM_OK;
@@ -205,23 +197,18 @@ static int compare_text(struct fm_verify_job *j, size_t i, const char *want, str
                             : claims ? FM_VERIFY_CLAIM_MAX
                                      : (size_t)f->bytes + 1;
     char *text = NULL;
-    struct fm_err missing = {0};
     if (card)
         fm_verifier_skip(j->v, FM_EXPORT_CARD " outside of its marks");
-    int rc = fm_file_slurp_at(j->v->dir, f->name, most, &text, &size, &missing);
+    int rc = fm_file_slurp_at(j->v->dir, f->name, most, &text, &size, err);
     fm_verifier_count(j->v, 1, size);
-    if (rc == FM_ENOMEM || rc == FM_EIO) {
-        *err = missing;
-        return rc;
-    }
     if (rc)
-        fm_verifier_find(j->v, i, fm_verifier_code(&missing, FM_EDIFF), f->name, "%s",
-                         missing.text);
+        rc = fm_verifier_note(j->v, i, FM_EDIFF, f->name, err);
     else if (card)
         compare_card(j, i, text, size, want);
-    else if (!claims)
+    else if (claims)
+        rc = compare_claims(j, i, &text, size, want, err);
+    else
         compare_bytes(j, i, text, size, want);
-    rc = !rc && claims ? compare_claims(j, i, &text, size, want, err) : FM_OK;
     free(text);
     return rc;
 }
@@ -241,21 +228,13 @@ static int open_shard(struct fm_verify_job *j, size_t i, struct fm_err *err)
 {
     const struct fm_planned_file *f = &j->plan.file[i];
     struct fm_verify_shard *s = &j->shard[i];
-    struct fm_err broken = {0};
-    int rc = fm_file_open_at(&s->file, j->v->dir, f->name, true, &broken);
-    if (!rc) {
-        s->open = true;
-        rc = fm_safetensors_open(&s->st, &s->file, 0, s->file.size, &broken);
-    }
+    int rc = fm_file_open_at(&s->file, j->v->dir, f->name, true, err);
+    s->open = !rc;
+    if (!rc)
+        rc = fm_safetensors_open(&s->st, &s->file, 0, s->file.size, err);
     s->parsed = !rc;
     fm_verifier_count(j->v, 1, s->parsed ? s->st.header_bytes : 0);
-    if (rc == FM_ENOMEM || rc == FM_EIO) {
-        *err = broken;
-        return rc;
-    }
-    if (rc)
-        fm_verifier_find(j->v, i, fm_verifier_code(&broken, FM_EDIFF), f->name, "%s", broken.text);
-    return FM_OK;
+    return rc ? fm_verifier_note(j->v, i, FM_EDIFF, f->name, err) : FM_OK;
 }
 
 /* Check that planned tensor i is in its file with the planned dtype and shape. */
