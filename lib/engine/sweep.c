@@ -170,16 +170,27 @@ static int join_block(const struct fm_sweeping *r, int block, float *x, struct f
     return rc;
 }
 
-/* Set the views of the block's micro-batches in a lane, for the forward. */
-static void place_forward(const struct fm_sweeping *r, int block, int lane,
-                          struct fm_expert_view *where)
+/* Turn of batch b and the nth lane with a gradient: its place in the order of commits. */
+static int turn_of(const struct fm_sweeping *r, int b, int nth)
+{
+    assert(b >= 0 && b < r->batches && nth >= 0 && nth < r->backs);
+    return b * r->backs + nth;
+}
+
+/* The views of the block's micro-batches in a lane, in scratch; in the forward every micro-batch
+ * and lane has a slot. */
+static struct fm_expert_view *place_views(const struct fm_sweeping *r, int block, int lane,
+                                          bool forward)
 {
     const struct fm_block *k = &r->sweep->block[block];
-    for (int i = 0; i < k->count; i++)
-        where[i] = (struct fm_expert_view){.layer = r->m,
-                                           .lane = lane,
-                                           .batch = r->base + k->first + i,
-                                           .slot = (k->first + i) * r->lanes + lane};
+    struct fm_expert_view *where = fm_scratch((size_t)k->count * sizeof *where);
+    for (int i = 0, b = k->first; i < k->count; i++, b++)
+        where[i] = (struct fm_expert_view){
+            .layer = r->m,
+            .lane = lane,
+            .batch = r->base + b,
+            .slot = forward ? b * r->lanes + lane : turn_of(r, b, r->nth[lane]) % r->sweep->slots};
+    return where;
 }
 
 /* The visitor that is called for the layer's experts in the forward, or NULL. */
@@ -188,9 +199,8 @@ static const struct fm_visitor *forward_visitor(const struct fm_sweeping *r)
     return r->visitor && r->visitor->forward && r->m >= 0 ? r->visitor : NULL;
 }
 
-/* Forward of a block and lane; `where` is memory for the views of a block's micro-batches. */
-static int forward_one(const struct fm_sweeping *r, int task, struct fm_expert_view *where,
-                       struct fm_err *err)
+/* Forward of a block and lane. */
+static int forward_one(const struct fm_sweeping *r, int task, struct fm_err *err)
 {
     const struct fm_sweep *s = r->sweep;
     int block = task / r->lanes, lane = task % r->lanes;
@@ -215,9 +225,8 @@ static int forward_one(const struct fm_sweeping *r, int task, struct fm_expert_v
     if (rc)
         return rc;
     float *y = in == out ? x : fm_store_place(&s->store, out, spare_out);
-    place_forward(r, block, lane, where);
     fm_layer_forward(&pass, y, x, s->routed + (size_t)task * (size_t)s->config->E,
-                     forward_visitor(r), where);
+                     forward_visitor(r), place_views(r, block, lane, true));
     rc = check_finite(r, y, block, lane, "an activation", err);
     return rc ? rc : fm_store_put(&s->store, out, 0, bytes, y, err);
 }
@@ -226,27 +235,16 @@ static void forward_task(void *arg, int i)
 {
     struct fm_sweeping *r = arg;
     struct fm_mark mark = fm_scratch_mark();
-    struct fm_expert_view *where =
-        fm_scratch((size_t)r->sweep->block[i / r->lanes].count * sizeof *where);
     struct fm_err err = {0};
-    if (check_going(r, &err) || forward_one(r, i, where, &err))
+    if (check_going(r, &err) || forward_one(r, i, &err))
         fm_sweeping_fail(r, i, &err);
     else
         fm_sweeping_did_layer(r, i / r->lanes, i % r->lanes, false);
     fm_scratch_release(mark);
 }
 
-/* Turn of batch b and the nth lane with a gradient: its place in the order of commits. */
-static int turn_of(const struct fm_sweeping *r, int b, int nth)
-{
-    assert(b >= 0 && b < r->batches && nth >= 0 && nth < r->backs);
-    return b * r->backs + nth;
-}
-
-/* Backward of a block and lane through the layer; `where` is memory for the views of a block's
- * micro-batches. */
-static int backward_one(const struct fm_sweeping *r, int block, int lane,
-                        struct fm_expert_view *where, struct fm_err *err)
+/* Backward of a block and lane through the layer. */
+static int backward_one(const struct fm_sweeping *r, int block, int lane, struct fm_err *err)
 {
     const struct fm_sweep *s = r->sweep;
     const struct fm_block *k = &s->block[block];
@@ -262,12 +260,6 @@ static int backward_one(const struct fm_sweeping *r, int block, int lane,
         rc = fm_store_get(&s->store, out, 0, bytes, &dx, spare_out, err);
     if (rc)
         return rc;
-    for (int i = 0; i < k->count; i++)
-        where[i] =
-            (struct fm_expert_view){.layer = r->m,
-                                    .lane = lane,
-                                    .batch = r->base + k->first + i,
-                                    .slot = turn_of(r, k->first + i, r->nth[lane]) % s->slots};
     float *tap = block == 0 && s->taps.lane == lane ? s->taps.dx : NULL;
     if (r->l == s->end - 1) {
         if (s->scale[lane] != 1) /* set by the visitor */
@@ -276,7 +268,8 @@ static int backward_one(const struct fm_sweeping *r, int block, int lane,
             memcpy(tap + (size_t)(r->l + 1) * one, dx, one * sizeof *tap);
     }
     bool wanted = r->l > r->lowest || tap || (r->visitor && r->visitor->router);
-    fm_layer_backward(&pass, dx, wanted, x, r->m < 0 ? NULL : r->visitor, where);
+    fm_layer_backward(&pass, dx, wanted, x, r->m < 0 ? NULL : r->visitor,
+                      place_views(r, block, lane, false));
     if (!wanted)
         return check_going(r, err);
     if (tap)
@@ -336,8 +329,7 @@ static void backward_task(void *arg, int i)
     assert((k->count - 1) * r->backs < r->sweep->slots); /* invariant 4 */
     wait_for_slot(r, turn_of(r, k->first + k->count - 1, nth));
     struct fm_mark mark = fm_scratch_mark();
-    struct fm_expert_view *where = fm_scratch((size_t)k->count * sizeof *where);
-    if (check_going(r, &err) || backward_one(r, block, r->back[nth], where, &err))
+    if (check_going(r, &err) || backward_one(r, block, r->back[nth], &err))
         fm_sweeping_fail(r, i, &err);
     else
         fm_sweeping_did_layer(r, block, r->back[nth], true);
