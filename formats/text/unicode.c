@@ -19,7 +19,7 @@
 
 #define COUNT(table) (sizeof(table) / sizeof *(table))
 #define POINTS 0x110000
-#define PAIRS (COUNT(pairs) / 3)
+#define PAIRS_MAX 1024
 #define OTHERS_MAX 2048
 #define CLASSES_MAX 64 /* above the ranks of all combining classes */
 
@@ -27,7 +27,11 @@
 enum { S0 = 0xac00, L0 = 0x1100, V0 = 0x1161, T0 = 0x11a7, LN = 19, VN = 21, TN = 28 };
 
 static uint16_t classes[POINTS];
-static uint16_t pair_by_result[PAIRS];
+static struct pair {
+    uint32_t first, second, result;
+} pair[PAIRS_MAX]; /* by `second`, then by `first` */
+static uint16_t pair_by_result[PAIRS_MAX];
+static size_t pair_count;
 static struct {
     uint32_t point;
     uint16_t at, n; /* its decomposition in `others` */
@@ -54,7 +58,7 @@ static void add_unstable(uint32_t first, uint32_t n)
 
 static int by_result(const void *a, const void *b)
 {
-    uint32_t x = pairs[3 * *(const uint16_t *)a + 2], y = pairs[3 * *(const uint16_t *)b + 2];
+    uint32_t x = pair[*(const uint16_t *)a].result, y = pair[*(const uint16_t *)b].result;
     return (x > y) - (x < y);
 }
 
@@ -66,12 +70,17 @@ static void build_nfc(void)
         add_unstable(orders[i] += c, orders[i + 1]);
         c = orders[i] + orders[i + 1];
     }
-    for (size_t i = 0; i < PAIRS; i++) {
-        pairs[3 * i] += i ? pairs[3 * i - 3] : 0;
-        pair_by_result[i] = (uint16_t)i;
-        add_unstable(pairs[3 * i + 1], 1);
+    c = 0;
+    for (size_t i = 0; i < COUNT(pairs);) {
+        uint32_t first = 0, n = pairs[i + 1];
+        add_unstable(c += pairs[i], 1);
+        for (i += 2; n > 0; n--, i += 2) {
+            assert(pair_count < PAIRS_MAX);
+            pair_by_result[pair_count] = (uint16_t)pair_count;
+            pair[pair_count++] = (struct pair){first += pairs[i], c, pairs[i + 1]};
+        }
     }
-    qsort(pair_by_result, PAIRS, sizeof *pair_by_result, by_result);
+    qsort(pair_by_result, pair_count, sizeof *pair_by_result, by_result);
     c = 0;
     for (size_t i = 0; i < COUNT(others);) {
         uint32_t first = c + others[i], n = others[i + 2];
@@ -195,14 +204,15 @@ static void decompose(struct stretch *s, uint32_t c)
         return;
     }
     /* The first of a pair may be a pair itself; the second never is. */
-    for (size_t low = 0, high = PAIRS; low < high && n < 8;) {
-        size_t middle = (low + high) / 2, at = 3u * pair_by_result[middle];
-        if (c == pairs[at + 2]) {
-            c = pairs[at];
-            tail[n++] = pairs[at + 1];
+    for (size_t low = 0, high = pair_count; low < high && n < 8;) {
+        size_t middle = (low + high) / 2;
+        const struct pair *p = &pair[pair_by_result[middle]];
+        if (c == p->result) {
+            c = p->first;
+            tail[n++] = p->second;
             low = 0;
-            high = PAIRS;
-        } else if (c > pairs[at + 2]) {
+            high = pair_count;
+        } else if (c > p->result) {
             low = middle + 1;
         } else {
             high = middle;
@@ -253,13 +263,13 @@ static uint32_t compose_pair(uint32_t a, uint32_t b)
         return S0 + ((a - L0) * VN + (b - V0)) * TN;
     if (a >= S0 && a < S0 + LN * VN * TN && (a - S0) % TN == 0 && b > T0 && b < T0 + TN)
         return a + (b - T0);
-    uint64_t key = (uint64_t)a << 32 | b;
-    size_t low = 0, high = PAIRS;
+    uint64_t key = (uint64_t)b << 32 | a;
+    size_t low = 0, high = pair_count;
     while (low < high) {
         size_t middle = (low + high) / 2;
-        uint64_t have = (uint64_t)pairs[3 * middle] << 32 | pairs[3 * middle + 1];
+        uint64_t have = (uint64_t)pair[middle].second << 32 | pair[middle].first;
         if (key == have)
-            return pairs[3 * middle + 2];
+            return pair[middle].result;
         if (key > have)
             low = middle + 1;
         else

@@ -174,16 +174,18 @@ def write_nfc():
     pairs, others = compositions()
     seconds = {b for _, b in pairs.values()} | set(range(0x1161, 0x1176)) | set(range(0x11A8, 0x11C3))
     unstable = set(order) | set(others) | seconds  # as in build()
-    first = sorted(pairs, key=lambda c: pairs[c])
+    second = sorted({b for _, b in pairs.values()})
+    by_second = [sorted((a, c) for c, (a, have) in pairs.items() if have == b) for b in second]
     assert all(NFC(chr(c)) == chr(c) for c in ALL if c not in unstable)
     write("unicode_nfc.h", "normal form C as in Unicode 9",
           table("orders", [x for r in ranges_with(order) for x in r[:3]],
                 "combining marks: the gap before each range, its length, and the rank of its class; "
                 "build() sums them", "static"),
-          table("pairs", [x for a, c in zip(differences([pairs[c][0] for c in first]), first)
-                          for x in (a, pairs[c][1], c)],
-                "a minus the previous a, b, and their composition, sorted by a and b; build() sums the differences",
-                "static"),
+          table("pairs", [x for gap, all in zip(differences(second), by_second)
+                          for x in [gap, len(all)] +
+                          [y for d, (_, c) in zip(differences([a for a, _ in all]), all) for y in (d, c)]],
+                "for each second character of a pair the gap before it, and the number of its pairs; for each of "
+                "these the gap before its first character, and the composition"),
           table("others", [x for r in ranges_with({c: len(d) for c, d in others.items()})
                            for x in r[:3] + [y for c in r[3] for y in others[c]]],
                 "for each range the gap before it, its length, and n; for each of its characters the n of "
