@@ -161,20 +161,8 @@ static bool is_pid_and_number(const char *s)
            s[digits + 9] == '\0';
 }
 
-static void remove_directory(const char *home, const char *path)
-{
-    (void)home;
-    fm_temporary_rmdir(-1, path);
-}
-
-static void remove_file(const char *home, const char *path)
-{
-    (void)home;
-    unlink(path);
-}
-
-/* Call `act` for each temporary of this machine in `home` whose name begins with this prefix and
- * which no process has locked.  Failures are ignored: another run can try again. */
+/* Remove each temporary of this machine in `home` whose name begins with this prefix and which no
+ * process has locked, or call `act` for it.  Failures are ignored: another run can try again. */
 static void each_left(const char *home, const char *begin, bool directory,
                       void (*act)(const char *home, const char *path))
 {
@@ -194,8 +182,13 @@ static void each_left(const char *home, const char *begin, bool directory,
                                 (directory ? O_DIRECTORY : 0));
         if (fd < 0)
             continue;
-        if (flock(fd, LOCK_EX | LOCK_NB) == 0)
+        bool left = flock(fd, LOCK_EX | LOCK_NB) == 0;
+        if (left && act)
             act(home, path);
+        else if (left && directory)
+            fm_temporary_rmdir(-1, path);
+        else if (left)
+            unlink(path);
         close(fd);
     }
     fm_file_list_release(&list);
@@ -238,7 +231,7 @@ char *fm_temporary_new(const char *path, const char *kind, bool directory, int *
         fm_fail(err, FM_ECREATE, "cannot create '%.64s...': the name is too long", path);
         return NULL;
     }
-    each_left(home, begin, directory, directory ? remove_directory : remove_file);
+    each_left(home, begin, directory, NULL);
     int s = claim_slot();
     if (s < 0) {
         fm_fail(err, FM_EBUG, "cannot create '%s': %d outputs are open already", path,
