@@ -98,16 +98,10 @@ static int find_line(struct fm_documents *d, size_t from, size_t *size, size_t *
                     d->file.path, d->line + 1, FM_DOCUMENT_BYTES_MAX);
             return d->rows ? err->code : fm_advise(err, FM_ADVISE_ROWS);
         }
-        if (!end && d->at == d->file.size) {
-            *there = held > from;
-            *size = held - from;
-            *next = held;
-            return FM_OK;
-        }
-        if (end) {
-            *there = true;
+        if (end || d->at == d->file.size) {
+            *there = end || held > from;
             *size = so_far - from;
-            *next = so_far + 1;
+            *next = so_far + (end != NULL);
             return FM_OK;
         }
         seen = held;
