@@ -38,17 +38,16 @@ static size_t part_count(const struct fm_adapter *a, uint32_t k, enum fm_lora pa
     return 0;
 }
 
-/* Allocate memory for the sizes a->M, a->r and so on; widths (M, E), or NULL: all 0. */
-static int take(struct fm_adapter *a, const uint32_t *widths, struct fm_err *err)
+/* Allocate memory for the sizes a->M, a->r and so on; widths (M, E), or NULL: all are `width`. */
+static int take(struct fm_adapter *a, const uint32_t *widths, int width, struct fm_err *err)
 {
     size_t E = (size_t)a->E, n = (size_t)a->M * E, H = (size_t)a->H, total = 0;
     a->widths = fm_alloc(n, sizeof *a->widths, "adapter widths", err);
     a->offset = fm_alloc(n + 1, sizeof *a->offset, "adapter offsets", err);
     if (!a->widths || !a->offset)
         goto out;
-    if (widths)
-        memcpy(a->widths, widths, n * sizeof *widths);
     for (size_t i = 0; i < n; i++) {
+        a->widths[i] = widths ? widths[i] : (uint32_t)width;
         size_t per_rank = FM_LORA_PARTS / 2 * (H + a->widths[i]), floats = H + a->biased;
         if (a->down) /* whole layers */
             floats = (i + 1) % E
@@ -73,26 +72,21 @@ int fm_adapter_init(struct fm_adapter *a, int M, int E, int H, int r, float alph
                     const uint32_t *widths, struct fm_err *err)
 {
     *a = (struct fm_adapter){.M = M, .E = E, .H = H, .r = r, .alpha = alpha};
-    return take(a, widths, err);
+    return take(a, widths, 0, err);
 }
 
 int fm_adapter_init_routers(struct fm_adapter *a, int M, int E, int H, bool biased,
                             struct fm_err *err)
 {
     *a = (struct fm_adapter){.router = true, .biased = biased, .M = M, .E = E, .H = H};
-    return take(a, NULL, err);
+    return take(a, NULL, 0, err);
 }
 
 int fm_adapter_init_down(struct fm_adapter *a, int M, int E, int H, int I, enum fm_dtype dtype,
                          struct fm_err *err)
 {
     *a = (struct fm_adapter){.down = true, .dtype = dtype, .M = M, .E = E, .H = H};
-    uint32_t *widths = fm_alloc((size_t)M * (size_t)E, sizeof *widths, "adapter widths", err);
-    for (int i = 0; widths && i < M * E; i++)
-        widths[i] = (uint32_t)I;
-    int rc = widths ? take(a, widths, err) : err->code;
-    free(widths);
-    return rc;
+    return take(a, NULL, I, err);
 }
 
 void fm_adapter_release(struct fm_adapter *a)
