@@ -6,10 +6,9 @@
 
 #include "lib/block/pass.h"
 
-/* `names`: those of the same activation. */
-static int read_as(struct fm_config *c, const char *const *names, const struct fm_keys *keys,
-                   struct fm_err *err)
+static int read(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
 {
+    const char *const names[] = {"silu", c->expert->bias ? NULL : "swigluoai", NULL};
     double alpha = 1.702, limit = 7;
     int which, rc = fm_keys_word(&which, keys, "hidden_act", names, err);
     if (!rc)
@@ -19,18 +18,6 @@ static int read_as(struct fm_config *c, const char *const *names, const struct f
     c->alpha = (float)alpha;
     c->limit = (float)limit;
     return rc;
-}
-
-static int read(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
-{
-    static const char *const names[] = {"silu", NULL};
-    return read_as(c, names, keys, err);
-}
-
-static int read_unbiased(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
-{
-    static const char *const names[] = {"silu", "swigluoai", NULL};
-    return read_as(c, names, keys, err);
 }
 
 static void activate(const struct fm_pass *p, bool mlp, struct fm_out h, const float *gu, int n,
@@ -51,4 +38,4 @@ const struct fm_expert_form fm_swiglu_clamped = {
     .rows = 2, .bias = true, .read = read, .activate = activate, .activate_back = activate_back};
 
 const struct fm_expert_form fm_swiglu_clamped_unbiased = {
-    .rows = 2, .read = read_unbiased, .activate = activate, .activate_back = activate_back};
+    .rows = 2, .read = read, .activate = activate, .activate_back = activate_back};

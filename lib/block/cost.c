@@ -31,13 +31,13 @@ double fm_cost_lm_head(const struct fm_config *c)
 }
 
 /* Boundaries, norms and their gradients take 8 H floats, 4 H more with output norms or a residual
- * scale, and 8 H more if experts and MLP are apart; the rows of K experts take K H. */
+ * scale, and 8 H more if experts and MLP are apart; the MLP's gate, up, activation and their
+ * gradients take 6 times its width; the rows of K experts take K H. */
 uint64_t fm_cost_token_floats(const struct fm_config *c)
 {
     uint64_t H = (uint64_t)c->H, mlp = (uint64_t)(c->dense > c->shared ? c->dense : c->shared);
     uint64_t output = c->output_norms || c->residual_scale != 1 ? 4 : 0, apart = c->apart ? 8 : 0;
-    return (8 + output + apart) * H + c->attention->scratch(c) + fm_mlp_floats(mlp) +
-           (uint64_t)c->K * H;
+    return (8 + output + apart) * H + c->attention->scratch(c) + 6 * mlp + (uint64_t)c->K * H;
 }
 
 /* Input, output and gradient of the row (H each); the products of gate_up (r I) and the activation

@@ -18,13 +18,6 @@ void fm_mlp_backward(const struct fm_pass *pass, float *kept, float *dx, const f
 /* Operations of the products for one token of layer l, forward. */
 double fm_mlp_flops(const struct fm_config *config, int l);
 
-/* Floats per token that forward and backward use, with D channels: gate, up, the activation, and
- * their gradients. */
-static inline uint64_t fm_mlp_floats(uint64_t D)
-{
-    return 6 * D;
-}
-
 /* Parameters of one channel. */
 static inline uint64_t fm_mlp_channel_params(int H)
 {

@@ -19,12 +19,11 @@
 static int read(struct fm_config *c, const void *options, const struct fm_keys *keys,
                 struct fm_err *err)
 {
-    const struct fm_shortconv_options *o = options;
     struct fm_shortconv *s = c->shortconv = fm_alloc(1, sizeof *s, "attention settings", err);
     if (!s)
         return err->code;
     s->W = 3;
-    if (fm_gqa.read(c, &o->full, keys, err) ||
+    if (fm_gqa.read(c, options, keys, err) ||
         fm_keys_layers(&s->conv, c->L, keys->json, "layer_types", "conv", "full_attention", err))
         return err->code;
     return fm_keys_size_opt(&s->W, keys->json, "conv_L_cache", FILTER_MAX, err);

@@ -8,12 +8,8 @@
 #include "lib/block/block.h"
 #include "lib/block/gqa.h"
 
-/* Options of a family: the options of its attention layers. */
-struct fm_shortconv_options {
-    struct fm_gqa_options full;
-};
-
-/* Values read from config.json; struct fm_gqa has the values of the attention layers. */
+/* Values read from config.json; struct fm_gqa has the values of the attention layers, for which are
+ * a family's options: struct fm_gqa_options. */
 struct fm_shortconv {
     struct fm_layers conv; /* the layers with a convolution */
     int W;                 /* width of the convolution, in tokens */

@@ -32,8 +32,8 @@ static const struct fm_weight weights[] = {
 
 static const struct fm_deepseek_layers layers = {.dense = 2, .dense_key = "num_dense_layers"};
 
-static const struct fm_shortconv_options attention = {
-    .full = {.qk_norm = FM_QK_NORM_HEAD, .other_layers = true, .rope = {.theta = 1e6}}};
+static const struct fm_gqa_options attention = {
+    .qk_norm = FM_QK_NORM_HEAD, .other_layers = true, .rope = {.theta = 1e6}};
 
 static const struct fm_scored_options router = {
     .sigmoid = true, .renormalised = true, .norm_key = true, .eps = 1e-6, .scale = 1};
