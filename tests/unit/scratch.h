@@ -96,6 +96,17 @@ static inline bool scratch_same(const char *a, const char *b)
     return same;
 }
 
+/* Flip a bit of the byte at `at`; below 0 it counts from the end. */
+static inline void scratch_flip(const char *path, long at)
+{
+    int whence = at < 0 ? SEEK_END : SEEK_SET;
+    FILE *f = fopen(path, "r+b");
+    scratch_check(f && fseek(f, at, whence) == 0, path);
+    int c = fgetc(f);
+    scratch_check(c != EOF && fseek(f, at, whence) == 0 && fputc(c ^ 0x10, f) != EOF, path);
+    scratch_check(fclose(f) == 0, path);
+}
+
 /* "dir/name", in one of four rotating buffers. */
 static inline const char *scratch_inside(const char *dir, const char *name)
 {

@@ -486,11 +486,7 @@ TEST(a_corrupt_input_is_found_while_copied)
     write_stage(path_c);
     assert_ok(fm_bundle_open(&in, path_c, &err));
     const struct fm_member *m = fm_bundle_find(&in, FM_MEMBER_RANKING);
-    FILE *f = fopen(path_c, "r+b");
-    assert_non_null(f);
-    assert_int_equal(fseek(f, (long)m->offset + 99, SEEK_SET), 0);
-    fputc(ranking_bytes[99] ^ 1, f);
-    fclose(f);
+    scratch_flip(path_c, (long)m->offset + 99);
     struct fm_part part = {.name = m->name, .size = m->size, .from = &in, .member = m};
     unlink(path_a);
     assert_fails(fm_bundle_begin(&w, path_a, false, new_manifest("rank"), &part, 1, &err),

@@ -181,13 +181,7 @@ TEST(a_flipped_bit_is_found)
     struct fm_journal_item item[FM_JOURNAL_ITEMS_MAX];
     struct fm_digest d = params(1);
     bool found;
-    FILE *f = fopen(path, "r+b");
-    assert_non_null(f);
-    assert_int_equal(fseek(f, -100, SEEK_END), 0);
-    int c = fgetc(f);
-    assert_int_equal(fseek(f, -100, SEEK_END), 0);
-    fputc(c ^ 1, f);
-    assert_int_equal(fclose(f), 0);
+    scratch_flip(path, -100);
     init_arrays(&x, 0);
     assert_ok(fm_journal_open(&j, NULL, path, "fm-test", &d, &found, &err));
     assert_fails(fm_journal_read(&j, item, list(item, &x), &err), FM_EFORMAT, "damaged");

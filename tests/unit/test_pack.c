@@ -1,4 +1,5 @@
 /* Packing and exporting give the right contents, and the same bytes however they are run. */
+#include <fcntl.h>
 #include <math.h>
 
 #include "lib/base/pool.h"
@@ -69,12 +70,10 @@ static void change_shard(void *self, const char *stage, uint64_t done, uint64_t 
     (void)done, (void)total, (void)unit;
     if (!*shard || strcmp(stage, "weights") != 0)
         return;
-    FILE *f = fopen(*shard, "r+b");
-    scratch_check(f && fstat(fileno(f), &st) == 0 && fseek(f, -2, SEEK_END) == 0, *shard);
-    int c = fgetc(f);
-    scratch_check(fseek(f, -2, SEEK_END) == 0 && fputc(c ^ 1, f) != EOF && fflush(f) == 0, *shard);
+    scratch_check(stat(*shard, &st) == 0, *shard);
+    scratch_flip(*shard, -2);
     struct timespec times[2] = {st.st_atim, st.st_mtim};
-    scratch_check(futimens(fileno(f), times) == 0 && fclose(f) == 0, *shard);
+    scratch_check(utimensat(AT_FDCWD, *shard, times, 0) == 0, *shard);
     *shard = NULL;
 }
 

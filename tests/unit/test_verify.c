@@ -87,7 +87,7 @@ TEST(a_flipped_byte_anywhere_in_the_weights_is_named)
             continue;
         for (uint64_t at = 3; at < m->size; at += m->size / 9 + 1, flips++) {
             verify_copy_file(verify_bundle, verify_edited);
-            verify_flip(verify_edited, (long)(m->offset + at));
+            scratch_flip(verify_edited, (long)(m->offset + at));
             assert_int_equal(verify(verify_edited, NULL), FM_EDIFF);
             assert_non_null(strstr(verify_found, m->name));
         }
@@ -290,14 +290,14 @@ TEST(findings_are_the_same_on_any_number_of_threads)
 {
     char one[sizeof verify_found];
     verify_copy_file(verify_bundle, verify_edited);
-    verify_flip(verify_edited,
+    scratch_flip(verify_edited,
                 tensor_offset(verify_bundle, "weights/layers-00000.safetensors", "layers.0.down") +
                     (long)(1 << 16));
     struct fm_bundle b = {0};
     GIVEN_TRY(fm_bundle_open(&b, verify_bundle, &given_err));
     for (size_t i = 0; i < b.members; i++)
         if (strncmp(b.member[i].name, FM_MEMBER_WEIGHTS, strlen(FM_MEMBER_WEIGHTS)) == 0)
-            verify_flip(verify_edited, (long)(b.member[i].offset + b.member[i].size - 7));
+            scratch_flip(verify_edited, (long)(b.member[i].offset + b.member[i].size - 7));
     fm_bundle_close(&b);
     assert_int_equal(verify(verify_edited, NULL), FM_EDIFF);
     memcpy(one, verify_found, sizeof verify_found);

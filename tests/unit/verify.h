@@ -86,16 +86,6 @@ static inline const char *verify_dir_of(const struct fm_layout *layout)
     return verify_dir[i];
 }
 
-/* Flip one bit of the byte at `at`. */
-static inline void verify_flip(const char *path, long at)
-{
-    FILE *f = fopen(path, "r+b");
-    scratch_check(f && fseek(f, at, SEEK_SET) == 0, path);
-    int c = fgetc(f);
-    scratch_check(c != EOF && fseek(f, at, SEEK_SET) == 0 && fputc(c ^ 0x10, f) != EOF, path);
-    scratch_check(fclose(f) == 0, path);
-}
-
 static inline void verify_run(const char *fmt, ...) FM_PRINTF(1, 2);
 static inline void verify_run(const char *fmt, ...)
 {
