@@ -69,8 +69,11 @@ static inline struct fm_export_report export_as(const char *path, struct fm_expo
     return report;
 }
 
-/* The findings of the last verification, one per line. */
-static char found[4096];
+/* The findings of the last verification, one per line, its error and its report. */
+static char found[65536];
+static struct fm_err verify_said;
+static struct fm_verify_report verify_report;
+static struct fm_progress verify_progress; /* of the runs; zero: no messages */
 
 static inline void keep_finding(void *self, const char *item, const char *what)
 {
@@ -79,22 +82,29 @@ static inline void keep_finding(void *self, const char *item, const char *what)
     snprintf(found + used, sizeof found - used, "%s: %s\n", item, what);
 }
 
-static inline int verify(const char *path, const char *against, struct fm_err *err)
+static inline int verify_as(const char *path, const char *against, bool function, const char *model)
 {
-    struct fm_run_options run = {.machine.device = "ref"};
+    struct fm_run_options run = {.inputs.model = model,
+                                 .inputs.tokens = {{.path = GIVEN_MODEL "/tokens.npy"}},
+                                 .machine.device = "ref",
+                                 .progress = verify_progress,
+                                 .machine.memory = (uint64_t)256 << 20};
     struct fm_verify_options options = {
-        .target = path, .against = against, .finding = keep_finding};
-    struct fm_verify_report report;
-    *err = (struct fm_err){0};
+        .target = path, .against = against, .function = function, .finding = keep_finding};
+    verify_said = (struct fm_err){0};
     found[0] = '\0';
-    return fm_verify(&run, &options, &report, err);
+    return fm_verify(&run, &options, &verify_report, &verify_said);
+}
+
+static inline int verify(const char *path, const char *against)
+{
+    return verify_as(path, against, false, NULL);
 }
 
 static inline void expect_whole(const char *path)
 {
-    struct fm_err err;
-    if (verify(path, bundle, &err) != FM_OK)
-        fail_msg("%s: %s %s", path, err.text, found);
+    if (verify(path, bundle) != FM_OK)
+        fail_msg("%s: %s %s", path, verify_said.text, found);
 }
 
 static inline cJSON *read_json(const char *dir, const char *name)

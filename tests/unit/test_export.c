@@ -248,8 +248,8 @@ TEST(a_padded_width_needs_the_whole_bundle_and_every_byte_counts)
     write_head();
     o.pad_multiple = 7;
     export_as(scratch("padded"), o);
-    assert_fails(verify(scratch("padded"), scratch("head.fm"), &err), FM_EFORMAT,
-                 "the complete bundle is needed");
+    assert_int_equal(verify(scratch("padded"), scratch("head.fm")), FM_EFORMAT);
+    assert_non_null(strstr(verify_said.text, "the complete bundle is needed"));
     /* The last channel of the last expert, first in down, then in gate_up. */
     struct fm_file f;
     struct fm_safetensors st = {0};
@@ -261,7 +261,7 @@ TEST(a_padded_width_needs_the_whole_bundle_and_every_byte_counts)
     for (int i = 0; i < 2; i++) {
         const struct fm_tensor *t = fm_safetensors_find(&st, names[i]);
         scratch_flip(scratch("padded/model.safetensors"), (long)(t->offset + t->size - 2));
-        assert_int_equal(verify(scratch("padded"), bundle, &err), FM_EDIFF);
+        assert_int_equal(verify(scratch("padded"), bundle), FM_EDIFF);
         assert_non_null(strstr(found, names[i]));
         assert_non_null(strstr(found, "layer 2, expert 4: channels"));
     }

@@ -10,7 +10,7 @@ static bool ends_at_boundaries(const struct fm_layout *layout)
     struct fm_exportplan p = {0};
     const struct fm_export_options o = {.layout = layout};
     bool all = true;
-    GIVEN_TRY(fm_opened_open(&from, verify_bundle, FM_OPENED_CHECKSUMS, &given_err));
+    GIVEN_TRY(fm_opened_open(&from, bundle, FM_OPENED_CHECKSUMS, &given_err));
     GIVEN_TRY(fm_exportplan_begin(&p, &from, &o, &given_err));
     fm_exportplan_widths(&p, 3);
     for (size_t i = 0; i < fm_opened_experts(&from); i++)
@@ -23,13 +23,13 @@ static bool ends_at_boundaries(const struct fm_layout *layout)
 TEST(exports_verify_against_the_first_members)
 {
     struct fm_bundle b = {0};
-    GIVEN_TRY(fm_bundle_open(&b, verify_bundle, &given_err));
+    GIVEN_TRY(fm_bundle_open(&b, bundle, &given_err));
     const struct fm_member *m = fm_bundle_find(&b, FM_MEMBER_SEGMENTS);
     long end = (long)(m->offset + (m->size + 511) / 512 * 512);
-    verify_copy_file(verify_bundle, verify_edited);
+    verify_copy_file(bundle, verify_edited);
     assert_int_equal(truncate(verify_edited, end), 0);
     for (int i = 0; fm_layouts[i]; i++) {
-        assert_int_equal(verify(verify_dir[i], verify_bundle), FM_OK);
+        assert_int_equal(verify(verify_dir[i], bundle), FM_OK);
         assert_string_equal(verify_report.kind, fm_layouts[i]->name);
         assert_int_equal(verify_report.index, 3);
         int rc = verify(verify_dir[i], verify_edited);
@@ -58,17 +58,17 @@ TEST(a_flipped_byte_in_an_export_is_named)
         for (size_t t = 0; t < st.count; t += st.count / 7 + 1) {
             long at = (long)(st.tensor[t].offset + st.tensor[t].size / 3);
             scratch_flip(file, at);
-            assert_int_equal(verify(to, verify_bundle), FM_EDIFF);
+            assert_int_equal(verify(to, bundle), FM_EDIFF);
             /* Gate and up are rebuilt together: the finding names the gate. */
             char name[FM_ST_NAME_BYTES_MAX + 1];
             snprintf(name, sizeof name, "%s", st.tensor[t].name);
             char *up = strstr(name, ".w3.");
             if (up)
                 up[2] = '1';
-            assert_non_null(strstr(verify_found, name));
+            assert_non_null(strstr(found, name));
             scratch_flip(file, at);
         }
-        assert_int_equal(verify(to, verify_bundle), FM_OK);
+        assert_int_equal(verify(to, bundle), FM_OK);
         fm_safetensors_close(&st);
     }
 }
@@ -94,9 +94,9 @@ TEST(a_value_that_is_not_finite_is_named)
         scratch_check(fclose(w) == 0, file);
         fm_safetensors_close(&st);
         fm_file_close(&f);
-        assert_int_equal(verify(to, verify_bundle), FM_EDIFF);
+        assert_int_equal(verify(to, bundle), FM_EDIFF);
         snprintf(line, sizeof line, "%s: %s\n", name[i], what[i]);
-        assert_non_null(strstr(verify_found, line));
+        assert_non_null(strstr(found, line));
     }
 }
 
@@ -115,10 +115,9 @@ TEST(a_tail_of_a_padded_export_must_be_zero)
     scratch_flip(file, (long)(t->offset + t->size - 1));
     fm_safetensors_close(&st);
     fm_file_close(&f);
-    assert_int_equal(verify(to, verify_bundle), FM_EDIFF);
-    assert_non_null(strstr(verify_found,
-                           "experts.3.w1.weight: layer 2, expert 3: channels from 15 on are "
-                           "not all zero"));
+    assert_int_equal(verify(to, bundle), FM_EDIFF);
+    assert_non_null(strstr(found, "experts.3.w1.weight: layer 2, expert 3: channels from 15 on are "
+                                  "not all zero"));
 }
 
 TEST(files_that_are_missing_extra_or_edited_are_named)
@@ -128,28 +127,28 @@ TEST(files_that_are_missing_extra_or_edited_are_named)
     verify_copy_dir(verify_dir_of(&fm_layout_ragged), to);
     snprintf(file, sizeof file, "%s/stray.txt", to);
     verify_copy_file(GIVEN_MODEL "/config.json", file);
-    assert_int_equal(verify(to, verify_bundle), FM_EDIFF);
-    assert_string_equal(verify_found, "stray.txt: is not a file of this export\n");
+    assert_int_equal(verify(to, bundle), FM_EDIFF);
+    assert_string_equal(found, "stray.txt: is not a file of this export\n");
     assert_int_equal(remove(file), 0);
     snprintf(file, sizeof file, "%s/modeling_fm.py", to);
     assert_int_equal(remove(file), 0);
-    assert_int_equal(verify(to, verify_bundle), FM_EDIFF);
-    assert_non_null(strstr(verify_found, "modeling_fm.py: "));
+    assert_int_equal(verify(to, bundle), FM_EDIFF);
+    assert_non_null(strstr(found, "modeling_fm.py: "));
     static const char *const text[] = {"config.json", "modeling_fm.py", "fm-export.json"};
     for (int i = 0; i < 3; i++) {
         verify_copy_dir(verify_dir_of(&fm_layout_ragged), to);
         snprintf(file, sizeof file, "%s/%s", to, text[i]);
         FILE *f = fopen(file, "ab");
         scratch_check(f && fputc('\n', f) != EOF && fclose(f) == 0, file);
-        assert_int_equal(verify(to, verify_bundle), FM_EDIFF);
-        assert_memory_equal(verify_found, text[i], strlen(text[i]));
+        assert_int_equal(verify(to, bundle), FM_EDIFF);
+        assert_memory_equal(found, text[i], strlen(text[i]));
     }
     /* The owner may edit the model card. */
     verify_copy_dir(verify_dir_of(&fm_layout_ragged), to);
     snprintf(file, sizeof file, "%s/README.md", to);
     FILE *f = fopen(file, "ab");
     scratch_check(f && fputs("Mine.\n", f) >= 0 && fclose(f) == 0, file);
-    assert_int_equal(verify(to, verify_bundle), FM_OK);
+    assert_int_equal(verify(to, bundle), FM_OK);
 }
 
 /* The spaces that pad the header have room for the extra tensor's entry. */
@@ -176,8 +175,8 @@ TEST(a_tensor_too_many_is_named)
     scratch_check(fwrite("\0\0\0\0\0\0\0", 1, 8, f) == 8, file);
     scratch_check(fseek(f, 8 + (end - header), SEEK_SET) == 0, file);
     scratch_check(fputs(more, f) >= 0 && fclose(f) == 0, file);
-    assert_int_equal(verify(to, verify_bundle), FM_EDIFF);
-    assert_string_equal(verify_found, "more: does not belong in model.safetensors\n");
+    assert_int_equal(verify(to, bundle), FM_EDIFF);
+    assert_string_equal(found, "more: does not belong in model.safetensors\n");
 }
 
 TEST(an_export_of_another_budget_does_not_pass_for_this_one)
@@ -186,11 +185,11 @@ TEST(an_export_of_another_budget_does_not_pass_for_this_one)
     for (int i = 0; fm_layouts[i]; i++) {
         verify_copy_dir(verify_dir[i], to);
         verify_run("sed -i 's/\"index\": 3/\"index\": 1/' %s/fm-export.json", to);
-        assert_int_equal(verify(to, verify_bundle), FM_EDIFF);
+        assert_int_equal(verify(to, bundle), FM_EDIFF);
         bool family = fm_layouts[i]->all_members,
              shapes = !family && fm_layouts[i] != &fm_layout_padded;
         const char *all = family ? "config.json: differs" : "layer";
-        assert_non_null(strstr(verify_found, shapes ? "does not have the type and shape" : all));
+        assert_non_null(strstr(found, shapes ? "does not have the type and shape" : all));
     }
 }
 
@@ -206,17 +205,17 @@ TEST(impossible_values_in_fm_export_json_are_refused)
     for (size_t i = 0; i < sizeof edit / sizeof *edit; i++) {
         verify_copy_dir(verify_dir_of(&fm_layout_ragged), to);
         verify_run("sed -i '%s' %s/fm-export.json", edit[i], to);
-        assert_int_equal(verify(to, verify_bundle), FM_EFORMAT);
+        assert_int_equal(verify(to, bundle), FM_EFORMAT);
     }
     verify_copy_dir(verify_dir_of(&fm_layout_ragged), to);
     verify_run("sed -i 's/\"schema\": 1/\"schema\": 2/' %s/fm-export.json", to);
-    assert_int_equal(verify(to, verify_bundle), FM_EFORMAT);
+    assert_int_equal(verify(to, bundle), FM_EFORMAT);
     assert_non_null(strstr(verify_said.text, "schema is 2, and this program reads schema 1 only"));
     /* A shard size of one byte means many files, none of which exists. */
     verify_copy_dir(verify_dir_of(&fm_layout_ragged), to);
     verify_run("sed -i 's/\"shard_size\": [0-9]*/\"shard_size\": 1/' %s/fm-export.json", to);
-    assert_int_equal(verify(to, verify_bundle), FM_EDIFF);
-    assert_non_null(strstr(verify_found, "model-00001-of-"));
+    assert_int_equal(verify(to, bundle), FM_EDIFF);
+    assert_non_null(strstr(found, "model-00001-of-"));
 }
 
 /* Replace the export as fm-pack --export --force would, while the weights are read. */
@@ -237,13 +236,13 @@ TEST(an_export_that_is_replaced_meanwhile_is_not_judged)
     verify_copy_dir(verify_dir_of(&fm_layout_ragged), to);
     verify_copy_dir(verify_dir_of(&fm_layout_padded), scratch("copy-new"));
     verify_progress = (struct fm_progress){.report = replace_once, .self = &replaced};
-    assert_int_equal(verify(to, verify_bundle), FM_EIO);
+    assert_int_equal(verify(to, bundle), FM_EIO);
     verify_progress = (struct fm_progress){0};
     assert_true(replaced);
     assert_non_null(strstr(verify_said.text, "copy' was replaced while it was read"));
-    assert_string_equal(verify_found, "");
+    assert_string_equal(found, "");
     assert_int_equal(verify_report.failed, 0);
-    assert_int_equal(verify(to, verify_bundle), FM_OK);
+    assert_int_equal(verify(to, bundle), FM_OK);
     assert_string_equal(verify_report.kind, "padded");
 }
 
