@@ -175,6 +175,16 @@ static inline struct fm_export_options form(int i)
     return kind_of(i)->capped ? capped(0.39, 1) : form_of(kind_of(i)->layout);
 }
 
+/* Flip a bit of the byte that is `back` bytes before the end of a tensor of a weight file. */
+static inline void flip_tensor(const char *path, const char *name, uint64_t back)
+{
+    struct golden made;
+    golden_open(&made, path);
+    const struct fm_tensor *t = fm_safetensors_find(&made.st, name);
+    scratch_flip(path, (long)(t->offset + t->size - back));
+    golden_close(&made);
+}
+
 /* Bytes of all tensors in the weight files of a directory. */
 static inline uint64_t tensor_bytes(const char *dir)
 {
@@ -184,14 +194,11 @@ static inline uint64_t tensor_bytes(const char *dir)
     FILE *p = popen(command, "r");
     scratch_check(p != NULL, command);
     while (fscanf(p, "%1023s", path) == 1) {
-        struct fm_file f;
-        struct fm_safetensors st = {0};
-        GIVEN_TRY(fm_file_open(&f, path, &given_err));
-        GIVEN_TRY(fm_safetensors_open(&st, &f, 0, f.size, &given_err));
-        for (size_t i = 0; i < st.count; i++)
-            bytes += st.tensor[i].size;
-        fm_safetensors_close(&st);
-        fm_file_close(&f);
+        struct golden made;
+        golden_open(&made, path);
+        for (size_t i = 0; i < made.st.count; i++)
+            bytes += made.st.tensor[i].size;
+        golden_close(&made);
     }
     pclose(p);
     return bytes;

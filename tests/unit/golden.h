@@ -1,6 +1,6 @@
 /*
- * Golden numbers for tests: tensors of a golden.safetensors by name, and the largest difference of
- * an array from one, relative to the tensor's largest value.
+ * Golden numbers for tests: tensors of golden.safetensors or of another file by name, and the
+ * largest difference of an array from one, relative to the tensor's largest value.
  */
 #ifndef FM_TESTS_GOLDEN_H
 #define FM_TESTS_GOLDEN_H

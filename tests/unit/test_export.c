@@ -161,16 +161,13 @@ static void check_index(const char *dir)
     cJSON_ArrayForEach(entry, map)
     {
         char path[1024];
-        struct fm_file f;
-        struct fm_safetensors st = {0};
+        struct golden shard;
         snprintf(path, sizeof path, "%s/%s", dir, entry->valuestring);
-        GIVEN_TRY(fm_file_open(&f, path, &given_err));
-        GIVEN_TRY(fm_safetensors_open(&st, &f, 0, f.size, &given_err));
-        const struct fm_tensor *t = fm_safetensors_find(&st, entry->string);
+        golden_open(&shard, path);
+        const struct fm_tensor *t = fm_safetensors_find(&shard.st, entry->string);
         assert_non_null(t);
         sum += (double)t->size;
-        fm_safetensors_close(&st);
-        fm_file_close(&f);
+        golden_close(&shard);
     }
     assert_true(sum == total);
     cJSON_Delete(index);
@@ -251,21 +248,14 @@ TEST(a_padded_width_needs_the_whole_bundle_and_every_byte_counts)
     assert_int_equal(verify(scratch("padded"), scratch("head.fm")), FM_EFORMAT);
     assert_non_null(strstr(verify_said.text, "the complete bundle is needed"));
     /* The last channel of the last expert, first in down, then in gate_up. */
-    struct fm_file f;
-    struct fm_safetensors st = {0};
-    GIVEN_TRY(fm_file_open(&f, scratch("padded/model.safetensors"), &given_err));
-    GIVEN_TRY(fm_safetensors_open(&st, &f, 0, f.size, &given_err));
-    fm_file_close(&f);
     static const char *const names[] = {"model.layers.2.mlp.experts.down",
                                         "model.layers.2.mlp.experts.gate_up"};
     for (int i = 0; i < 2; i++) {
-        const struct fm_tensor *t = fm_safetensors_find(&st, names[i]);
-        scratch_flip(scratch("padded/model.safetensors"), (long)(t->offset + t->size - 2));
+        flip_tensor(scratch("padded/model.safetensors"), names[i], 2);
         assert_int_equal(verify(scratch("padded"), bundle), FM_EDIFF);
         assert_non_null(strstr(found, names[i]));
         assert_non_null(strstr(found, "layer 2, expert 4: channels"));
     }
-    fm_safetensors_close(&st);
 }
 
 TEST(a_layer_is_as_wide_as_its_widest_expert)
@@ -306,22 +296,19 @@ TEST(an_elastic_export_holds_every_member)
     double start = cJSON_GetObjectItemCaseSensitive(config, "fm_budget")->valuedouble;
     assert_true(start == cJSON_GetArrayItem(budgets, 5)->valuedouble);
     cJSON_Delete(config);
-    struct fm_file f;
-    struct fm_safetensors st = {0};
-    GIVEN_TRY(fm_file_open(&f, scratch("elastic/model.safetensors"), &given_err));
-    GIVEN_TRY(fm_safetensors_open(&st, &f, 0, f.size, &given_err));
+    struct golden made;
+    golden_open(&made, scratch("elastic/model.safetensors"));
     for (int l = 0; l < GIVEN_L; l++) {
         char name[64];
         uint16_t value;
         snprintf(name, sizeof name, "model.layers.%d.mlp.experts.budget", l);
-        const struct fm_tensor *t = fm_safetensors_find(&st, name);
+        const struct fm_tensor *t = fm_safetensors_find(&made.st, name);
         assert_non_null(t);
         assert_true(t->dtype == FM_F16 && t->dims == 1 && t->shape[0] == 1);
-        GIVEN_TRY(fm_file_read(&f, t->offset, &value, 2, &given_err));
+        GIVEN_TRY(fm_file_read(&made.file, t->offset, &value, 2, &given_err));
         assert_int_equal(value, 0xbc00); /* -1 */
     }
-    fm_safetensors_close(&st);
-    fm_file_close(&f);
+    golden_close(&made);
 }
 
 TEST(every_member_of_an_elastic_export_is_padded)

@@ -47,21 +47,18 @@ TEST(a_flipped_byte_in_an_export_is_named)
     for (int i = 0; fm_layouts[i]; i++) {
         const char *to = scratch("copy");
         char file[600];
-        struct fm_file f;
-        struct fm_safetensors st = {0};
+        struct golden made;
         verify_copy_dir(verify_dir[i], to);
         snprintf(file, sizeof file, "%s/%s", to,
                  fm_layouts[i]->files ? "layers-00001.safetensors" : "model.safetensors");
-        GIVEN_TRY(fm_file_open(&f, file, &given_err));
-        GIVEN_TRY(fm_safetensors_open(&st, &f, 0, f.size, &given_err));
-        fm_file_close(&f);
-        for (size_t t = 0; t < st.count; t += st.count / 7 + 1) {
-            long at = (long)(st.tensor[t].offset + st.tensor[t].size / 3);
+        golden_open(&made, file);
+        for (size_t t = 0; t < made.st.count; t += made.st.count / 7 + 1) {
+            long at = (long)(made.st.tensor[t].offset + made.st.tensor[t].size / 3);
             scratch_flip(file, at);
             assert_int_equal(verify(to, bundle), FM_EDIFF);
             /* Gate and up are rebuilt together: the finding names the gate. */
             char name[FM_ST_NAME_BYTES_MAX + 1];
-            snprintf(name, sizeof name, "%s", st.tensor[t].name);
+            snprintf(name, sizeof name, "%s", made.st.tensor[t].name);
             char *up = strstr(name, ".w3.");
             if (up)
                 up[2] = '1';
@@ -69,7 +66,7 @@ TEST(a_flipped_byte_in_an_export_is_named)
             scratch_flip(file, at);
         }
         assert_int_equal(verify(to, bundle), FM_OK);
-        fm_safetensors_close(&st);
+        golden_close(&made);
     }
 }
 
@@ -82,18 +79,15 @@ TEST(a_value_that_is_not_finite_is_named)
     const char *to = scratch("copy");
     char file[600], line[256];
     for (int i = 0; i < 2; i++) {
-        struct fm_file f;
-        struct fm_safetensors st = {0};
+        struct golden made;
         verify_copy_dir(verify_dir_of(&fm_layout_ragged), to);
         snprintf(file, sizeof file, "%s/model.safetensors", to);
-        GIVEN_TRY(fm_file_open(&f, file, &given_err));
-        GIVEN_TRY(fm_safetensors_open(&st, &f, 0, f.size, &given_err));
+        golden_open(&made, file);
         FILE *w = fopen(file, "r+b");
-        long at = (long)fm_safetensors_find(&st, name[i])->offset;
+        long at = (long)fm_safetensors_find(&made.st, name[i])->offset;
         scratch_check(w && fseek(w, at, SEEK_SET) == 0 && fputs("\377\177", w) >= 0, file);
         scratch_check(fclose(w) == 0, file);
-        fm_safetensors_close(&st);
-        fm_file_close(&f);
+        golden_close(&made);
         assert_int_equal(verify(to, bundle), FM_EDIFF);
         snprintf(line, sizeof line, "%s: %s\n", name[i], what[i]);
         assert_non_null(strstr(found, line));
@@ -104,17 +98,9 @@ TEST(a_tail_of_a_padded_export_must_be_zero)
 {
     const char *to = scratch("copy");
     char file[600];
-    struct fm_file f;
-    struct fm_safetensors st = {0};
     verify_copy_dir(verify_dir_of(&fm_layout_padded), to);
     snprintf(file, sizeof file, "%s/model.safetensors", to);
-    GIVEN_TRY(fm_file_open(&f, file, &given_err));
-    GIVEN_TRY(fm_safetensors_open(&st, &f, 0, f.size, &given_err));
-    const struct fm_tensor *t =
-        fm_safetensors_find(&st, "model.layers.2.block_sparse_moe.experts.3.w1.weight");
-    scratch_flip(file, (long)(t->offset + t->size - 1));
-    fm_safetensors_close(&st);
-    fm_file_close(&f);
+    flip_tensor(file, "model.layers.2.block_sparse_moe.experts.3.w1.weight", 1);
     assert_int_equal(verify(to, bundle), FM_EDIFF);
     assert_non_null(strstr(found, "experts.3.w1.weight: layer 2, expert 3: channels from 15 on are "
                                   "not all zero"));
