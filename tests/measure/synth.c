@@ -28,41 +28,8 @@
 #define BLOCK (1 << 16) /* elements generated at a time */
 enum { CONFIG_BYTES = 2048 };
 
-/* clang-format off */
-#define LATENT                                                                                     \
-    "  \"kv_lora_rank\": 512,\n  \"qk_nope_head_dim\": 128,\n  \"qk_rope_head_dim\": 64,\n"        \
-    "  \"v_head_dim\": 128,\n"
-#define V2                                                                                         \
-    LATENT "  \"architectures\": [\"DeepseekV2ForCausalLM\"],\n  \"model_type\": \"deepseek_v2\",\n"
-#define V3                                                                                         \
-    LATENT "  \"architectures\": [\"DeepseekV3ForCausalLM\"],\n  \"model_type\": \"deepseek_v3\",\n"
-#define LITE                                                                                       \
-    "  \"first_k_dense_replace\": 1,\n  \"n_group\": 1,\n  \"n_shared_experts\": 2,\n"            \
-    "  \"q_lora_rank\": null,\n  \"topk_group\": 1,\n"
-#define LARGE                                                                                      \
-    "  \"first_k_dense_replace\": 3,\n  \"n_group\": 8,\n  \"n_shared_experts\": 1,\n"            \
-    "  \"q_lora_rank\": 1536,\n  \"topk_group\": 4,\n"
-#define MOONLIGHT                                                                                  \
-    V3 LITE "  \"intermediate_size\": 11264,\n  \"routed_scaling_factor\": 2.446,\n"
-#define DEEPSEEK_V2_LITE V2 LITE "  \"intermediate_size\": 10944,\n"
-#define DEEPSEEK_V3 V3 LARGE "  \"intermediate_size\": 18432,\n"
-/* clang-format on */
-
-/* Models that are not a Mixtral: leading layers without experts, and keys of config.json that the
- * letters do not cover. */
-static const struct other {
-    const char *name, *keys;
-    int dense;
-} others[] = {{"moonlight", MOONLIGHT, 1},
-              {"deepseek-v2-lite", DEEPSEEK_V2_LITE, 1},
-              {"deepseek-v3", DEEPSEEK_V3, 3}};
-
 static struct fm_synth named(const struct fm_shape *x, int layers)
 {
-    struct other other = {0};
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        if (strcmp(others[i].name, x->name) == 0)
-            other = others[i];
     return (struct fm_synth){.H = x->H,
                              .I = x->I,
                              .E = x->E,
@@ -75,8 +42,6 @@ static struct fm_synth named(const struct fm_shape *x, int layers)
                              .Q = x->Q,
                              .G = x->G,
                              .C = x->C,
-                             .dense = other.dense,
-                             .keys = other.keys,
                              .dtype = FM_BF16};
 }
 
@@ -99,6 +64,8 @@ int fm_synth_parse(struct fm_synth *s, const char *shape, int layers, struct fm_
     char rest, names[256];
     const struct fm_shape *known = fm_shapes_find(shape);
     *s = known ? named(known, layers) : (struct fm_synth){.dtype = FM_BF16};
+    if (known && known->G == 0)
+        return fm_fail(err, FM_EUSAGE, "shape '%s' has latent attention", shape);
     if (known)
         return FM_OK;
     if (sscanf(shape, "%d,%d,%d,%d,%d,%d,%d%c", &s->H, &s->I, &s->E, &s->K, &s->L, &s->V, &s->T,
@@ -127,29 +94,19 @@ struct table {
     char (*name)[FM_WEIGHT_NAME_BYTES];
 };
 
-/* config.json of the model: the keys of its family, and the keys that all families have. */
 static void config_text(char text[CONFIG_BYTES], const struct fm_synth *s)
 {
-    char own[CONFIG_BYTES / 2];
-    if (s->keys)
-        snprintf(own, sizeof own,
-                 "%s  \"moe_intermediate_size\": %d,\n  \"n_routed_experts\": %d,\n", s->keys, s->I,
-                 s->E);
-    else
-        snprintf(own, sizeof own,
-                 "  \"architectures\": [\"MixtralForCausalLM\"],\n  \"head_dim\": %d,\n"
-                 "  \"intermediate_size\": %d,\n  \"model_type\": \"mixtral\",\n"
-                 "  \"num_local_experts\": %d,\n  \"sliding_window\": null,\n",
-                 s->C, s->I, s->E);
     snprintf(text, CONFIG_BYTES,
-             "{\n%s  \"hidden_act\": \"silu\",\n  \"hidden_size\": %d,\n"
-             "  \"max_position_embeddings\": %d,\n  \"num_attention_heads\": %d,\n"
-             "  \"num_experts_per_tok\": %d,\n  \"num_hidden_layers\": %d,\n"
-             "  \"num_key_value_heads\": %d,\n  \"rms_norm_eps\": 1e-05,\n"
-             "  \"rope_theta\": 10000.0,\n  \"tie_word_embeddings\": false,\n"
-             "  \"torch_dtype\": \"%s\",\n  \"vocab_size\": %d\n}\n",
-             own, s->H, s->T, s->Q, s->K, s->dense + s->L, s->G ? s->G : s->Q,
-             fm_dtype_torch(s->dtype), s->V);
+             "{\n  \"architectures\": [\"MixtralForCausalLM\"],\n  \"head_dim\": %d,\n"
+             "  \"hidden_act\": \"silu\",\n  \"hidden_size\": %d,\n  \"intermediate_size\": %d,\n"
+             "  \"max_position_embeddings\": %d,\n  \"model_type\": \"mixtral\",\n"
+             "  \"num_attention_heads\": %d,\n  \"num_experts_per_tok\": %d,\n"
+             "  \"num_hidden_layers\": %d,\n  \"num_key_value_heads\": %d,\n"
+             "  \"num_local_experts\": %d,\n  \"rms_norm_eps\": 1e-05,\n"
+             "  \"rope_theta\": 10000.0,\n  \"sliding_window\": null,\n"
+             "  \"tie_word_embeddings\": false,\n  \"torch_dtype\": \"%s\",\n"
+             "  \"vocab_size\": %d\n}\n",
+             s->C, s->H, s->I, s->T, s->Q, s->K, s->L, s->G, s->E, fm_dtype_torch(s->dtype), s->V);
 }
 
 /* The config as the tools parse it; the caller releases it.  Parsing cannot fail, because the shape

@@ -1,7 +1,6 @@
 /*
  * Synthetic checkpoints, tokens and stage streams for benchmarks: a Mixtral of any shape with
- * random weights, or, by name, a model of another family (lib/bench/shapes.h), in the form of a
- * user's checkpoint.  The same seed gives the same bytes.
+ * random weights, in the form of a user's checkpoint.  The same seed gives the same bytes.
  */
 #ifndef FM_SYNTH_H
 #define FM_SYNTH_H
@@ -15,15 +14,14 @@ struct fm_synth {
     int H, I, E, K, L, V, T; /* letters of kernels/ops/kernels.h */
     int Q, G, C;             /* number of heads, and their width */
     enum fm_dtype dtype;     /* BF16, F16 or F32 */
-    int dense;               /* dense layers before the L layers with experts */
-    const char *keys;        /* keys of config.json, unless it is a Mixtral */
     uint64_t seed;
 };
 
 /* Parse "H,I,E,K,L,V,T": seven numbers.  The width of heads is the largest power of two up
  * to 64 that divides H, and four query heads share a key head if the numbers allow.  Or parse the
- * name of a model (lib/bench/shapes.h): two layers of its shape, a vocabulary of 4096 and sequences
- * of 512.  `layers`, unless 0, replaces this number of layers.  FM_EUSAGE reports what is wrong. */
+ * name of a model without latent attention (lib/bench/shapes.h): two layers of its shape, a
+ * vocabulary of 4096 and sequences of 512.  `layers`, unless 0, replaces this number of layers.
+ * FM_EUSAGE reports what is wrong. */
 int fm_synth_parse(struct fm_synth *s, const char *shape, int layers, struct fm_err *err);
 
 /* Bytes of the checkpoint's tensors. */

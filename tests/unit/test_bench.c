@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include "formats/text/tokens.h"
-#include "lib/bench/shapes.h"
 #include "lib/model/model.h"
 #include "tests/measure/meter.h"
 #include "tests/measure/synth.h"
@@ -24,7 +23,8 @@ TEST(a_shape_is_seven_numbers)
                          "96,37,5,6,3,97,23",
                          "0,37,5,2,3,97,23",
                          "96,37,5,2,-3,97,23",
-                         "97,37,5,2,3,97,23"};
+                         "97,37,5,2,3,97,23",
+                         "moonlight"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         assert_int_equal(fm_synth_parse(&s, bad[i], 0, &err), FM_EUSAGE);
 }
@@ -105,26 +105,6 @@ TEST(the_meter_counts_and_changes_nothing)
     assert_int_equal(stage[0].calls, 7);
     assert_true(fm_meter_flops() == 7 * 2.0 * 2 * 2 * 3);
     assert_true(stage[0].flops == fm_meter_flops());
-}
-
-/* With the published numbers of layers and sizes of vocabularies. */
-TEST(synthetic_models_have_the_published_sizes)
-{
-    const struct {
-        const char *name;
-        int V;
-        uint64_t millions; /* of parameters */
-    } model[] = {{"moonlight", 163840, 15960},
-                 {"deepseek-v2-lite", 102400, 15706},
-                 {"deepseek-v3", 129280, 671026}};
-    for (int i = 0; i < 3; i++) {
-        struct fm_synth s;
-        assert_ok(fm_synth_parse(&s, model[i].name, 0, &err));
-        assert_int_equal(s.L, 2);
-        s.L = fm_shapes_find(model[i].name)->L;
-        s.V = model[i].V;
-        assert_int_equal(fm_synth_bytes(&s) / 2000000, model[i].millions);
-    }
 }
 
 TEST_MAIN(NULL, NULL)
