@@ -4,7 +4,15 @@
 . "$GOLDEN/../tests/pages.bash"
 export HF_HUB_CACHE=$PWD/hub
 cached=hub/models--Qwen--Qwen3-30B-A3B
-python3 "$GOLDEN/../tests/cli/wide.py" $cached/snapshots/0123 "$GOLDEN/tiny-mixtral/tokenizer.json"
+python3 - "$GOLDEN/../tests/measure" $cached/snapshots/0123 <<'PYTHON'
+import sys
+sys.path.insert(0, sys.argv[1])
+import fullsize
+config = {**fullsize.SHAPES["qwen3-30b"], "vocab_size": 384, "hidden_size": 8, "num_hidden_layers": 1, "num_experts": 4,
+          "num_experts_per_tok": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4}
+fullsize.make(sys.argv[2], config, False)
+PYTHON
+cp "$GOLDEN/tiny-mixtral/tokenizer.json" $cached/snapshots/0123
 mkdir $cached/refs bin && printf 0123 >$cached/refs/main
 for tool in fm-recover fm-family; do
     printf '#!/bin/sh\nexec %s --steps 2 "$@"\n' "$(command -v $tool)" >bin/$tool
