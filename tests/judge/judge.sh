@@ -77,7 +77,6 @@ status=0
 "$venv/bin/python" -u tests/judge/routerjudge.py || status=1
 "$venv/bin/python" -u tests/judge/codesjudge.py || status=1
 "$venv/bin/python" -u tests/judge/roundjudge.py || status=1
-"$venv/bin/python" -u tests/judge/layerjudge.py || status=1
 "$venv/bin/python" -u tests/judge/measurejudge.py || status=1
 # shellcheck disable=SC2086
 need "$cache/lm-eval" $pins $lm_pins

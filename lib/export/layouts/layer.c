@@ -1,6 +1,7 @@
 /*
  * layer: like ragged, but all experts of a layer are as wide as the widest; the added channels are
- * each expert's own next ranked ones.
+ * each expert's own next ranked ones.  The widths are not in transformers'
+ * per_layer_config, because its classes read one width from the configuration of the whole model.
  *
  * Its form for vLLM is for that program's fused kernels: a layer's experts are two tensors of three
  * dimensions, gate_up_proj (E, 2 k, H), gate rows first, and down_proj (E, H, k); k is a multiple
