@@ -16,7 +16,7 @@
 #   fuzz       runs every reader under clang's libFuzzer, two minutes each (CLANG, FUZZ_SECONDS, FUZZ_SAN)
 #   lint       checks layers, format, scripts, man pages; prints lines by room and the options
 #   golden     makes the golden files again (in the judge's venv)
-#   bench      runs measure-io and measure-engine: the speed of files and of the engine
+#   bench      runs tests/measure/files.py and measure-engine: the speed of files and of the engine
 #   bench-kernels  runs fm-bench kernels on a quiet machine, into tests/measure/RESULTS.md and kernels.json
 #   study      runs the paper's ablations on small trained models, into tests/measure/study.md; takes hours
 #              and can be resumed (STUDY: its options; run tests/judge/judge.sh --golden trained first)
@@ -132,8 +132,8 @@ BINS := $(TOOLS:%=$(if $(filter 1,$(MPI)),$(MPI_BUILD),$(BUILD))/bin/%)
 SCRIPTS := cmd/fm-chat2text
 TEST_CC := $(wildcard tests/unit/test_*.cc)
 TESTS := $(TEST_C:tests/%.c=$(BUILD)/tests/%) $(TEST_CC:tests/%.cc=$(BUILD)/tests/%)
-# Developers' measurements, which are not installed.
-MEASURES := $(BUILD)/bin/measure-engine $(BUILD)/bin/measure-io
+# A developers' measurement, which is not installed.
+MEASURES := $(BUILD)/bin/measure-engine
 MAN := $(wildcard man/*.[1-7])
 
 # libfm_clip.so exports only kernels/clip/clip.h.  Its threads outlive dlclose, so it stays loaded.
@@ -298,8 +298,8 @@ sweep: all $(PRELOADED)
 	@BUILD="$(BUILD)" python3 -B tests/sweep/sweep.py all --seconds 600
 gpu-check:
 	@BUILD="$(BUILD)" NVCC="$$(command -v $(NVCC))" bash tests/gpu/gpu-check.sh $(PARTS)
-bench: $(MEASURES)
-	@$(BUILD)/bin/measure-io && $(BUILD)/bin/measure-engine
+bench: all $(MEASURES)
+	@BUILD="$(BUILD)" python3 -B tests/measure/files.py && $(BUILD)/bin/measure-engine
 
 models:
 	python3 tests/models.py --write

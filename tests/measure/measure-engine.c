@@ -246,10 +246,7 @@ int main(int argc, char **argv)
                                 .steps = 2};
     struct fm_err err = {0};
     struct fm_run_options run;
-    measure_begin(&o, &run,
-                  "shape layers dtype sequences steps recover precision memory batch threads dir "
-                  "keep",
-                  argc, argv);
+    measure_begin(&o, &run, argc, argv);
     run_all(&o, &run, &err);
     return measure_end(&err);
 }

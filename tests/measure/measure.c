@@ -1,4 +1,4 @@
-/* The command line of the developers' measurements. */
+/* The command line of measure-engine. */
 #include "tests/measure/measure.h"
 
 #include <getopt.h>
@@ -34,37 +34,32 @@ static int number(const char *text)
     return (int)v;
 }
 
-void measure_begin(struct measure_options *o, struct fm_run_options *run, const char *known,
-                   int argc, char **argv)
+void measure_begin(struct measure_options *o, struct fm_run_options *run, int argc, char **argv)
 {
     const struct {
         const char *name, **text;
         int *number;
     } option[] = {{"shape", &o->shape, NULL},         {"dtype", &o->dtype, NULL},
                   {"precision", &o->precision, NULL}, {"dir", &o->dir, NULL},
-                  {"size", NULL, &o->size},           {"repeat", NULL, &o->repeat},
                   {"layers", NULL, &o->layers},       {"sequences", NULL, &o->sequences},
                   {"steps", NULL, &o->steps},         {"recover", NULL, &o->recover},
                   {"batch", NULL, &o->batch},         {"memory", NULL, &o->memory},
                   {"threads", NULL, &o->threads},     {"keep", NULL, NULL}};
     enum { OPTIONS = sizeof option / sizeof *option };
     struct option longs[OPTIONS + 1] = {{0}};
-    int count = 0, place[OPTIONS], at = 0;
+    int at = 0;
     tool = argv[0];
-    for (int i = 0; i < OPTIONS; i++)
-        if (strstr(known, option[i].name)) {
-            bool flag = !option[i].text && !option[i].number;
-            place[count] = i;
-            longs[count++] =
-                (struct option){option[i].name, flag ? no_argument : required_argument, NULL, 1};
-        }
+    for (int i = 0; i < OPTIONS; i++) {
+        bool flag = !option[i].text && !option[i].number;
+        longs[i] = (struct option){option[i].name, flag ? no_argument : required_argument, NULL, 1};
+    }
     for (int c; (c = getopt_long(argc, argv, "", longs, &at)) != -1;) {
         if (c != 1)
             exit(FM_EUSAGE);
-        if (option[place[at]].text)
-            *option[place[at]].text = optarg;
-        else if (option[place[at]].number)
-            *option[place[at]].number = number(optarg);
+        if (option[at].text)
+            *option[at].text = optarg;
+        else if (option[at].number)
+            *option[at].number = number(optarg);
         else
             o->keep = true;
     }

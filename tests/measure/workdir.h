@@ -17,11 +17,4 @@ void fm_workdir_close(struct fm_workdir *w);
 /* Write dir/name to path (4096 bytes) and return it. */
 const char *fm_workdir_at(const struct fm_workdir *w, const char *name, char *path);
 
-/* Remove one file or tree inside it; no error if it does not exist. */
-void fm_workdir_remove(const struct fm_workdir *w, const char *name);
-
-/* Run a program to completion, discarding its standard output, and add the time it took to
- * *seconds.  FM_ENOENT if it does not exist, FM_EIO if it fails, FM_ESAVED on a signal. */
-int fm_workdir_run(char *const argv[], double *seconds, struct fm_err *err);
-
 #endif
