@@ -188,7 +188,7 @@ $(MPI_BUILD)/tests/%: $(BUILD)/tests/%.c.o $(MPI_MORE) $(BUILD)/libfm.a
 	$(call say,LD,$@)$(LINK) -o $@ $^ -lcmocka $(LIBS) $(shell $(PKG_CONFIG) --libs $(MPI_PKG))
 mpi: $(MPI_TOOLS:%=$(MPI_BUILD)/bin/%)
 mpi-check: mpi $(MPI_TESTS:%=$(MPI_BUILD)/tests/unit/%)
-$(BUILD)/libmeasure.a: $(patsubst %,$(BUILD)/tests/measure/%.c.o,measure meter synth workdir)
+$(BUILD)/libmeasure.a: $(patsubst %,$(BUILD)/tests/measure/%.c.o,meter synth workdir)
 $(MEASURES): $(BUILD)/bin/%: $(BUILD)/tests/measure/%.c.o $(BUILD)/libmeasure.a $(BUILD)/libbench.a $(BUILD)/libfm.a
 	@mkdir -p $(@D)
 	$(call say,LD,$@)$(LINK) -o $@ $^ $(LIBS)

@@ -14,7 +14,11 @@
  * only ranks; --recover N also trains an adapter in N steps.  --keep leaves the checkpoint, its
  * tokens and a stage stream, and prints where.
  */
+#include <getopt.h>
+#include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "lib/base/clock.h"
@@ -27,8 +31,94 @@
 #include "lib/learn/estimate.h"
 #include "lib/learn/recover.h"
 #include "lib/learn/train.h"
-#include "tests/measure/measure.h"
 #include "tests/measure/workdir.h"
+
+struct options {
+    const char *shape, *dtype, *precision, *dir;  /* dir: for data; NULL: TMPDIR or /var/tmp */
+    int layers, sequences, steps, recover, batch; /* layers 0: those of the shape */
+    int memory, threads;                          /* MB, 0: half of the free memory; 0: all CPUs */
+    bool keep;
+};
+
+static atomic_int stop;
+static const char *tool;
+
+static void ask_to_stop(int signal)
+{
+    (void)signal;
+    stop = 1;
+}
+
+static void refuse(const char *text)
+{
+    fprintf(stderr, "%s: %s\n", tool, text);
+    exit(FM_EUSAGE);
+}
+
+/* A whole number from 0 to a million. */
+static int number(const char *text)
+{
+    char *end;
+    long v = strtol(text, &end, 10);
+    if (end == text || *end || v < 0 || v > 1000000)
+        refuse("a number must be from 0 to 1000000");
+    return (int)v;
+}
+
+/* Parse the command line into *o, which has the defaults.  Prepare *run and start the pool.  A
+ * wrong option ends the process with status 2. */
+static void start(struct options *o, struct fm_run_options *run, int argc, char **argv)
+{
+    const struct {
+        const char *name, **text;
+        int *number;
+    } option[] = {{"shape", &o->shape, NULL},         {"dtype", &o->dtype, NULL},
+                  {"precision", &o->precision, NULL}, {"dir", &o->dir, NULL},
+                  {"layers", NULL, &o->layers},       {"sequences", NULL, &o->sequences},
+                  {"steps", NULL, &o->steps},         {"recover", NULL, &o->recover},
+                  {"batch", NULL, &o->batch},         {"memory", NULL, &o->memory},
+                  {"threads", NULL, &o->threads},     {"keep", NULL, NULL}};
+    enum { OPTIONS = sizeof option / sizeof *option };
+    struct option longs[OPTIONS + 1] = {{0}};
+    int at = 0;
+    tool = argv[0];
+    for (int i = 0; i < OPTIONS; i++) {
+        bool flag = !option[i].text && !option[i].number;
+        longs[i] = (struct option){option[i].name, flag ? no_argument : required_argument, NULL, 1};
+    }
+    for (int c; (c = getopt_long(argc, argv, "", longs, &at)) != -1;) {
+        if (c != 1)
+            exit(FM_EUSAGE);
+        if (option[at].text)
+            *option[at].text = optarg;
+        else if (option[at].number)
+            *option[at].number = number(optarg);
+        else
+            o->keep = true;
+    }
+    if (optind < argc)
+        refuse("there are no operands");
+    *run = (struct fm_run_options){.outputs.path = "-", .stop = &stop};
+    run->machine.memory = (uint64_t)o->memory * 1000000;
+    run->machine.precision =
+        o->precision && strcmp(o->precision, "bf16") == 0 ? FM_PRECISION_BF16 : FM_PRECISION_F32;
+    run->machine.threads = o->threads;
+    run->inputs.batch = o->batch;
+    sigaction(SIGINT, &(struct sigaction){.sa_handler = ask_to_stop}, NULL);
+    sigaction(SIGTERM, &(struct sigaction){.sa_handler = ask_to_stop}, NULL);
+    struct fm_err err = {0};
+    if (fm_pool_start(o->threads, &err))
+        refuse(err.text);
+}
+
+/* Stop the pool; print the error, if any; return the exit status. */
+static int finish(const struct fm_err *err)
+{
+    fm_pool_stop();
+    if (err->code)
+        fprintf(stderr, "%s: %s\n", tool, err->text);
+    return err->code;
+}
 
 struct speed {
     double seconds;       /* wall time of the run */
@@ -143,7 +233,7 @@ static int measure_recover(struct speed *r, struct fm_run_options run, const str
 /* The three tools one after the other; train and recover unless they have no steps. */
 static int measure(struct speed speed[3], const struct place *p, int T,
                    const struct fm_run_options *base, const struct fm_ops *ops,
-                   const struct measure_options *o, struct fm_err *err)
+                   const struct options *o, struct fm_err *err)
 {
     struct fm_run_options run = *base;
     run.inputs.model = p->model;
@@ -209,8 +299,7 @@ static void print_machine(uint64_t bytes)
            "after\n");
 }
 
-static int run_all(const struct measure_options *o, const struct fm_run_options *run,
-                   struct fm_err *err)
+static int run_all(const struct options *o, const struct fm_run_options *run, struct fm_err *err)
 {
     struct fm_synth s;
     struct place p = {0};
@@ -239,14 +328,14 @@ static int run_all(const struct measure_options *o, const struct fm_run_options 
 
 int main(int argc, char **argv)
 {
-    struct measure_options o = {.shape = "256,896,8,2,4,1024,256",
-                                .dtype = "bf16",
-                                .precision = "f32",
-                                .sequences = 8,
-                                .steps = 2};
+    struct options o = {.shape = "256,896,8,2,4,1024,256",
+                        .dtype = "bf16",
+                        .precision = "f32",
+                        .sequences = 8,
+                        .steps = 2};
     struct fm_err err = {0};
     struct fm_run_options run;
-    measure_begin(&o, &run, argc, argv);
+    start(&o, &run, argc, argv);
     run_all(&o, &run, &err);
-    return measure_end(&err);
+    return finish(&err);
 }
