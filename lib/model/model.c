@@ -19,8 +19,7 @@
 #include "lib/base/pool.h"
 #include "lib/model/loading.h"
 
-/* (M, E) widths from a JSON array of arrays, one for each decoder layer: E widths, or an empty
- * array if it is dense. */
+/* Set the widths (M, E) to those of an export. */
 static int read_caps(struct fm_model *m, const cJSON *json, struct fm_err *err)
 {
     const struct fm_config *c = &m->config;
@@ -52,24 +51,13 @@ static int read_caps(struct fm_model *m, const cJSON *json, struct fm_err *err)
 /* Set the widths: those that an export records, else I. */
 static int find_caps(struct fm_model *m, struct fm_err *err)
 {
-    const struct fm_tensors *t = &m->tensors;
     size_t n = (size_t)m->config.M * (size_t)m->config.E;
     m->caps = fm_alloc(n, sizeof *m->caps, "expert widths", err);
     if (!m->caps)
         return err->code;
     for (size_t i = 0; i < n; i++)
         m->caps[i] = (uint32_t)m->config.I;
-    bool ragged = t->naming == FM_NAMING_RAGGED;
-    if (!ragged && !(t->naming == FM_NAMING_ONLINE && t->export))
-        return FM_OK;
-    cJSON *json = NULL;
-    int rc = ragged ? fm_json_tree(&json, t->config, t->config_bytes, err)
-                    : fm_json_tree(&json, t->export, t->export_bytes, err);
-    if (!rc)
-        rc = read_caps(m, cJSON_GetObjectItemCaseSensitive(json, ragged ? "fm_widths" : "widths"),
-                       err);
-    cJSON_Delete(json);
-    return rc;
+    return m->tensors.widths ? read_caps(m, m->tensors.widths, err) : FM_OK;
 }
 
 /* Find the tensors of codes of an export whose config.json names a storage. */

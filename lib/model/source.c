@@ -107,17 +107,17 @@ static int open_own(struct fm_tensors *t, const char *name, struct fm_err *err)
 
 /* Open the files of a bundle's weights: layers-00000.safetensors and so on, one for each layer that
  * has widths, and rest.safetensors. */
-static int open_members(struct fm_tensors *t, const cJSON *widths, struct fm_err *err)
+static int open_members(struct fm_tensors *t, struct fm_err *err)
 {
     int rc = fm_file_slurp_in(t->path, "config.json", CONFIG_BYTES_MAX, &t->config,
                               &t->config_bytes, err);
-    size_t files = (size_t)cJSON_GetArraySize(widths) + 1;
+    size_t files = (size_t)cJSON_GetArraySize(t->widths) + 1;
     t->own = rc ? NULL : fm_alloc(files, sizeof *t->own, "weight files", err);
     if (!t->own)
         return err->code;
     int l = 0;
     const cJSON *layer;
-    cJSON_ArrayForEach(layer, widths)
+    cJSON_ArrayForEach(layer, t->widths)
     {
         char name[40];
         snprintf(name, sizeof name, FM_WEIGHTS_LAYER, l++);
@@ -144,11 +144,11 @@ static int tell_ragged(struct fm_tensors *t, struct fm_err *err)
 {
     struct fm_err unread = {0}; /* a malformed config.json is reported when it is parsed */
     cJSON *json = NULL;
-    bool has = !fm_json_tree(&json, t->config, t->config_bytes, &unread) &&
-               cJSON_GetObjectItemCaseSensitive(json, "fm_widths") != NULL;
-    bool fused = has && cJSON_GetObjectItemCaseSensitive(json, "fm_layout") != NULL;
+    if (!fm_json_tree(&json, t->config, t->config_bytes, &unread))
+        t->widths = cJSON_DetachItemFromObjectCaseSensitive(json, "fm_widths");
+    bool fused = t->widths && fm_json_has(json, "fm_layout");
     cJSON_Delete(json);
-    t->naming = has ? FM_NAMING_RAGGED : FM_NAMING_STOCK;
+    t->naming = t->widths ? FM_NAMING_RAGGED : FM_NAMING_STOCK;
     return fused
                ? fm_fail(err, FM_ECONFIG,
                          "%s: its experts are fused (fm_layout in config.json), which these tools "
@@ -162,28 +162,26 @@ static int tell_ragged(struct fm_tensors *t, struct fm_err *err)
 static int open_any_directory(struct fm_tensors *t, struct fm_err *err)
 {
     cJSON *json = NULL;
+    char *text = NULL;
+    size_t size;
+    bool members;
     struct fm_err absent = {0};
-    int rc = fm_file_slurp_in(t->path, FM_EXPORT_JSON, EXPORT_BYTES_MAX, &t->export,
-                              &t->export_bytes, &absent);
-    if (!rc && fm_json_tree(&json, t->export, t->export_bytes, err))
-        return fm_within(err, "%s/" FM_EXPORT_JSON, t->path);
+    int rc = fm_file_slurp_in(t->path, FM_EXPORT_JSON, EXPORT_BYTES_MAX, &text, &size, &absent);
     if (rc && rc != FM_ENOENT) {
         *err = absent;
         return rc;
     }
-    if (json && fm_bundle_check_schema(json, err)) {
-        cJSON_Delete(json);
-        return fm_within(err, "%s/" FM_EXPORT_JSON, t->path);
-    }
-    const cJSON *widths = cJSON_GetObjectItemCaseSensitive(json, "widths");
-    bool members;
-    rc = find_members(&members, t->path, err);
-    if (!rc)
-        rc = widths && members ? open_members(t, widths, err) : open_directory(t, err);
-    if (!rc && t->naming != FM_NAMING_ONLINE)
-        rc = tell_ragged(t, err);
+    if (!rc && (fm_json_tree(&json, text, size, err) || fm_bundle_check_schema(json, err)))
+        rc = fm_within(err, "%s/" FM_EXPORT_JSON, t->path);
+    else
+        rc = find_members(&members, t->path, err);
+    if (!rc && members)
+        t->widths = cJSON_DetachItemFromObjectCaseSensitive(json, "widths");
     cJSON_Delete(json);
-    return rc;
+    free(text);
+    if (rc || t->widths)
+        return rc ? rc : open_members(t, err);
+    return open_directory(t, err) ? err->code : tell_ragged(t, err);
 }
 
 /* A checkpoint has up to a few hundred thousand names in a few dozen files, and each is looked up
@@ -281,7 +279,7 @@ void fm_source_close(struct fm_tensors *t)
     free(t->name);
     free(t->of);
     free(t->config);
-    free(t->export);
+    cJSON_Delete(t->widths);
     *t = (struct fm_tensors){0};
 }
 

@@ -24,8 +24,7 @@ struct fm_tensors {
     const char *path; /* borrowed */
     char *config;     /* text of config.json, NUL-terminated */
     size_t config_bytes;
-    char *export; /* text of FM_EXPORT_JSON, or NULL */
-    size_t export_bytes;
+    cJSON *widths; /* of an export: a list for each decoder layer, empty if it is dense; or NULL */
     struct fm_source_file *file;
     size_t files;
     struct fm_stored *entry; /* all tensors of all files, in their order */
