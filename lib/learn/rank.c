@@ -312,11 +312,12 @@ static int score_group(void *self, bool *done, struct fm_err *err)
     return rc;
 }
 
-/* Bytes of the sums, of their copy from before the group, and of the scores of the batches in
- * progress; the sweep gets the rest of the memory. */
+/* Bytes of the sums, of their copy from before the group, of the order of channels, and of the
+ * scores of the batches in progress; the sweep gets the rest of the memory. */
 static uint64_t sums_bytes(const struct scorer *s, int group)
 {
-    return (2 * layers_of(s) + (size_t)group) * layer_size(s) * sizeof(double);
+    size_t ranked = layers_of(s) * layer_size(s), batches = (size_t)group * layer_size(s);
+    return (2 * ranked + batches) * sizeof(double) + ranked * sizeof *s->ranking.order;
 }
 
 /* Bytes in which a rank keeps its contributions to all layers until the end of a group.  0 if that

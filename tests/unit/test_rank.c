@@ -4,6 +4,7 @@
 
 #include "lib/base/pool.h"
 #include "lib/engine/sweep.h"
+#include "lib/learn/estimate.h"
 #include "lib/learn/quality.h"
 #include "lib/learn/rank.h"
 #include "lib/stage/ranking.h"
@@ -639,6 +640,33 @@ TEST(a_plan_counts_sweeps_and_products)
     assert_true(fabs(plan.forecast.seconds_least - expected) < 1e-6 * expected);
     assert_true(plan.disk > CHANNELS * 12 && plan.memory > 0);
     assert_int_equal(access(r.run.outputs.path, F_OK), -1);
+}
+
+/* fm_alloc clears the order of channels, so that it takes memory during the sweep already. */
+TEST(a_plan_counts_the_memory_of_the_ranking)
+{
+    struct runs r;
+    struct fm_model *model;
+    struct fm_rank_options options;
+    struct fm_estimate plan, alone = {0};
+    enum { SEQUENCES = 6, T = 23 };
+    const struct fm_estimate_sweep sweep = {.count = 1,
+                                            .rows = SEQUENCES * T,
+                                            .T = T,
+                                            .lanes = 1,
+                                            .backward = 1,
+                                            .scores = true,
+                                            .kept = 1};
+    fm_rank_defaults(&options);
+    runs_init(&r, NULL, "plan.fm");
+    runs_whole(&r);
+    r.run.inputs.batch = SEQUENCES;
+    assert_ok(fm_rank(&r.run, &options, &plan, NULL, &err));
+    assert_ok(fm_model_open(&model, RUNS_MODEL, r.run.machine.memory, &err));
+    fm_estimate_add(&alone, model, &sweep, r.run.machine.memory);
+    fm_model_close(model);
+    uint64_t sums = (2 * CHANNELS + E * I) * sizeof(double), order = CHANNELS * sizeof(int32_t);
+    assert_int_equal(plan.memory, alone.memory + sums + order);
 }
 
 /* Progress of a run of 20 batches in groups of 16. */
