@@ -43,8 +43,12 @@ void fm_verifier_find(struct fm_verifier *v, size_t place, int code, const char 
     if (!FM_GROW(v->finding, v->capacity, v->findings + 1, "findings", &v->lost)) {
         struct fm_finding f = {place, v->findings, fm_strdup(item, &v->lost),
                                fm_strdup(text, &v->lost)};
-        if (f.item && f.what)
+        if (f.item && f.what) {
             v->finding[v->findings++] = f;
+        } else {
+            free(f.item);
+            free(f.what);
+        }
     }
     pthread_mutex_unlock(&v->lock);
 }
