@@ -87,11 +87,9 @@ static int add_files(uint64_t *bytes, const cJSON *json, const char *directory, 
 static int read_claim(struct fm_bench_export *r, const char *directory, struct fm_err *err)
 {
     cJSON *json = NULL;
-    const char *name = NULL;
     int rc = read_json(&json, directory, FM_EXPORT_JSON, err);
-    if (!rc)
-        rc = fm_json_get_string(json, "layout", &name, err);
-    r->layout = rc ? NULL : fm_layouts_find(name);
+    const char *name = fm_json_string_value(json, "layout");
+    r->layout = name ? fm_layouts_find(name) : NULL;
     const cJSON *budget = cJSON_GetObjectItemCaseSensitive(json, "budget");
     if (!rc && (!r->layout || !cJSON_IsNumber(budget) || !(budget->valuedouble >= 0) ||
                 !(budget->valuedouble < 1)))

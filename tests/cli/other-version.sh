@@ -21,6 +21,8 @@ refused "a bundle" fm-pack -q --export no --budget 0.2 bundle.fm
 refused "a bundle, verified" fm-verify -q bundle.fm
 refused "an export, verified" fm-verify -q out --against family.fm
 refused "an export, measured" fm-bench quality -q --model "$odd" --tokens "$odd/tokens.npy" out
+echo '[]' >out/fm-export.json
+refused "an export without a record, measured" fm-bench quality -q --model "$odd" --tokens "$odd/tokens.npy" out
 # An interrupted run leaves a state; the first digit of the version in its header is then changed.
 fm-train -q --model "$odd" --tokens "$odd/tokens.npy" --method learned --steps 100000 --state state \
     -o no ranked >/dev/null 2>&1 &
