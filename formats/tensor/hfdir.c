@@ -26,6 +26,7 @@
 #define SINGLE "model.safetensors"
 #define QUANT "hf_quant_config.json"
 #define INDEX "model.safetensors.index.json"
+#define NAME_BYTES_MAX (FM_ST_NAME_BYTES_MAX - 32)
 
 const char *const fm_hfdir_read[FM_HFDIR_READ] = {"config.json", "generation_config.json",
                                                   "tokenizer.json", "tokenizer_config.json"};
@@ -264,7 +265,8 @@ static int take_tensors(struct fm_hfdir *dir, struct fm_err *err)
     return rc;
 }
 
-static int check_twins(const struct fm_hfdir *dir, struct fm_err *err)
+/* Check that all names differ, and have room for what bundles and exports add to them. */
+static int check_names(const struct fm_hfdir *dir, struct fm_err *err)
 {
     size_t n = 0;
     for (size_t i = 0; i < dir->shards; i++)
@@ -279,6 +281,12 @@ static int check_twins(const struct fm_hfdir *dir, struct fm_err *err)
     int rc =
         fm_names_distinct(name, n, sizeof *name, FM_EFORMAT, "tensor",
                           "is in the checkpoint twice, under two names; remove one of them", err);
+    for (size_t i = 0; i < n && !rc; i++)
+        if (strlen(name[i]) > NAME_BYTES_MAX)
+            rc = fm_fail(err, FM_EFORMAT,
+                         "tensor '%.80s...' has a name of %zu bytes (limit %d, because bundles "
+                         "and exports extend names)",
+                         name[i], strlen(name[i]), NAME_BYTES_MAX);
     free(name);
     return rc;
 }
@@ -296,7 +304,7 @@ int fm_hfdir_open(struct fm_hfdir *dir, const char *path, struct fm_err *err)
     if (rc == FM_ENOENT)
         rc = fm_hfcache_explain_directory(dir->fd, rc, err);
     if (rc || open_weights(dir, err) || take_quant(dir, err) || take_tensors(dir, err) ||
-        take_text(dir, err) || check_twins(dir, err)) {
+        take_text(dir, err) || check_names(dir, err)) {
         fm_within(err, "%s", path);
         goto fail;
     }

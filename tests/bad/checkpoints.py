@@ -244,6 +244,9 @@ def directories():
         weights(t | {"model.layers.-1.norm.weight": [4]}))
     put(model("layer-behind-the-last") + "model.safetensors",
         weights(t | {"model.layers.1.eh_proj.weight": [4, 8]}))
+    for n in (480, 481):
+        put(model(f"name-of-{n}-bytes", prefix="good-ix-" if n == 480 else "ix-")
+            + "model.safetensors", weights(t | {"n" * n: [2]}))
     gptq = {"quant_method": "gptq", "bits": 4, "group_size": 1 << 20}
     put(model("gptq-zero-points-overflow", quantization_config=gptq) + "model.safetensors",
         weights({"x.qzeros": [1 << 57, 0]}, lambda name: "I32"))
