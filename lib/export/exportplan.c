@@ -155,7 +155,7 @@ static int open_ahead(struct fm_exportplan *p, struct fm_err *err)
     const struct fm_opened *from = p->from;
     const char *name = p->options.layout->name, *path = from->bundle.file.path;
     struct fm_ranking r;
-    p->narrowed = p->options.keep_extra && p->options.layout->narrows_extra && from->extra.experts;
+    p->narrowed = p->options.keep_extra && p->options.layout->one_width && from->extra.experts;
     if (p->narrowed && fm_extra_can_draft(&from->extra, &from->config, err))
         return fm_within(err, "--keep-extra: layout %s", name);
     if (p->narrowed && p->options.quantise)

@@ -61,8 +61,8 @@ struct fm_layout {
     bool all_members;   /* it holds all members, or those that --load-cap keeps: --budget selects
                            the default one */
     const char *capped; /* its name in lists with a load cap; NULL: none */
-    bool one_width;     /* one width for all experts of the model, whatever the mask says */
-    bool narrows_extra; /* experts of a layer for multi-token prediction get that width as well */
+    bool one_width;     /* one width for all experts, whatever the mask says; those of a layer for
+                           multi-token prediction get it as well */
     uint32_t multiple;  /* its kernels require widths that are multiples of it; 0: any */
     /* Replace the mask's widths, p->widths.kept; NULL: they are used unchanged. */
     void (*level)(struct fm_exportplan *p);

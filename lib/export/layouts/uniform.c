@@ -54,7 +54,6 @@ const struct fm_layout fm_layout_uniform = {
     .name = "uniform",
     .cannot = {[FM_WITH_LOAD_CAP] = FM_WHY_SINGLE, [FM_WITH_KEYS] = FM_WHY_ALL_KEYS},
     .one_width = true,
-    .narrows_extra = true,
     .multiple = FM_UNIFORM_MULTIPLE,
     .level = level_model,
     .store = widen_shared,
