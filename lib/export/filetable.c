@@ -146,18 +146,10 @@ int fm_filetable_hash(struct fm_digest *digest, const struct fm_file *file,
 static bool has(const void *self, const char *name)
 {
     const struct fm_filetable_own *r = self;
-    const cJSON *files = cJSON_GetObjectItemCaseSensitive(r->json, FM_EXPORT_FILES), *file;
+    const cJSON *files = cJSON_GetObjectItemCaseSensitive(r->json, FM_EXPORT_FILES);
     const char *suite = fm_json_string_value(r->json, "suite");
-    if (!suite || strcmp(suite, "fm") != 0)
-        return false;
-    if (strcmp(name, FM_OMS_NAME) == 0)
-        return true;
-    cJSON_ArrayForEach(file, files)
-    {
-        if (file->string && strcmp(file->string, name) == 0)
-            return true;
-    }
-    return false;
+    return suite && strcmp(suite, "fm") == 0 &&
+           (strcmp(name, FM_OMS_NAME) == 0 || fm_json_has(files, name));
 }
 
 int fm_filetable_own_open(struct fm_filetable_own *r, const char *path, struct fm_err *err)
