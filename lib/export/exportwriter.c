@@ -83,7 +83,7 @@ static struct fm_digest digest_of_text(const char *name, const char *text, size_
     return digest;
 }
 
-/* fm-export.json, the last file of the plan, with the table of files; malloced. */
+/* fm-export.json, the last file of the plan, with the digests of the others; malloced. */
 static int last_text(const struct writer *w, char **text, size_t *size, struct fm_err *err)
 {
     const struct fm_planned_file *f = &w->plan->file[w->plan->files - 1];

@@ -192,8 +192,7 @@ static bool is_file_sane(const struct fm_exportplan *p, size_t i)
             return false;
         at += t->t.size;
     }
-    return at + f->table_bytes == f->bytes && (f->header || f->carried) &&
-           (f->weights || f->tensors == 0);
+    return at == f->bytes && (f->header || f->carried) && (f->weights || f->tensors == 0);
 }
 
 bool fm_planned_sane(const struct fm_exportplan *p)

@@ -94,7 +94,6 @@ struct fm_planned_file {
     char *header; /* the whole file, or the header of a weight file; owned; NULL: the file is
                      carried */
     uint64_t header_bytes, bytes;
-    uint64_t table_bytes; /* for fm-export.json: bytes that the table of files adds to it; else 0 */
     const struct fm_member *carried; /* the member of the bundle that is copied */
     bool weights;
     size_t tensor, tensors; /* the first of its tensors, and their number */

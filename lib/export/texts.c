@@ -384,20 +384,14 @@ int fm_texts_files(struct fm_filetable *t, const struct fm_exportplan *p, struct
     return FM_OK;
 }
 
-/* Bytes of fm-export.json including the table of files, whose digests are computed last. */
-static int size_with_files(uint64_t *bytes, const struct fm_exportplan *p, const struct fm_text *t,
-                           struct fm_err *err)
+/* Put the table of files, whose digests are computed last, into the text of fm-export.json. */
+static int list_files(struct fm_text *t, const struct fm_exportplan *p, struct fm_err *err)
 {
     struct fm_filetable table = {0};
-    size_t size = t->size;
-    char *text = t->failed ? NULL : fm_strdup(t->data, err);
-    int rc = text ? fm_texts_files(&table, p, err)
-                  : fm_fail(err, FM_ENOMEM, "no memory for " FM_EXPORT_JSON);
+    int rc = fm_texts_files(&table, p, err);
     if (!rc)
-        rc = fm_filetable_write(&table, &text, &size, err);
-    *bytes = size;
+        rc = fm_filetable_write(&table, &t->data, &t->size, err);
     fm_filetable_release(&table);
-    free(text);
     return rc;
 }
 
@@ -412,7 +406,7 @@ static void say_keys(struct fm_text *t, const char *const *key)
     fm_text_printf(t, "],\n");
 }
 
-/* Add the last text, fm-export.json: it lists the other files in a table that the writer adds. */
+/* Add the last text, fm-export.json, which lists the other files. */
 static int add_export_json(struct fm_exportplan *p, struct fm_err *err)
 {
     const struct fm_mask *mask = &p->from->budgets.masks.mask[p->index];
@@ -449,17 +443,11 @@ static int add_export_json(struct fm_exportplan *p, struct fm_err *err)
     say_digest(&t, p, "config", FM_MEMBER_CARRIED "config.json", ",");
     say_digest(&t, p, "ranking", FM_MEMBER_RANKING, "");
     fm_text_printf(&t, "}\n");
-    uint64_t bytes = 0;
-    int rc = size_with_files(&bytes, p, &t, err);
+    int rc = t.failed ? FM_OK : list_files(&t, p, err);
     if (!rc)
-        rc = fm_planned_add_text(p, FM_EXPORT_JSON, &t, err);
+        return fm_planned_add_text(p, FM_EXPORT_JSON, &t, err);
     free(t.data);
-    if (rc)
-        return rc;
-    struct fm_planned_file *f = &p->file[p->files - 1];
-    f->table_bytes = bytes - f->bytes;
-    f->bytes = bytes;
-    return FM_OK;
+    return rc;
 }
 
 /* ---- all of them ---- */

@@ -170,11 +170,11 @@ static void compare_card(struct fm_verify_job *j, size_t i, const char *have, si
 
 /* Compare any other text, byte for byte, with the one generated from the bundle. */
 static void compare_bytes(struct fm_verify_job *j, size_t i, const char *text, size_t size,
-                          const char *want)
+                          const char *want, size_t bytes)
 {
-    const struct fm_planned_file *f = &j->plan.file[i];
-    if (size != f->header_bytes || memcmp(text, want, size) != 0)
-        fm_verifier_find(j->v, i, FM_EDIFF, f->name, "differs from what the bundle gives");
+    if (size != bytes || memcmp(text, want, size) != 0)
+        fm_verifier_find(j->v, i, FM_EDIFF, j->plan.file[i].name,
+                         "differs from what the bundle gives");
 }
 
 /* Compare fm-export.json, except for the table of files. */
@@ -182,11 +182,17 @@ static int compare_claims(struct fm_verify_job *j, size_t i, char **text, size_t
                           const char *want, struct fm_err *err)
 {
     const struct fm_jsonedit away = {FM_EXPORT_FILES, NULL};
-    if (fm_jsonedit_set(text, &size, &away, 1, err))
-        return fm_verifier_note(j->v, i, FM_EFORMAT, j->plan.file[i].name, err);
-    fm_verifier_skip(j->v, FM_EXPORT_FILES " in " FM_EXPORT_JSON);
-    compare_bytes(j, i, *text, size, want);
-    return FM_OK;
+    size_t bytes = (size_t)j->plan.file[i].bytes;
+    char *rest = fm_strdup(want, err);
+    int rc = rest ? fm_jsonedit_set(&rest, &bytes, &away, 1, err) : err->code;
+    if (!rc && fm_jsonedit_set(text, &size, &away, 1, err)) {
+        rc = fm_verifier_note(j->v, i, FM_EFORMAT, j->plan.file[i].name, err);
+    } else if (!rc) {
+        fm_verifier_skip(j->v, FM_EXPORT_FILES " in " FM_EXPORT_JSON);
+        compare_bytes(j, i, *text, size, rest, bytes);
+    }
+    free(rest);
+    return rc;
 }
 
 static int compare_text(struct fm_verify_job *j, size_t i, const char *want, struct fm_err *err)
@@ -208,7 +214,7 @@ static int compare_text(struct fm_verify_job *j, size_t i, const char *want, str
     else if (claims)
         rc = compare_claims(j, i, &text, size, want, err);
     else
-        compare_bytes(j, i, text, size, want);
+        compare_bytes(j, i, text, size, want, (size_t)f->bytes);
     free(text);
     return rc;
 }
