@@ -195,6 +195,7 @@ static int export(const struct fm_run_options *run, const struct fm_export_optio
     struct fm_checkpoint cp = {0};
     struct fm_exportplan p = {0};
     const char *path = run->inputs.stream ? run->inputs.stream : "-";
+    *report = (struct fm_export_report){0};
     int rc = FM_OK, needs = FM_OPENED_WEIGHTS | (options->no_check ? 0 : FM_OPENED_CHECKSUMS);
     bool foreseen = !write && is_checkpoint(path);
     if (fm_exportplan_check(options, err) ||
@@ -234,14 +235,12 @@ int fm_export(const struct fm_run_options *run, const struct fm_export_options *
     struct timed timed = {run, report, fm_clock_now()};
     struct fm_run_options own = *run;
     own.announce = (struct fm_announce){announce, &timed};
-    *report = (struct fm_export_report){0};
     return export(&own, options, true, NULL, report, err);
 }
 
 int fm_export_plan(const struct fm_run_options *run, const struct fm_export_options *options,
                    struct fm_export_report *report, struct fm_err *err)
 {
-    *report = (struct fm_export_report){0};
     return export(run, options, false, NULL, report, err);
 }
 
@@ -251,6 +250,5 @@ int fm_export_read(struct fm_model *model, const struct fm_run_options *run,
 {
     struct fm_run_options own = *run;
     own.outputs.path = NULL;
-    *report = (struct fm_export_report){0};
     return export(&own, options, false, model, report, err);
 }
