@@ -151,7 +151,7 @@ static int check_inside(struct place *p, int s, uint32_t k, const struct fm_dige
     size_t size = bytes_of(p, (uint32_t)seg->bound[s + 1] - first);
     struct fm_mark mark = fm_scratch_mark();
     char *whole = fm_scratch(size);
-    uint64_t at = fm_volumes_expert(&j->weights, p->b->m, p->part, p->b->e);
+    uint64_t at = fm_volumes_expert(&j->opened.volumes, p->b->m, p->part, p->b->e);
     int rc = fm_file_read(&j->opened.bundle.file, at + bytes_of(p, first), whole, size, err);
     struct fm_digest digest = fm_digest_of(whole, size),
                      kept = fm_digest_of(whole, bytes_of(p, k - first));
@@ -428,29 +428,21 @@ static int need_weights(struct fm_verify_job *j, struct fm_err *err)
 {
     const struct fm_config *c = &j->opened.config;
     const uint32_t *kept = j->plan.widths.kept;
-    for (int i = 0; i < c->M * c->E; i++) {
-        if (fm_segments_at(&j->opened.seg, kept[i]) >= 0)
-            continue;
-        int rc = fm_volumes_open(&j->weights, &j->opened.bundle, c, err);
-        return rc ? fm_within(err,
-                              "width %" PRIu32 " of layer %d, expert %d ends inside a "
-                              "checksum's segment, so the complete bundle is needed to check it",
-                              kept[i], c->moe[i / c->E], i % c->E)
-                  : FM_OK;
-    }
+    for (int i = 0; i < c->M * c->E && !j->opened.volumes.at; i++)
+        if (fm_segments_at(&j->opened.seg, kept[i]) < 0 &&
+            fm_volumes_open(&j->opened.volumes, &j->opened.bundle, c, err))
+            return fm_within(err,
+                             "width %" PRIu32 " of layer %d, expert %d ends inside a "
+                             "checksum's segment, so the complete bundle is needed to check it",
+                             kept[i], c->moe[i / c->E], i % c->E);
     return FM_OK;
 }
 
 int fm_verify_weights(struct fm_verify_job *j, struct fm_err *err)
 {
-    int rc = need_weights(j, err);
-    if (!rc)
-        rc = plan_units(j, err);
-    if (!rc) {
-        fm_taskgroup_init(&j->v->tasks, j->v->run, "verify", fm_planned_weight_bytes(&j->plan));
-        fm_pool_for(j->units, check_unit, j);
-        rc = fm_taskgroup_end(&j->v->tasks, err);
-    }
-    fm_volumes_close(&j->weights);
-    return rc;
+    if (need_weights(j, err) || plan_units(j, err))
+        return err->code;
+    fm_taskgroup_init(&j->v->tasks, j->v->run, "verify", fm_planned_weight_bytes(&j->plan));
+    fm_pool_for(j->units, check_unit, j);
+    return fm_taskgroup_end(&j->v->tasks, err);
 }

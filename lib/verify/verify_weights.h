@@ -28,12 +28,12 @@ struct fm_verify_job {
     struct fm_verify_claim claim;
     struct fm_export_options options; /* options that the export claims; the claim owns the
                                          strings */
-    struct fm_opened opened;          /* its bundle, or the beginning of it */
+    struct fm_opened opened;          /* its bundle, or the beginning of it; the places of its
+                                         weights only if bytes of them are needed */
     struct fm_exportplan plan;
     struct fm_verify_shard *shard; /* (plan.files) */
     const struct fm_tensor **have; /* (plan.tensors): their places in the shards; NULL: missing
                                       or not as planned */
-    struct fm_volumes weights;     /* the bundle's weights, needed for a width inside a segment */
     struct fm_verify_unit *unit;
     struct fm_piece *piece; /* what is computed again */
     int units;
