@@ -172,6 +172,7 @@ static void describe_export(const struct fm_result *out, const void *self)
     const char *padding = options->devices > 1        ? "--tp"
                           : options->pad_multiple > 1 ? "--pad-multiple"
                                                       : "--weights";
+    char extra[32];
     cJSON *o = out->json;
     fm_json_add_bool(o, "dry_run", dry_run);
     describe_member(out, would, options, r);
@@ -199,10 +200,8 @@ static void describe_export(const struct fm_result *out, const void *self)
                        r->storage);
     fm_result_bytes(out, "weights", "bytes_weights", r->bytes_weights, "%s",
                     dry_run ? "would be in weight files" : "of weight files");
-    fm_show_extra(out, &r->extra,
-                  dry_run ? options->keep_extra ? "would be kept" : "would be left out"
-                  : options->keep_extra ? "kept"
-                                        : "left out");
+    snprintf(extra, sizeof extra, "%s%s", would, options->keep_extra ? "kept" : "left out");
+    fm_show_extra(out, &r->extra, extra);
     fm_result_bytes(out, "all", "bytes_out", r->bytes_out, "%s all %d files",
                     dry_run ? "would be in" : "of", r->files);
     source_lines(out->text, would, padding, options->layout, r);
@@ -292,30 +291,30 @@ static struct {
 } asked = {.layout = -1, .pad = 1, .weights = "keep|bf16", .weight = -1, .options = {.budget = -1}};
 
 /* Refuse options that have no effect in the chosen mode, then run it. */
-static int run_mode(struct fm_cli *cli, bool list, const char *directory,
-                    const struct fm_pack_options *packing, struct fm_export_options *o, int server,
-                    struct fm_err *err)
+static int run_mode(struct fm_cli *cli, struct fm_err *err)
 {
-    if (list && directory)
+    struct fm_export_options *o = &asked.options;
+    if (asked.list && asked.directory)
         return fm_fail(err, FM_EUSAGE, "give only one of --list and --export");
-    if (list) {
+    if (asked.list) {
         if (fm_options_check(cli, LIST, "with --list", err))
             return err->code;
         cli->run.outputs.path = NULL;
         return fm_listing_print(cli, asked.coverage, err);
     }
-    if (!directory && o->quantise)
+    if (!asked.directory && o->quantise)
         return fm_fail(err, FM_EUSAGE,
                        "--weights %s needs --export, because only exports are rounded to a format; "
                        "use keep or bf16 for a bundle",
                        o->quantise->name);
-    if (!directory)
-        return !fm_options_check(cli, PACK, "without --export DIR", err) ? pack(cli, packing, err)
-                                                                         : err->code;
+    if (!asked.directory)
+        return fm_options_check(cli, PACK, "without --export DIR", err)
+                   ? err->code
+                   : pack(cli, &asked.packing, err);
     if (fm_options_check(cli, EXPORT, "with --export DIR", err) || choose(o, err) ||
-        fm_exportplan_serve(o, (enum fm_server)server, err))
+        fm_exportplan_serve(o, (enum fm_server)asked.server, err))
         return err->code;
-    cli->run.outputs.path = directory;
+    cli->run.outputs.path = asked.directory;
     return export_member(cli, o, err);
 }
 
@@ -400,7 +399,6 @@ int fm_pack_main(int argc, char **argv)
     asked.options.pad_multiple = (uint32_t)asked.pad;
     int rc = read_cap(&asked.options, asked.cap, &err);
     if (!rc)
-        rc = run_mode(&cli, asked.list, asked.directory, &asked.packing, &asked.options,
-                      asked.server, &err);
+        rc = run_mode(&cli, &err);
     return fm_cli_end(&cli, rc, &err);
 }
