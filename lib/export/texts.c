@@ -209,12 +209,11 @@ static void set_plain(struct fm_texts_edit *e, const struct fm_exportplan *p)
 {
     if (!p->from->config.scheme.storage || p->coded == FM_CODED_ALL || e->rc)
         return;
-    bool five = cJSON_GetObjectItemCaseSensitive(e->json, "dtype") != NULL;
-    bool four = cJSON_GetObjectItemCaseSensitive(e->json, "torch_dtype") != NULL;
-    const char *const key[] = {"dtype", "torch_dtype"}; /* for transformers 5 and 4 */
-    for (int i = 0; i < 2; i++)
-        if (i == 0 ? five : !five || four)
-            fm_texts_setf(e, key[i], "\"%s\"", fm_dtype_torch(p->from->dtype));
+    bool five = fm_json_has(e->json, "dtype"); /* of transformers 5; 4 has torch_dtype */
+    if (five)
+        fm_texts_setf(e, "dtype", "\"%s\"", fm_dtype_torch(p->from->dtype));
+    if (!five || fm_json_has(e->json, "torch_dtype"))
+        fm_texts_setf(e, "torch_dtype", "\"%s\"", fm_dtype_torch(p->from->dtype));
     if (!e->rc && p->coded != FM_CODED_ROUNDED)
         add_key(e, "quantization_config", NULL);
 }
