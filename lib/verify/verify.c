@@ -31,27 +31,27 @@ bool fm_verify_is_unpaired(const struct fm_verify_options *options)
     return !options->against && !is_directory(&directory, options->target, &unused) && directory;
 }
 
-static int check_options(const struct fm_run_options *run, const struct fm_verify_options *o,
-                         struct fm_err *err)
+/* Set *directory as well. */
+static int check_options(bool *directory, const struct fm_run_options *run,
+                         const struct fm_verify_options *o, struct fm_err *err)
 {
-    bool directory;
-    int rc = is_directory(&directory, o->target, err);
+    int rc = is_directory(directory, o->target, err);
     if (rc)
         return rc;
-    bool unpaired = directory && !o->against;
-    if (!directory && o->against && strcmp(o->target, "-") != 0 && access(o->target, F_OK) != 0)
+    bool unpaired = *directory && !o->against;
+    if (!*directory && o->against && strcmp(o->target, "-") != 0 && access(o->target, F_OK) != 0)
         return fm_fail_errno(err, "cannot open the directory '%s'", o->target);
     if (unpaired && (o->function || run->inputs.model))
         return fm_fail(err, FM_EUSAGE, "%s of the directory %s needs its bundle: --against",
                        o->function ? "--function" : "--model", o->target);
-    if (!directory && o->against)
+    if (!*directory && o->against)
         return fm_fail(
             err, FM_EUSAGE,
             "--against is for an exported directory, and '%s' is not a directory; omit it",
             o->target);
     if (o->function && !fm_inputs_first(&run->inputs))
         return fm_fail(err, FM_EUSAGE, "--function needs --text or --tokens");
-    if (o->function && !directory && !run->inputs.model)
+    if (o->function && !*directory && !run->inputs.model)
         return fm_fail(err, FM_EUSAGE, "--function of a bundle needs the checkpoint: --model");
     return FM_OK;
 }
@@ -61,7 +61,8 @@ int fm_verify_plan(const struct fm_run_options *run, const struct fm_verify_opti
 {
     struct fm_verify_report report = {.index = -1};
     struct fm_verifier v = {.run = run, .options = o, .report = &report, .dir = -1};
-    int rc = check_options(run, o, err);
+    bool directory;
+    int rc = check_options(&directory, run, o, err);
     return rc || !o->function ? rc : fm_verify_function(&v, true, err);
 }
 
@@ -103,7 +104,7 @@ int fm_verify(const struct fm_run_options *run, const struct fm_verify_options *
     *report = (struct fm_verify_report){.index = -1};
     struct fm_verifier v = {.run = run, .options = options, .report = report, .dir = -1};
     bool directory;
-    if (check_options(run, options, err) || is_directory(&directory, options->target, err) ||
+    if (check_options(&directory, run, options, err) ||
         (directory && fm_file_open_directory(&v.dir, options->target, err)))
         return err->code;
     pthread_mutex_init(&v.lock, NULL);
