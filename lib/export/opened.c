@@ -6,6 +6,7 @@
  */
 #include "lib/export/opened.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,9 +54,7 @@ static int read_config(struct fm_opened *o, struct fm_err *err)
 {
     const struct fm_member *m = fm_bundle_find(&o->bundle, FM_MEMBER_CARRIED "config.json");
     void *text = NULL;
-    if (!m)
-        return fm_fail(err, FM_EFORMAT, "%s: member %sconfig.json is missing", o->bundle.file.path,
-                       FM_MEMBER_CARRIED);
+    assert(m); /* fm_stage_config_check */
     int rc = fm_bundle_read(&o->bundle, m, &text, &o->config_bytes, err);
     o->config_text = text;
     return rc ? rc : fm_config_parse(&o->config, o->config_text, o->config_bytes, err);

@@ -59,13 +59,10 @@ static int compare_config(struct fm_bundle_job *j, const void *text, size_t size
 static int check_config(struct fm_bundle_job *j, struct fm_err *err)
 {
     static const char name[] = FM_MEMBER_CARRIED "config.json";
-    const struct fm_member *m = fm_bundle_find(&j->bundle, name);
     void *text = NULL;
     size_t size;
-    if (!m)
-        return fm_fail(err, FM_EFORMAT, "%s: member %s is missing", j->bundle.file.path, name);
     int rc = FM_OK;
-    if (fm_bundle_read(&j->bundle, m, &text, &size, err) ||
+    if (fm_bundle_read(&j->bundle, fm_bundle_find(&j->bundle, name), &text, &size, err) ||
         fm_config_parse(&j->config, text, size, err) ||
         note(j, name, compare_config(j, text, size, err), err))
         rc = err->code;
