@@ -72,7 +72,8 @@ char *fm_partname_find(const char *path, struct fm_err *err)
 {
     const char *slash = strrchr(path, '/'), *last = slash ? slash + 1 : path;
     char *dir = slash ? strndup(path, (size_t)(last - path)) : strdup("."), *found = NULL;
-    size_t len = stem_length(last);
+    size_t len = stem_length(last), size = strlen(path) + INSERTED + 1;
+    const char *first = last;
     int fd = -1, matches = 0, number, parts;
     struct fm_file_list list = {0};
     int rc = dir ? fm_file_open_directory(&fd, dir, err)
@@ -87,18 +88,13 @@ char *fm_partname_find(const char *path, struct fm_err *err)
             strcmp(name + len + INSERTED, last + len) != 0 ||
             !fm_partname_parse(name, &number, &parts) || number != 1)
             continue;
-        size_t size = strlen(path) + INSERTED + 1;
-        free(found);
-        found = matches++ ? NULL : fm_alloc(size, 1, "a file name", err);
-        if (found)
-            snprintf(found, size, "%.*s%s", (int)(last - path), path, name);
+        first = matches++ ? last : name;
     }
+    if (!rc || rc == FM_ENOENT || rc == FM_EPERM) /* opening `path` reports the latter two */
+        found = fm_alloc(size, 1, "a file name", err);
+    if (found)
+        snprintf(found, size, "%.*s%s", (int)(last - path), path, first);
     fm_file_list_release(&list);
     free(dir);
-    bool absent = rc == FM_ENOENT || rc == FM_EPERM; /* opening `path` reports it */
-    if (rc && !absent) {
-        free(found);
-        return NULL;
-    }
-    return found ? found : fm_strdup(path, err);
+    return found;
 }

@@ -108,5 +108,20 @@ for fault in "${list[@]}"; do
     pack none:0:fail --force || complain "$fault, then again with --force: fails"
     { diff -r want p && [ "$(ls -A p)" = "$(ls -A was)" ]; } || complain "$fault, then again with --force: another set"
 done
+
+# A set that is not found because memory ended is not taken for absent.
+list() { # list FAULT: name the set without its numbers
+    (LD_PRELOAD=$faults FM_FAULT=$1 FM_FAULT_TOLD=$work/told exec "$bin/fm-pack" --list --no-sandbox \
+        p/family.fm) >/dev/null 2>said
+}
+rm -rf p && cp -r want p
+list none:0:fail
+grep -q 'its parts do' said || complain "a name without numbers"
+n=$(sed -n 's/^malloc //p' told)
+[ "$n" -gt 0 ] || complain "no allocation"
+for ((; n > 0; n--)); do
+    list "malloc:$n:fail"
+    ! grep -q 'cannot open' said || complain "malloc:$n:fail"
+done
 echo "$runs runs, $failures failures"
 exit $((failures > 0))
