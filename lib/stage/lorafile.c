@@ -214,14 +214,15 @@ static int read_down(struct fm_adapter *a, const struct fm_stmember *m,
         const void *from = fm_stmember_get(m, model->dtype, 2, shape, err, "%s", name);
         if (!from)
             return err->code;
-        size_t bad = fm_dtype_nonfinite(from, model->dtype, count);
-        if (bad < count)
-            return fm_fail(err, FM_EFORMAT, "%s has a value that is not finite, element %zu", name,
-                           bad);
         if (i == 0 &&
             fm_adapter_init_down(a, model->M, model->E, model->H, model->I, model->dtype, err))
             return err->code;
-        memcpy(fm_adapter_down(a, i, 0), from, count * (size_t)fm_dtype_bits(model->dtype) / 8);
+        void *to = fm_adapter_down(a, i, 0);
+        memcpy(to, from, count * (size_t)fm_dtype_bits(model->dtype) / 8);
+        size_t bad = fm_dtype_nonfinite(to, model->dtype, count); /* `from` may not be aligned */
+        if (bad < count)
+            return fm_fail(err, FM_EFORMAT, "%s has a value that is not finite, element %zu", name,
+                           bad);
     }
     return FM_OK;
 }
