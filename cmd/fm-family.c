@@ -151,12 +151,6 @@ static void add_options(struct words *w, const struct family *f, int step, bool 
         add(w, "--criterion=activation");
     if (step == TRAIN)
         add_widths(w);
-    /* A third of fm-recover's steps at three times its rate: recovery takes about as long as the
-     * masks of exchange, and wins back more than at fm-recover's rate (RESULTS.md). */
-    if (step == RECOVER && !asked.steps) {
-        add(w, "--steps=60");
-        add(w, "--lr=3e-4");
-    }
 }
 
 /* The command line of a step. */

@@ -87,9 +87,9 @@ int fm_recover_main(int argc, char **argv)
          "train at one mask, or at many (default: single)", 0, 0, TRAINED},
         {"lora-rank", 0, FM_CLI_INT, &options.rank, "N", "rank of the adapter (default: 16)", 1,
          FM_LORA_RANK_MAX, MERGED},
-        {"steps", 0, FM_CLI_INT, &options.steps, "N", "training steps (default: 200)", 1,
+        {"steps", 0, FM_CLI_INT, &options.steps, "N", "training steps (default: 60)", 1,
          FM_RECOVER_STEPS_MAX, TRAINED},
-        {"lr", 0, FM_CLI_REAL, &options.lr, "X", "learning rate (default: 1e-4)", FM_RECOVER_LR_MIN,
+        {"lr", 0, FM_CLI_REAL, &options.lr, "X", "learning rate (default: 3e-4)", FM_RECOVER_LR_MIN,
          FM_RECOVER_LR_MAX, TRAINED},
     };
     const struct fm_cli_scope scope[] = {{.name = "batch", .modes = TRAINED}, {0}};

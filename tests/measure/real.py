@@ -158,7 +158,7 @@ def main():
     p.add_argument("--methods", default="uniform,saliency,learned,exchange")
     p.add_argument("--budgets", default="0.1:0.6")
     p.add_argument("--learned", default="100")
-    p.add_argument("--recover", default="steps=60,lr=3e-4 steps=200 steps=60,lr=3e-4,budget=0.2")
+    p.add_argument("--recover", default="steps=60 steps=200 steps=60,budget=0.2")
     p.add_argument("--experts", default="0.25,0.5")
     p.add_argument("--formats", default="fp8-block,w4a16:32")
     a = p.parse_args()
