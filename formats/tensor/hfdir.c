@@ -285,7 +285,7 @@ static int check_names(const struct fm_hfdir *dir, struct fm_err *err)
         if (strlen(name[i]) > NAME_BYTES_MAX)
             rc = fm_fail(err, FM_EFORMAT,
                          "tensor '%.80s...' has a name of %zu bytes (limit %d, because bundles "
-                         "and exports extend names)",
+                         "and exports extend names); rename it",
                          name[i], strlen(name[i]), NAME_BYTES_MAX);
     free(name);
     return rc;
