@@ -73,7 +73,7 @@ recovering=(ODD --tokens ODD/tokens.npy --method uniform -b 0.4 -o adapted)
 fm-family "${recovering[@]}" --no-recover >said 2>&1
 echo "-- recovery is the default, and at the same budget for all members"
 fm-family "${recovering[@]}" 2>&1 >said | steps
-tar xOf adapted.work/recovered.fm manifest.json | grep -o '"steps": 60'
+tar xOf adapted.work/recovered.fm manifest.json | grep -o '"steps": 60\|"lr": .*'
 fm-family "${recovering[@]/%0.4/0.2}" 2>&1 >said | steps
 fm-family "${recovering[@]}" --steps 3 2>&1 >said | steps
 grep '^fm-family: ' said | sed 's/mask [0-9]*/mask N/; s/[0-9]\.[0-9]\{4\}/N/g'
