@@ -34,7 +34,7 @@ MODELS = {  # the fastest first
 }
 STRATEGIES_ON = "choose-qwen2"
 MASKS = ("--steps", "200", "--until", "0.65", "--budget-step", "0.05")
-ADAPTER = ("--steps", "100")
+ADAPTER = ("--steps", "100", "--lr", "1e-4")
 CONTROLS = ("shuffle-layer", "shuffle-global")  # of the learned masks, by fm-bench quality
 FEW = 4 * 128  # calibration tokens of the ranking by few samples
 COMMON = ("--seq-len", "128", "--shuffle", "--precision", "f32")
